@@ -1,0 +1,10 @@
+//! Limits that a user meets, in one place.
+
+/// Longest key, in bytes. The entry's wide header stores the length in 16 bits.
+pub const KEY_BYTES_MAX: usize = 65_535;
+
+/// Longest value, in bytes. A value never spans segments, and the smallest segment is 2 MiB.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// Smallest memory budget a store accepts, in bytes: 32 segments of the smallest size.
+pub const MEMORY_BYTES_MIN: u64 = 64 << 20;

@@ -1,0 +1,194 @@
+//! What a caller of the engine meets: options, objects, decisions, outcomes, errors.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What happens when live data meets the memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Writes get [`Error::OutOfMemory`]; nothing is ever lost.
+    Store,
+    /// The cleaner evicts entries that were not read recently or often. Paper: [Rumble14 §8.6].
+    Cache,
+}
+
+/// Where "now" comes from, in milliseconds since the Unix epoch.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    System,
+    /// For tests: the caller moves time by storing into the atomic.
+    Manual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    pub fn now_ms(&self) -> u64 {
+        match self {
+            Clock::System => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_millis() as u64),
+            Clock::Manual(now_ms) => now_ms.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// How a [`Store`](crate::Store) is built.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Hard budget in bytes for segments, index and the engine's own tables.
+    /// At least [`MEMORY_BYTES_MIN`](duramen_base::limits::MEMORY_BYTES_MIN).
+    pub memory_bytes: u64,
+    pub mode: Mode,
+    /// Data heads; one per core that writes. 0 = one per available core.
+    pub heads: usize,
+    /// Background cleaner threads. 0 = none: only writers clean, when they must.
+    pub cleaners: usize,
+    /// Ask the kernel for huge pages.
+    pub huge_pages: bool,
+    /// Seed of the key hash. `None` = random, which keeps hash-flooding clients out.
+    pub hash_seed: Option<u64>,
+    pub clock: Clock,
+}
+
+impl Options {
+    /// The defaults for a budget of `memory_bytes`.
+    pub fn new(memory_bytes: u64) -> Options {
+        Options {
+            memory_bytes,
+            mode: Mode::Store,
+            heads: 0,
+            cleaners: 1,
+            huge_pages: true,
+            hash_seed: None,
+            clock: Clock::System,
+        }
+    }
+}
+
+/// A table of a store. Table 0 always exists and is called `default`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableId(pub u32);
+
+impl TableId {
+    pub const DEFAULT: TableId = TableId(0);
+}
+
+impl std::fmt::Display for TableId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Name, id and size of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    pub id: TableId,
+    pub name: String,
+    pub objects: u64,
+}
+
+/// The hash of a key, computed once per operation by [`Guard::hash`](crate::Guard::hash).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyHash(pub(crate) u64);
+
+/// An object as the log holds it; borrowed from memory that the guard keeps from being reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    /// Object version: only grows for a key, across delete and re-create too. At least 1.
+    pub version: u64,
+    /// When it expires, in milliseconds since the Unix epoch; `None` = never.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// What an [`update`](crate::Guard::update) does with the key it was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision<'v> {
+    /// Leave everything as it is.
+    Keep,
+    /// Remove the object, if there is one.
+    Remove,
+    /// Store this value. `expires_at_ms` as in [`Object`]; a time that is already past removes the object.
+    Put {
+        value: &'v [u8],
+        expires_at_ms: Option<u64>,
+    },
+    /// Store what the closure left in its scratch buffer.
+    PutScratch { expires_at_ms: Option<u64> },
+}
+
+/// What an operation found and left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Object version before, `None` if the key was absent (or expired).
+    pub before: Option<u64>,
+    /// Object version after, `None` if the key is now absent.
+    pub after: Option<u64>,
+}
+
+/// Condition of a [`conditional_write`](crate::Guard::conditional_write). RAMCloud's reject rules [Ousterhout15 §3].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Always,
+    Absent,
+    Present,
+    /// The object exists with exactly this version.
+    Version(u64),
+    /// The object is absent, or its version is lower than this one.
+    NewerThan(u64),
+}
+
+/// A number an [`increment`](crate::Guard::increment) left behind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Incremented<T> {
+    pub value: T,
+    pub version: u64,
+}
+
+/// Identifies the state of a key at one moment, for optimistic transactions (`WATCH`).
+/// Equal stamps mean: no write or delete in between. Unequal ones may rarely be a false alarm, for absent keys only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    Present { version: u64 },
+    Absent { floor: u64 },
+}
+
+/// Why an operation did not happen. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("key of {bytes} bytes is longer than the limit of {limit}")]
+    KeyTooLarge { bytes: usize, limit: usize },
+    #[error("value of {bytes} bytes is longer than the limit of {limit}")]
+    ValueTooLarge { bytes: usize, limit: usize },
+    /// Delete something, raise the budget, or use cache mode.
+    #[error("out of memory: {live_bytes} of {limit_bytes} bytes are live data")]
+    OutOfMemory { live_bytes: u64, limit_bytes: u64 },
+    #[error("no table with id {0}")]
+    NoSuchTable(TableId),
+    #[error("a table called `{0}` exists already")]
+    TableExists(String),
+    #[error("table name `{0}` is not 1 to 128 printable characters without blanks")]
+    BadTableName(String),
+    #[error("more than {limit} tables")]
+    TooManyTables { limit: usize },
+    /// A condition did not hold; `current` is the version found, `None` = absent.
+    #[error("condition failed: the object's version is {current:?}")]
+    ConditionFailed { current: Option<u64> },
+    #[error("value is not an integer or out of range")]
+    NotAnInteger,
+    #[error("value is not a valid float")]
+    NotAFloat,
+    #[error("increment or decrement would overflow")]
+    Overflow,
+    #[error("increment would produce NaN or Infinity")]
+    NotFinite,
+    #[error("memory budget of {bytes} bytes is below the minimum of {minimum}")]
+    BudgetTooSmall { bytes: u64, minimum: u64 },
+    #[error("memory budget of {bytes} bytes is above the maximum of {maximum}")]
+    BudgetTooLarge { bytes: u64, maximum: u64 },
+    #[error("more than {limit} sessions at once")]
+    TooManySessions { limit: usize },
+    #[error("the system refused {bytes} bytes of address space: {reason}")]
+    Reserve { bytes: u64, reason: String },
+}

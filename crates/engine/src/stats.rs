@@ -1,0 +1,83 @@
+//! What the engine tells about itself: counters ([`Stats`]) and "explain my memory" ([`MemoryReport`]).
+
+/// Counters since start and gauges of now. Cheap to take: sums of per-core counters, no lock on any data path.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Objects in all tables; expired ones that nobody has met yet count too.
+    pub objects: u64,
+    /// Bytes of live entries in segments, headers and alignment included.
+    pub live_bytes: u64,
+    /// Key and value bytes appended by writers since start.
+    pub appended_bytes: u64,
+    /// Bytes of segments that may be used for data: the budget less index and tables.
+    pub segment_budget_bytes: u64,
+    /// `live_bytes / segment_budget_bytes`, 0 to 1.
+    pub utilization: f64,
+    /// Bytes that are backed by memory now, of the budget.
+    pub committed_bytes: u64,
+    pub index_bytes: u64,
+    pub segments_open: u64,
+    pub segments_closed: u64,
+    pub segments_free: u64,
+    pub entries_expired: u64,
+    pub entries_evicted: u64,
+    pub cleaner: CleanerStats,
+    /// Times a writer had to clean or to wait before it could append, and the time spent, in nanoseconds.
+    pub writer_stalls: u64,
+    pub writer_stall_ns: u64,
+    /// The largest page size that the kernel really gave, in bytes (4096 or 2097152), 0 = not yet known.
+    pub page_bytes: u64,
+}
+
+/// The cleaner's work since start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CleanerStats {
+    pub passes: u64,
+    pub compactions: u64,
+    pub segments_cleaned: u64,
+    pub bytes_scanned: u64,
+    pub bytes_relocated: u64,
+    pub bytes_freed: u64,
+    pub busy_ns: u64,
+}
+
+/// One segment of the memory report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SegmentReport {
+    /// Number of its window in the region.
+    pub window: u32,
+    pub state: SegmentState,
+    pub committed_bytes: u64,
+    pub appended_bytes: u64,
+    pub live_bytes: u64,
+    /// Since it was opened, in milliseconds.
+    pub age_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentState {
+    Head,
+    Survivor,
+    Closed,
+    /// Cleaned; waits for the readers that may still see it.
+    Retired,
+    /// Backed and ready to become a head.
+    Free,
+}
+
+/// "Explain my memory": every byte the engine holds, by purpose; the parts add up to `total_bytes`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemoryReport {
+    pub segments: Vec<SegmentReport>,
+    pub live_bytes: u64,
+    pub dead_bytes: u64,
+    /// Backed but not yet appended to: tails of heads and survivors, free windows.
+    pub unused_bytes: u64,
+    pub index_bytes: u64,
+    /// Engine tables: window states, counters, directories.
+    pub overhead_bytes: u64,
+    pub total_bytes: u64,
+    pub budget_bytes: u64,
+    pub objects: u64,
+    pub index_slots: u64,
+}

@@ -1,0 +1,1 @@
+//! Every byte that outlives a process.

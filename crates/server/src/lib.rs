@@ -1,0 +1,1 @@
+//! Reactor and commands.
