@@ -1,1 +1,13 @@
-//! Reactor and commands.
+//! The server: thread-per-core reactor, Redis commands over the engine, admin HTTP.
+//!
+//! One thread per core owns its listener, its epoll instance, its connections and its way into the engine; a request
+//! never leaves the thread that read it. What threads must tell one another goes through mailboxes ([`shared`]).
+
+pub mod config;
+mod error;
+pub mod exec;
+pub mod shared;
+mod wire_sketch;
+
+pub use config::ServerConfig;
+pub use error::ServerError;

@@ -1,0 +1,325 @@
+//! Settings of a server: one table ([`SETTINGS`]) that flags, environment, `duramen.toml`, `CONFIG GET` and the
+//! documentation are all made from, and the plain struct ([`ServerConfig`]) that the rest of the server reads.
+//!
+//! **Invariants**
+//! 1. Every field of [`ServerConfig`] that a person can set has exactly one row in [`SETTINGS`], and the row's default
+//!    parses (tested).
+//! 2. A value gets into a field only through [`Setting::apply`], which checks kind and range.
+
+use crate::error::ServerError;
+use duramen_base::limits::MEMORY_BYTES_MIN;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+mod parse;
+mod table;
+
+pub use parse::{format_size, parse_size};
+pub use table::SETTINGS;
+
+/// How a reactor thread waits for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// Spins for a bounded time after activity if that has been paying off, then sleeps.
+    Adaptive,
+    /// Never sleeps: lowest latency, a whole core per thread.
+    Busy,
+    /// Always sleeps in the kernel at once.
+    Off,
+}
+
+/// When a write is acknowledged. Only [`Level::Memory`] exists until the server has a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Memory,
+    Buffered,
+    Synced,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// All settings of one server. Sizes in bytes, times in the unit their name ends with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerConfig {
+    pub memory_bytes: u64,
+    pub mode: duramen_engine::Mode,
+    pub level: Level,
+    /// Where a durable server keeps its files; empty = none.
+    pub dir: String,
+    /// Addresses the RESP port listens on.
+    pub bind: Vec<IpAddr>,
+    /// 0 = any free port.
+    pub port: u16,
+    /// Reserved for the native protocol; not served yet.
+    pub native_port: u16,
+    pub admin: bool,
+    pub admin_bind: IpAddr,
+    pub admin_port: u16,
+    /// Reactor threads; 0 = one per available core.
+    pub threads: usize,
+    pub cleaners: usize,
+    pub huge_pages: bool,
+    pub poll: Poll,
+    /// Longest spin after activity with [`Poll::Adaptive`], in microseconds.
+    pub poll_spin_us: u64,
+    pub maxclients: usize,
+    /// Idle clients are closed after this many seconds; 0 = never.
+    pub timeout_s: u64,
+    pub tcp_keepalive_s: u64,
+    pub tcp_backlog: u32,
+    /// Empty = no password.
+    pub requirepass: String,
+    pub insecure_bind: bool,
+    /// Above this many bytes of unsent replies a client is not read from.
+    pub output_pause_bytes: usize,
+    /// Above this many bytes of unsent replies a client is closed.
+    pub output_limit_bytes: usize,
+    /// A client that has unsent replies and takes none of them for this long is closed; 0 = never.
+    pub output_stall_s: u64,
+    /// Largest request, and largest argument, in bytes.
+    pub request_limit_bytes: usize,
+    pub args_limit: usize,
+    /// Largest request of a client that has not authenticated yet.
+    pub preauth_limit_bytes: usize,
+    pub slowlog_slower_than_us: i64,
+    pub slowlog_max_len: usize,
+    /// Longest time a graceful stop waits for replies to be taken.
+    pub stop_timeout_ms: u64,
+    pub log_format: LogFormat,
+    pub log_level: String,
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        let mut config = ServerConfig {
+            memory_bytes: MEMORY_BYTES_MIN,
+            mode: duramen_engine::Mode::Store,
+            level: Level::Memory,
+            dir: String::new(),
+            bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            port: 0,
+            native_port: 0,
+            admin: true,
+            admin_bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            admin_port: 0,
+            threads: 0,
+            cleaners: 1,
+            huge_pages: true,
+            poll: Poll::Adaptive,
+            poll_spin_us: 0,
+            maxclients: 1,
+            timeout_s: 0,
+            tcp_keepalive_s: 0,
+            tcp_backlog: 1,
+            requirepass: String::new(),
+            insecure_bind: false,
+            output_pause_bytes: 0,
+            output_limit_bytes: 0,
+            output_stall_s: 0,
+            request_limit_bytes: 0,
+            args_limit: 0,
+            preauth_limit_bytes: 0,
+            slowlog_slower_than_us: 0,
+            slowlog_max_len: 0,
+            stop_timeout_ms: 0,
+            log_format: LogFormat::Text,
+            log_level: String::new(),
+        };
+        for setting in SETTINGS {
+            // I1: a default that does not parse is a bug in the table.
+            setting
+                .apply(&mut config, setting.default)
+                .unwrap_or_else(|e| panic!("default of `{}`: {e}", setting.name));
+        }
+        config
+    }
+}
+
+impl ServerConfig {
+    /// The threads that will run: `threads`, or one per core this process may use.
+    pub fn reactor_threads(&self) -> usize {
+        if self.threads > 0 {
+            return self.threads;
+        }
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+
+    /// Checks what no single row of the table can: combinations.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`] names the settings that do not fit together and what to do.
+    pub fn check(&self) -> Result<(), ServerError> {
+        let refuse = |text: String| Err(ServerError::Config(text));
+        if self.level != Level::Memory {
+            return refuse(format!(
+                "level `{}` does not exist yet: this version keeps data in memory only, so the one level is `memory` \
+                 (an acknowledged write is in memory and is lost when the process ends); start with `--level memory`",
+                if self.level == Level::Buffered {
+                    "buffered"
+                } else {
+                    "synced"
+                }
+            ));
+        }
+        let open: Vec<String> = self
+            .bind
+            .iter()
+            .filter(|address| !address.is_loopback())
+            .map(IpAddr::to_string)
+            .collect();
+        if !open.is_empty() && !self.insecure_bind {
+            return refuse(format!(
+                "refusing to listen on {}: connections are not encrypted (TLS comes later), so anybody who can see \
+                 the network reads passwords and data; bind to 127.0.0.1, or accept the risk with `--insecure-bind`{}",
+                open.join(", "),
+                if self.requirepass.is_empty() {
+                    " and set `--requirepass`"
+                } else {
+                    ""
+                }
+            ));
+        }
+        if !open.is_empty() && self.requirepass.is_empty() {
+            return refuse(format!(
+                "refusing to listen on {} without a password: anybody who reaches the port owns the data; set `--requirepass`",
+                open.join(", ")
+            ));
+        }
+        if self.admin && !self.admin_bind.is_loopback() && !self.insecure_bind {
+            return refuse(format!(
+                "refusing to serve admin HTTP on {}: it has no password and no TLS; use 127.0.0.1, or accept the risk with `--insecure-bind`",
+                self.admin_bind
+            ));
+        }
+        if self.output_pause_bytes > self.output_limit_bytes {
+            return refuse(format!(
+                "output-pause ({}) is above output-limit ({}): no client would ever be paused before it is closed",
+                format_size(self.output_pause_bytes as u64),
+                format_size(self.output_limit_bytes as u64)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Addresses the RESP listeners bind to.
+    pub fn resp_addresses(&self) -> Vec<SocketAddr> {
+        self.bind
+            .iter()
+            .map(|ip| SocketAddr::new(*ip, self.port))
+            .collect()
+    }
+}
+
+/// What a setting's text may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Bytes: `512mb`, `1gb`, or a plain number.
+    Size {
+        min: u64,
+        max: u64,
+    },
+    /// A whole number.
+    Number {
+        min: i64,
+        max: i64,
+    },
+    /// `yes` or `no`.
+    Flag,
+    Choice(&'static [&'static str]),
+    /// IP addresses separated by commas or blanks; `one` = exactly one.
+    Addresses {
+        one: bool,
+    },
+    Text,
+}
+
+/// A setting's text, parsed and in range.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Size(u64),
+    Number(i64),
+    Flag(bool),
+    Choice(&'static str),
+    Addresses(Vec<IpAddr>),
+    Text(String),
+}
+
+/// One row of the table of settings.
+pub struct Setting {
+    /// Name of the flag (`--name`), of the key in `duramen.toml`, and in `CONFIG GET`; upper case with `_` and
+    /// `DURAMEN_` before it is the environment variable.
+    pub name: &'static str,
+    /// The name Redis's `CONFIG GET` has for the same thing, if it is not `name`.
+    pub redis_name: Option<&'static str>,
+    pub kind: Kind,
+    /// Unit of the number: `bytes`, `seconds`, … or empty.
+    pub unit: &'static str,
+    pub default: &'static str,
+    /// Can be changed while the server runs (`CONFIG SET`).
+    pub runtime: bool,
+    /// Not shown by `CONFIG GET` and `config print`.
+    pub secret: bool,
+    pub doc: &'static str,
+    pub(crate) get: fn(&ServerConfig) -> Value,
+    pub(crate) set: fn(&mut ServerConfig, Value),
+}
+
+impl Setting {
+    /// Looks a setting up by its name or Redis's.
+    pub fn find(name: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|setting| {
+            setting.name.eq_ignore_ascii_case(name)
+                || setting
+                    .redis_name
+                    .is_some_and(|redis| redis.eq_ignore_ascii_case(name))
+        })
+    }
+
+    /// The known name that `name` was probably meant to be.
+    pub fn nearest(name: &str) -> &'static str {
+        let name = name.to_ascii_lowercase().replace('_', "-");
+        SETTINGS
+            .iter()
+            .max_by(|a, b| {
+                strsim::jaro_winkler(a.name, &name).total_cmp(&strsim::jaro_winkler(b.name, &name))
+            })
+            .map_or("memory", |setting| setting.name)
+    }
+
+    /// Name of the environment variable.
+    pub fn env_name(&self) -> String {
+        format!(
+            "DURAMEN_{}",
+            self.name.to_ascii_uppercase().replace('-', "_")
+        )
+    }
+
+    /// Parses `text`, checks it and stores it.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`] with what was wrong and what is allowed; `config` is unchanged.
+    pub fn apply(&self, config: &mut ServerConfig, text: &str) -> Result<(), ServerError> {
+        let value = parse::parse(self, text)?;
+        (self.set)(config, value);
+        Ok(())
+    }
+
+    /// The value as a person would write it (`1gb`).
+    pub fn show(&self, config: &ServerConfig) -> String {
+        match (self.get)(config) {
+            Value::Size(bytes) => format_size(bytes),
+            other => parse::plain(&other),
+        }
+    }
+
+    /// The value as `CONFIG GET` gives it (sizes in plain bytes).
+    pub fn show_plain(&self, config: &ServerConfig) -> String {
+        parse::plain(&(self.get)(config))
+    }
+}
+
+#[cfg(test)]
+mod tests;

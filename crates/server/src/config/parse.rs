@@ -1,0 +1,135 @@
+//! Text of a setting → checked value, and back.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use super::{Kind, Setting, Value};
+use crate::error::ServerError;
+
+/// Parses a size: a number and an optional unit. As in `redis.conf`, `k m g t` are powers of 1000 and `kb mb gb tb`
+/// powers of 1024; `kib mib gib tib` are accepted too. Case does not matter.
+pub fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim().to_ascii_lowercase();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(digits)?;
+    let number: u64 = number.parse().ok()?;
+    let factor: u64 = match unit.trim() {
+        "" | "b" => 1,
+        "k" => 1_000,
+        "kb" | "kib" => 1 << 10,
+        "m" => 1_000_000,
+        "mb" | "mib" => 1 << 20,
+        "g" => 1_000_000_000,
+        "gb" | "gib" => 1 << 30,
+        "t" => 1_000_000_000_000,
+        "tb" | "tib" => 1 << 40,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+/// Writes a size with the largest unit that divides it: `1gb`, `1536mb`, `100`.
+pub fn format_size(bytes: u64) -> String {
+    for (shift, unit) in [(40, "tb"), (30, "gb"), (20, "mb"), (10, "kb")] {
+        if bytes != 0 && bytes.trailing_zeros() >= shift {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::Size(bytes) => bytes.to_string(),
+        Value::Number(n) => n.to_string(),
+        Value::Flag(on) => if *on { "yes" } else { "no" }.to_owned(),
+        Value::Choice(name) => (*name).to_owned(),
+        Value::Addresses(list) => list
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" "),
+        Value::Text(text) => text.clone(),
+    }
+}
+
+pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError> {
+    let name = setting.name;
+    let refuse = |what: String| ServerError::Config(format!("{name}: {what}"));
+    match setting.kind {
+        Kind::Size { min, max } => {
+            let bytes = parse_size(text).ok_or_else(|| {
+                refuse(format!(
+                    "`{text}` is not a size; write for example 512mb or 1gb"
+                ))
+            })?;
+            if bytes < min {
+                return Err(refuse(format!(
+                    "{text} is below the minimum of {}",
+                    format_size(min)
+                )));
+            }
+            if bytes > max {
+                return Err(refuse(format!(
+                    "{text} is above the maximum of {}",
+                    format_size(max)
+                )));
+            }
+            Ok(Value::Size(bytes))
+        }
+        Kind::Number { min, max } => {
+            let unit = if setting.unit.is_empty() {
+                String::new()
+            } else {
+                format!(" {}", setting.unit)
+            };
+            let number: i64 = text.trim().parse().map_err(|_| {
+                refuse(format!(
+                    "`{text}` is not a whole number; it must be {min} to {max}{unit}"
+                ))
+            })?;
+            if number < min || number > max {
+                return Err(refuse(format!(
+                    "{number} is out of range; it must be {min} to {max}{unit}"
+                )));
+            }
+            Ok(Value::Number(number))
+        }
+        Kind::Flag => match text.trim().to_ascii_lowercase().as_str() {
+            "yes" | "true" | "on" | "1" => Ok(Value::Flag(true)),
+            "no" | "false" | "off" | "0" => Ok(Value::Flag(false)),
+            _ => Err(refuse(format!("`{text}` is neither yes nor no"))),
+        },
+        Kind::Choice(names) => names
+            .iter()
+            .find(|choice| choice.eq_ignore_ascii_case(text.trim()))
+            .map(|choice| Value::Choice(choice))
+            .ok_or_else(|| refuse(format!("`{text}` is not one of {}", names.join(", ")))),
+        Kind::Addresses { one } => {
+            let mut list = Vec::new();
+            for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
+                let part = if part == "localhost" {
+                    "127.0.0.1"
+                } else {
+                    part
+                };
+                list.push(part.parse().map_err(|_| {
+                    refuse(format!(
+                        "`{part}` is not an IP address; write for example 127.0.0.1 or ::1"
+                    ))
+                })?);
+            }
+            if list.is_empty() || (one && list.len() > 1) {
+                let wanted = if one { "exactly one" } else { "at least one" };
+                return Err(refuse(format!("needs {wanted} IP address, got `{text}`")));
+            }
+            Ok(Value::Addresses(list))
+        }
+        Kind::Text => {
+            if text.contains(['\0', '\n', '\r']) {
+                return Err(refuse("must not contain line breaks or NUL".to_owned()));
+            }
+            Ok(Value::Text(text.to_owned()))
+        }
+    }
+}

@@ -1,0 +1,125 @@
+use super::*;
+
+#[test]
+fn every_default_parses_and_shows_back() {
+    let config = ServerConfig::default();
+    for setting in SETTINGS {
+        let shown = setting.show(&config);
+        let mut again = ServerConfig::default();
+        setting.apply(&mut again, &shown).expect(setting.name);
+        assert_eq!(again, config, "{}", setting.name);
+    }
+    assert_eq!(config.memory_bytes, 1 << 30);
+    assert_eq!(config.port, 6379);
+}
+
+#[test]
+fn names_are_unique() {
+    let mut names: Vec<&str> = SETTINGS
+        .iter()
+        .flat_map(|s| std::iter::once(s.name).chain(s.redis_name))
+        .collect();
+    names.sort_unstable();
+    let total = names.len();
+    names.dedup();
+    assert_eq!(names.len(), total);
+}
+
+#[test]
+fn sizes() {
+    assert_eq!(parse_size("1gb"), Some(1 << 30));
+    assert_eq!(parse_size("512MB"), Some(512 << 20));
+    assert_eq!(parse_size("1k"), Some(1000));
+    assert_eq!(parse_size("7"), Some(7));
+    for bad in [
+        "",
+        "gb",
+        "-1",
+        "1.5gb",
+        "1 giraffe",
+        "99999999999tb",
+        "１gb",
+    ] {
+        assert_eq!(parse_size(bad), None, "{bad}");
+    }
+    assert_eq!(format_size(1 << 30), "1gb");
+    assert_eq!(format_size(1536 << 20), "1536mb");
+    assert_eq!(format_size(1001), "1001");
+    assert_eq!(format_size(0), "0");
+}
+
+fn refusal(name: &str, text: &str) -> String {
+    let mut config = ServerConfig::default();
+    let before = config.clone();
+    let error = Setting::find(name)
+        .expect(name)
+        .apply(&mut config, text)
+        .expect_err(text);
+    assert_eq!(config, before);
+    error.to_string()
+}
+
+#[test]
+fn refusals_say_what_is_allowed() {
+    assert_eq!(
+        refusal("memory", "1mb"),
+        "memory: 1mb is below the minimum of 64mb"
+    );
+    assert_eq!(
+        refusal("maxmemory", "lots"),
+        "memory: `lots` is not a size; write for example 512mb or 1gb"
+    );
+    assert_eq!(
+        refusal("port", "70000"),
+        "port: 70000 is out of range; it must be 0 to 65535"
+    );
+    assert_eq!(
+        refusal("timeout", "1h"),
+        "timeout: `1h` is not a whole number; it must be 0 to 31536000 seconds"
+    );
+    assert_eq!(
+        refusal("poll", "never"),
+        "poll: `never` is not one of adaptive, busy, off"
+    );
+    assert_eq!(
+        refusal("bind", "here"),
+        "bind: `here` is not an IP address; write for example 127.0.0.1 or ::1"
+    );
+    assert_eq!(
+        refusal("admin", "maybe"),
+        "admin: `maybe` is neither yes nor no"
+    );
+}
+
+#[test]
+fn unknown_names_have_a_nearest_known_one() {
+    assert!(Setting::find("memroy").is_none());
+    assert_eq!(Setting::nearest("memroy"), "memory");
+    assert_eq!(Setting::nearest("max_clients"), "maxclients");
+    assert_eq!(Setting::nearest("thread"), "threads");
+}
+
+#[test]
+fn combinations_that_do_not_fit_are_refused() {
+    let refusal = |change: fn(&mut ServerConfig)| {
+        let mut config = ServerConfig::default();
+        change(&mut config);
+        config.check().expect_err("refused").to_string()
+    };
+    ServerConfig::default()
+        .check()
+        .expect("defaults fit together");
+    assert!(refusal(|c| c.level = Level::Synced).contains("the one level is `memory`"));
+    let open = refusal(|c| c.bind = vec!["0.0.0.0".parse().expect("address")]);
+    assert!(
+        open.contains("--insecure-bind") && open.contains("--requirepass"),
+        "{open}"
+    );
+    let open = refusal(|c| {
+        c.bind = vec!["0.0.0.0".parse().expect("address")];
+        c.insecure_bind = true;
+    });
+    assert!(open.contains("without a password"), "{open}");
+    assert!(refusal(|c| c.admin_bind = "0.0.0.0".parse().expect("address")).contains("admin HTTP"));
+    assert!(refusal(|c| c.output_limit_bytes = 1).contains("output-pause"));
+}

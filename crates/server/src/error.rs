@@ -1,0 +1,26 @@
+//! Why a server did not start, or a setting was refused.
+
+use std::net::SocketAddr;
+
+/// Why a server did not start, or a setting was refused. Every text says what was wrong and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The configuration is wrong: correct it and start again.
+    #[error("{0}")]
+    Config(String),
+    /// The address is taken or not allowed: choose another, or stop whoever has it.
+    #[error("cannot listen on {address} ({purpose}): {source}; is another server running there?")]
+    Listen {
+        address: SocketAddr,
+        purpose: &'static str,
+        source: std::io::Error,
+    },
+    /// The system refused something the server needs before it can serve.
+    #[error("cannot {doing}: {source}")]
+    System {
+        doing: &'static str,
+        source: std::io::Error,
+    },
+    #[error("the store cannot be made: {0}")]
+    Engine(#[from] duramen_engine::Error),
+}

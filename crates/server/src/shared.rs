@@ -1,0 +1,209 @@
+//! What the threads of one server share: the store, the settings, counters, the client registry, mailboxes.
+//!
+//! **Invariants**
+//! 1. Nothing here is written per request but the counters of the thread itself, which live in cache lines of their own.
+//! 2. A client id is never reused.
+//!
+//! **Concurrency.** [`Counter`]s have one writer, their thread; anybody reads. A client's [`ClientRecord`] is written by
+//! the thread that owns the connection and read by anybody. Locks here guard cold paths only (connect, disconnect,
+//! `CLIENT …`, `CONFIG SET`), are held for moments, and never two at a time.
+
+mod clients;
+mod counters;
+mod mailbox;
+
+pub use clients::{ClientRecord, ClientText, Registry};
+pub use counters::{Counter, Family, Histogram, ThreadCounters};
+pub use mailbox::{Mailbox, Message};
+
+use crate::config::{ServerConfig, Setting};
+use crate::error::ServerError;
+use duramen_engine::Store;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// One reactor thread as the others see it.
+pub struct ThreadShared {
+    pub counters: ThreadCounters,
+    pub mailbox: Mailbox,
+    /// The connections that the thread owns.
+    pub clients: Registry,
+}
+
+/// How a server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stop {
+    /// Not at all.
+    No = 0,
+    /// Stop accepting, write out replies for at most `stop-timeout-ms`, end.
+    Graceful = 1,
+    /// End without waiting for anybody.
+    AtOnce = 2,
+}
+
+/// Shared state of one server.
+pub struct Shared {
+    pub store: Arc<Store>,
+    /// One per reactor thread, by number.
+    pub threads: Box<[ThreadShared]>,
+    pub started: Instant,
+    pub started_unix_ms: u64,
+    config: RwLock<Arc<ServerConfig>>,
+    /// Grows with every change of `config`; Release there, Acquire in [`ConfigCache::get`].
+    config_generation: AtomicU64,
+    next_client_id: AtomicU64,
+    connected: AtomicUsize,
+    stop: AtomicU8,
+}
+
+impl Shared {
+    /// # Errors
+    /// [`ServerError::System`] if a mailbox's eventfd cannot be made.
+    pub fn new(config: ServerConfig, store: Arc<Store>) -> Result<Shared, ServerError> {
+        let threads = (0..config.reactor_threads())
+            .map(|_| {
+                Ok(ThreadShared {
+                    counters: ThreadCounters::default(),
+                    mailbox: Mailbox::new()?,
+                    clients: Registry::default(),
+                })
+            })
+            .collect::<Result<Box<[_]>, ServerError>>()?;
+        Ok(Shared {
+            store,
+            threads,
+            started: Instant::now(),
+            started_unix_ms: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_millis() as u64),
+            config: RwLock::new(Arc::new(config)),
+            config_generation: AtomicU64::new(1),
+            next_client_id: AtomicU64::new(1),
+            connected: AtomicUsize::new(0),
+            stop: AtomicU8::new(0),
+        })
+    }
+
+    /// The settings of now. For a hot path keep a [`ConfigCache`].
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.config
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// `CONFIG SET`: changes one setting of the running server.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`]: the value is wrong, or the setting cannot change while the server runs.
+    pub fn set_config(&self, setting: &Setting, text: &str) -> Result<(), ServerError> {
+        if !setting.runtime {
+            return Err(ServerError::Config(format!(
+                "{} cannot be changed while the server runs",
+                setting.name
+            )));
+        }
+        let mut guard = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let mut config = ServerConfig::clone(&guard);
+        setting.apply(&mut config, text)?;
+        config.check()?;
+        *guard = Arc::new(config);
+        drop(guard);
+        self.config_generation.fetch_add(1, Ordering::Release);
+        self.post_all(&Message::Wake);
+        Ok(())
+    }
+
+    pub fn next_client_id(&self) -> u64 {
+        self.next_client_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Clients connected now, on all threads.
+    pub fn connected_clients(&self) -> usize {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Takes a place among `maxclients`; `false` = all are taken. Give it back with [`leave`](Self::leave).
+    pub fn enter(&self, maxclients: usize) -> bool {
+        let before = self.connected.fetch_add(1, Ordering::Relaxed);
+        if before >= maxclients {
+            self.connected.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    pub fn leave(&self) {
+        self.connected.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// All connections, ordered by id.
+    pub fn clients(&self) -> Vec<Arc<ClientRecord>> {
+        let mut all: Vec<_> = self
+            .threads
+            .iter()
+            .flat_map(|thread| thread.clients.all())
+            .collect();
+        all.sort_unstable_by_key(|record| record.id);
+        all
+    }
+
+    /// Finds a connection by id.
+    pub fn client(&self, id: u64) -> Option<Arc<ClientRecord>> {
+        self.threads
+            .iter()
+            .find_map(|thread| thread.clients.get(id))
+    }
+
+    /// Sends a message to the thread that owns `record`'s connection.
+    pub fn post(&self, record: &ClientRecord, message: Message) {
+        self.threads[record.thread].mailbox.post(message);
+    }
+
+    /// Sends a message to every thread.
+    pub fn post_all(&self, message: &Message) {
+        for thread in &self.threads {
+            thread.mailbox.post(message.clone());
+        }
+    }
+
+    /// Asks the server to end. A stop never becomes milder.
+    pub fn stop(&self, how: Stop) {
+        // Release: pairs with Acquire in `stopping`.
+        self.stop.fetch_max(how as u8, Ordering::Release);
+        self.post_all(&Message::Wake);
+    }
+
+    pub fn stopping(&self) -> Stop {
+        match self.stop.load(Ordering::Acquire) {
+            0 => Stop::No,
+            1 => Stop::Graceful,
+            _ => Stop::AtOnce,
+        }
+    }
+}
+
+/// One thread's copy of the settings, refreshed when they change: reading it costs one load of a line nobody writes.
+pub struct ConfigCache {
+    generation: u64,
+    config: Arc<ServerConfig>,
+}
+
+impl ConfigCache {
+    pub fn new(shared: &Shared) -> ConfigCache {
+        ConfigCache {
+            generation: shared.config_generation.load(Ordering::Acquire),
+            config: shared.config(),
+        }
+    }
+
+    pub fn get(&mut self, shared: &Shared) -> &Arc<ServerConfig> {
+        let generation = shared.config_generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            self.config = shared.config();
+        }
+        &self.config
+    }
+}

@@ -1,0 +1,124 @@
+//! The client registry: who is connected, for `CLIENT LIST`, `CLIENT KILL` and the metrics.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One connection as other threads see it. The owning thread stores, once per round and not per request; all relaxed:
+/// a listing is a picture of about now.
+#[derive(Debug)]
+pub struct ClientRecord {
+    pub id: u64,
+    /// Number of the reactor thread that owns the connection.
+    pub thread: usize,
+    pub fd: i32,
+    pub peer: SocketAddr,
+    pub local: SocketAddr,
+    /// Milliseconds since the Unix epoch.
+    pub connected_at_ms: u64,
+    /// When it last sent or took something, in milliseconds since the Unix epoch. Reactor.
+    pub active_at_ms: AtomicU64,
+    /// Bytes of a partial request; bytes of replies not yet taken. Reactor.
+    pub query_bytes: AtomicU64,
+    pub output_bytes: AtomicU64,
+    pub received_bytes: AtomicU64,
+    pub sent_bytes: AtomicU64,
+    /// Number of the last command in the command table, `u32::MAX` = none yet. Executor.
+    pub last_command: AtomicU32,
+    /// Number of the table it uses. Executor.
+    pub table: AtomicU32,
+    /// RESP version, 2 or 3. Executor.
+    pub protocol: AtomicU32,
+    /// Flags whose meaning the executor defines (MULTI, MONITOR, NO-TOUCH …). Executor.
+    pub flags: AtomicU32,
+    /// Requests queued by MULTI, and keys watched. Executor.
+    pub queued: AtomicU32,
+    pub watched: AtomicU32,
+    text: Mutex<ClientText>,
+}
+
+/// What a client said about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientText {
+    pub name: String,
+    pub lib_name: String,
+    pub lib_version: String,
+}
+
+impl ClientRecord {
+    pub fn new(
+        id: u64,
+        thread: usize,
+        fd: i32,
+        peer: SocketAddr,
+        local: SocketAddr,
+        now_ms: u64,
+    ) -> ClientRecord {
+        ClientRecord {
+            id,
+            thread,
+            fd,
+            peer,
+            local,
+            connected_at_ms: now_ms,
+            active_at_ms: AtomicU64::new(now_ms),
+            query_bytes: AtomicU64::new(0),
+            output_bytes: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            last_command: AtomicU32::new(u32::MAX),
+            table: AtomicU32::new(0),
+            protocol: AtomicU32::new(2),
+            flags: AtomicU32::new(0),
+            queued: AtomicU32::new(0),
+            watched: AtomicU32::new(0),
+            text: Mutex::default(),
+        }
+    }
+
+    /// Name and library, as set by the client.
+    pub fn text(&self) -> ClientText {
+        self.text
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub fn change_text(&self, change: impl FnOnce(&mut ClientText)) {
+        change(&mut self.text.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Milliseconds without activity.
+    pub fn idle_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.active_at_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// The connections of one thread, by id.
+#[derive(Debug, Default)]
+pub struct Registry {
+    clients: Mutex<HashMap<u64, Arc<ClientRecord>>>,
+}
+
+impl Registry {
+    pub fn insert(&self, record: Arc<ClientRecord>) {
+        self.lock().insert(record.id, record);
+    }
+
+    pub fn remove(&self, id: u64) {
+        self.lock().remove(&id);
+    }
+
+    pub fn get(&self, id: u64) -> Option<Arc<ClientRecord>> {
+        self.lock().get(&id).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<ClientRecord>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<ClientRecord>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

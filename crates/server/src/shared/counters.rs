@@ -1,0 +1,214 @@
+//! Counters of one thread: written by it alone, without a locked instruction, read by anybody.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter (or gauge) with one writing thread.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Only the owning thread may call this: it is a load and a store, not an atomic addition.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store(now.wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Only the owning thread may call this.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Commands that share one latency histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Family {
+    /// Reads one key.
+    Read,
+    /// Writes one key.
+    Write,
+    /// Reads many keys (`MGET`, `EXISTS` …).
+    MultiRead,
+    /// Writes many keys (`MSET`, `DEL` …).
+    MultiWrite,
+    /// Walks a table (`SCAN`, `KEYS`, `RANDOMKEY` …).
+    Scan,
+    /// `MULTI` to `EXEC`.
+    Transaction,
+    /// Everything else.
+    Other,
+}
+
+impl Family {
+    pub const ALL: [Family; 7] = [
+        Family::Read,
+        Family::Write,
+        Family::MultiRead,
+        Family::MultiWrite,
+        Family::Scan,
+        Family::Transaction,
+        Family::Other,
+    ];
+
+    /// Its label in the metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Read => "read",
+            Family::Write => "write",
+            Family::MultiRead => "multi_read",
+            Family::MultiWrite => "multi_write",
+            Family::Scan => "scan",
+            Family::Transaction => "transaction",
+            Family::Other => "other",
+        }
+    }
+}
+
+/// Sub-buckets per power of two: a recorded time is known within 1/4.
+const SUB_BITS: u32 = 2;
+/// Powers of two covered: 2^40 ns is 18 minutes; longer times fall into the last bucket.
+const POWERS: usize = 40;
+const BUCKETS: usize = POWERS << SUB_BITS;
+
+/// Times in nanoseconds, in buckets whose width is a quarter of their power of two.
+#[derive(Debug)]
+pub struct Histogram {
+    buckets: [Counter; BUCKETS],
+    sum_ns: Counter,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram {
+            buckets: std::array::from_fn(|_| Counter::default()),
+            sum_ns: Counter::default(),
+        }
+    }
+}
+
+impl Histogram {
+    fn bucket(ns: u64) -> usize {
+        if ns < 1 << SUB_BITS {
+            return ns as usize;
+        }
+        let power = 63 - ns.leading_zeros();
+        let sub = (ns >> (power - SUB_BITS)) & ((1 << SUB_BITS) - 1);
+        ((((power - SUB_BITS + 1) as usize) << SUB_BITS) + sub as usize).min(BUCKETS - 1)
+    }
+
+    /// First time, in nanoseconds, that is above the bucket.
+    pub fn bucket_end_ns(bucket: usize) -> u64 {
+        let next = bucket as u64 + 1;
+        if next <= 1 << SUB_BITS {
+            return next;
+        }
+        let power = next >> SUB_BITS;
+        let sub = next & ((1 << SUB_BITS) - 1);
+        ((1 << SUB_BITS) + sub) << (power - 1)
+    }
+
+    /// Records that `count` requests took `ns` each. Owning thread only.
+    pub fn record(&self, ns: u64, count: u64) {
+        if count > 0
+            && let Some(bucket) = self.buckets.get(Self::bucket(ns))
+        {
+            bucket.add(count);
+            self.sum_ns.add(ns.saturating_mul(count));
+        }
+    }
+
+    /// Count per bucket, in the order of [`bucket_end_ns`](Self::bucket_end_ns).
+    pub fn counts(&self) -> Vec<u64> {
+        self.buckets.iter().map(Counter::get).collect()
+    }
+
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns.get()
+    }
+
+    /// The time, in nanoseconds, that a share of `quantile` (0 to 1) of `counts` does not exceed; 0 if there are none.
+    pub fn quantile_ns(counts: &[u64], quantile: f64) -> u64 {
+        let total: u64 = counts.iter().sum();
+        let wanted = (total as f64 * quantile).ceil() as u64;
+        let mut seen = 0;
+        for (bucket, count) in counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                return Self::bucket_end_ns(bucket);
+            }
+        }
+        0
+    }
+}
+
+/// What one thread counts. Aligned to two cache lines, because the hardware fetches lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ThreadCounters {
+    /// Requests that ran, errors included.
+    pub commands: Counter,
+    /// Engine batches.
+    pub batches: Counter,
+    /// Error replies.
+    pub errors: Counter,
+    pub keyspace_hits: Counter,
+    pub keyspace_misses: Counter,
+    pub net_input_bytes: Counter,
+    pub net_output_bytes: Counter,
+    pub connections_accepted: Counter,
+    /// Turned away at `maxclients` or for want of file descriptors.
+    pub connections_rejected: Counter,
+    pub protocol_errors: Counter,
+    /// Closed by `timeout`.
+    pub idle_closed: Counter,
+    /// Closed by `output-limit` or `output-stall`.
+    pub output_closed: Counter,
+    /// Bytes in the thread's connection buffers, now.
+    pub query_buffer_bytes: Counter,
+    pub output_buffer_bytes: Counter,
+    /// Rounds of the event loop that found work, and waits that slept in the kernel.
+    pub rounds: Counter,
+    pub sleeps: Counter,
+    /// Nanoseconds spent spinning for work that did not come.
+    pub spin_ns: Counter,
+    pub latency: [Histogram; Family::ALL.len()],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_contiguous_and_hold_their_times() {
+        let mut previous = 0;
+        for bucket in 0..BUCKETS - 1 {
+            let end = Histogram::bucket_end_ns(bucket);
+            assert!(end > previous, "bucket {bucket}");
+            assert_eq!(Histogram::bucket(previous), bucket);
+            assert_eq!(Histogram::bucket(end - 1), bucket);
+            previous = end;
+        }
+        assert_eq!(Histogram::bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn quantiles_of_what_was_recorded() {
+        let histogram = Histogram::default();
+        histogram.record(1_000, 90);
+        histogram.record(1_000_000, 10);
+        let counts = histogram.counts();
+        let near = |ns: u64, wanted: u64| {
+            assert!(ns >= wanted && ns <= wanted * 5 / 4, "{ns} for {wanted}")
+        };
+        near(Histogram::quantile_ns(&counts, 0.5), 1_000);
+        near(Histogram::quantile_ns(&counts, 0.99), 1_000_000);
+        assert_eq!(Histogram::quantile_ns(&[], 0.5), 0);
+        assert_eq!(histogram.sum_ns(), 90 * 1_000 + 10 * 1_000_000);
+    }
+}
