@@ -1,1 +1,3 @@
+//! The one binary, `duramen`.
+
 fn main() {}

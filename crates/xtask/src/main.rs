@@ -1,1 +1,60 @@
-fn main() {}
+//! `cargo xtask ci|test|tidy|fuzz|bench`: everything this repository does to itself, one command each.
+
+mod bench;
+mod ci;
+mod fuzz;
+mod process;
+mod tally;
+mod test;
+mod tidy;
+mod tools;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  ci                everything a change must pass: format, clippy, docs, tidy, tests, a minute of fuzzing
+  test [FILTER…]    the whole test suite: cargo tests, then real clients against a real server
+                    FILTER: run only `cargo` tests, only `clients` tests, or client tests whose name contains FILTER
+  tidy              the rules of the house: crate edges, file headers, unsafe, links, dependencies, licences
+  fuzz [TARGET] [--seconds N]
+                    every fuzz target (or one) for N seconds in total, 60 by default
+  bench [ARGS…]     `duramen bench ARGS…` from a release build
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let result = match command {
+        "ci" => no_arguments(rest).and_then(|()| ci::run()),
+        "test" => test::run(rest),
+        "tidy" => no_arguments(rest).and_then(|()| tidy::run()),
+        "fuzz" => fuzz::run(rest),
+        "bench" => bench::run(rest),
+        "help" | "-h" | "--help" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => Err(format!("unknown command `{other}`\n\n{USAGE}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("xtask: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn no_arguments(rest: &[String]) -> Result<(), String> {
+    match rest.first() {
+        None => Ok(()),
+        Some(argument) => Err(format!(
+            "this command takes no arguments, but got `{argument}`"
+        )),
+    }
+}

@@ -1,0 +1,118 @@
+//! Running other programs: headings with times, and line-by-line output that is shown and read at once.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// The root of the repository: where the workspace's `Cargo.toml` lies.
+pub(crate) fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).unwrap_or(own).to_path_buf()
+}
+
+/// Cargo's build directory, which also holds everything the client tests download.
+pub(crate) fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(chosen) => root().join(chosen),
+        None => root().join("target"),
+    }
+}
+
+/// A cargo command in the root of the repository.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// Runs `work` under a heading and says how long it took.
+pub(crate) fn section<T>(
+    title: &str,
+    work: impl FnOnce() -> Result<T, String>,
+) -> Result<T, String> {
+    println!("\n=== {title}");
+    let start = Instant::now();
+    let result = work();
+    let verdict = if result.is_ok() { "done" } else { "FAILED" };
+    println!(
+        "=== {title}: {verdict} in {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    result
+}
+
+/// Runs a command that only has to succeed; its output goes to ours.
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
+    let shown = show(command);
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| format!("cannot start `{shown}`: {error}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("`{shown}` failed ({status})"))
+    }
+}
+
+/// What a command printed on its standard output; its error output goes to ours.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let shown = show(command);
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot start `{shown}`: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("`{shown}` failed ({})", output.status));
+    }
+    String::from_utf8(output.stdout).map_err(|_| format!("`{shown}` printed something not UTF-8"))
+}
+
+/// Runs a command, shows each line of its standard output and hands it to `each`.
+/// Returns whether the command succeeded.
+pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool, String> {
+    let shown = show(command);
+    println!("$ {shown}");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot start `{shown}`: {error}"))?;
+    if let Some(stdout) = child.stdout.take() {
+        let mut reader = BufReader::new(stdout);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let bytes = reader
+                .read_until(b'\n', &mut line)
+                .map_err(|error| format!("cannot read the output of `{shown}`: {error}"))?;
+            if bytes == 0 {
+                break;
+            }
+            let text = String::from_utf8_lossy(&line);
+            println!("{}", text.trim_end());
+            each(text.trim_end());
+        }
+    }
+    let status = child
+        .wait()
+        .map_err(|error| format!("cannot wait for `{shown}`: {error}"))?;
+    Ok(status.success())
+}
+
+fn show(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(
+        command
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned()),
+    );
+    if let Some(program) = words.first_mut()
+        && let Some(name) = Path::new(program.as_str()).file_name()
+    {
+        *program = name.to_string_lossy().into_owned();
+    }
+    words.join(" ")
+}

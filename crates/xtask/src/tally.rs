@@ -1,0 +1,141 @@
+//! Adds up the results of several test runners.
+
+/// Results so far. `failures` names what failed, for the list at the end.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    pub(crate) failures: Vec<String>,
+}
+
+impl Tally {
+    /// Counts one thing that went wrong outside of any test, such as a build that failed.
+    pub(crate) fn broken(&mut self, what: &str) {
+        self.failed += 1;
+        self.failures.push(what.to_owned());
+    }
+
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.failures.extend(other.failures);
+    }
+
+    /// Reads one line of `cargo test`.
+    pub(crate) fn cargo_line(&mut self, line: &str) {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            for part in result.split(['.', ';']) {
+                match count_and_word(part) {
+                    Some((count, "passed")) => self.passed += count,
+                    Some((count, "failed")) => self.failed += count,
+                    Some((count, "ignored")) => self.skipped += count,
+                    _ => {}
+                }
+            }
+        } else if let Some(test) = line.strip_prefix("test ")
+            && let Some(name) = test.strip_suffix(" ... FAILED")
+        {
+            self.failures.push(name.to_owned());
+        }
+    }
+
+    /// Reads one line of `pytest`, whose last line is like `1 failed, 20 passed, 3 skipped in 4.56s`.
+    pub(crate) fn pytest_line(&mut self, line: &str) {
+        let line = line.trim_matches(['=', ' ']);
+        if let Some(failure) = line
+            .strip_prefix("FAILED ")
+            .or_else(|| line.strip_prefix("ERROR "))
+        {
+            let name = failure
+                .split_once(" - ")
+                .map_or(failure, |(name, _)| name)
+                .trim();
+            if name.contains("::") || name.ends_with(".py") {
+                self.failures.push(name.to_owned());
+            }
+            return;
+        }
+        let Some((counts, time)) = line.rsplit_once(" in ") else {
+            return;
+        };
+        if !time.starts_with(|c: char| c.is_ascii_digit()) {
+            return;
+        }
+        let parts: Option<Vec<_>> = counts.split(", ").map(count_and_word).collect();
+        for (count, word) in parts.unwrap_or_default() {
+            match word {
+                "passed" | "xpassed" => self.passed += count,
+                "failed" | "error" | "errors" => self.failed += count,
+                "skipped" | "xfailed" => self.skipped += count,
+                _ => {}
+            }
+        }
+    }
+
+    /// The last line of a run: `N passed, N failed`, and `, N skipped` where there are any.
+    pub(crate) fn summary(&self) -> String {
+        let mut line = format!("{} passed, {} failed", self.passed, self.failed);
+        if self.skipped > 0 {
+            line.push_str(&format!(", {} skipped", self.skipped));
+        }
+        line
+    }
+}
+
+/// Splits `" 12 passed"` into `(12, "passed")`.
+fn count_and_word(part: &str) -> Option<(u64, &str)> {
+    let (count, word) = part.trim().split_once(' ')?;
+    Some((count.parse().ok()?, word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_results_add_up() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 3 tests",
+            "test index::grows ... FAILED",
+            "test index::reads ... ok",
+            "test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.01s",
+            "test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        ] {
+            tally.cargo_line(line);
+        }
+        assert_eq!(tally.summary(), "8 passed, 1 failed, 1 skipped");
+        assert_eq!(tally.failures, ["index::grows"]);
+    }
+
+    #[test]
+    fn pytest_results_add_up() {
+        let mut tally = Tally::default();
+        for line in [
+            "tests/test_memory.py::test_store PASSED  [ 10%]",
+            "FAILED tests/test_memory.py::test_cache[5] - AssertionError: took 5 passed in vain",
+            "ERROR tests/test_x.py::test_y - OSError",
+            "waited in 3 places",
+            "======== 1 failed, 20 passed, 3 skipped, 1 error in 4.56s ========",
+        ] {
+            tally.pytest_line(line);
+        }
+        assert_eq!(tally.summary(), "20 passed, 2 failed, 3 skipped");
+        assert_eq!(
+            tally.failures,
+            [
+                "tests/test_memory.py::test_cache[5]",
+                "tests/test_x.py::test_y"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_clean_run_names_no_skips() {
+        let mut tally = Tally::default();
+        tally.pytest_line("3 passed in 0.10s");
+        assert_eq!(tally.summary(), "3 passed, 0 failed");
+    }
+}

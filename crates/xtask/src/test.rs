@@ -1,0 +1,198 @@
+//! `cargo xtask test`: cargo's tests, then real clients against a real server, one summary at the end.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::process::{self, section};
+use crate::tally::Tally;
+use crate::{tidy, tools};
+
+/// Runs everything, or what `filters` name; the last line printed is `N passed, N failed`.
+pub(crate) fn run(filters: &[String]) -> Result<(), String> {
+    let named = |name: &str| filters.iter().any(|filter| filter == name);
+    let client_filters: Vec<&str> = filters
+        .iter()
+        .map(String::as_str)
+        .filter(|filter| !matches!(*filter, "cargo" | "clients" | "tidy"))
+        .collect();
+    let everything = filters.is_empty();
+    let mut tally = Tally::default();
+    if everything || named("tidy") {
+        part(&mut tally, "tidy", |tally| {
+            tidy::run()?;
+            tally.passed += 1;
+            Ok(())
+        });
+    }
+    if everything || named("cargo") {
+        part(&mut tally, "cargo tests", cargo_tests);
+    }
+    if everything || named("clients") || !client_filters.is_empty() {
+        part(&mut tally, "client tests", |tally| {
+            client_tests(&client_filters, tally)
+        });
+    }
+    println!();
+    for failure in &tally.failures {
+        println!("failed: {failure}");
+    }
+    println!("{}", tally.summary());
+    if tally.failed > 0 {
+        return Err("tests failed, see above".to_owned());
+    }
+    if tally.passed == 0 {
+        return Err("no test ran".to_owned());
+    }
+    Ok(())
+}
+
+/// Runs one part; an error outside of any test counts as one failure and does not stop the other parts.
+fn part(tally: &mut Tally, title: &str, work: impl FnOnce(&mut Tally) -> Result<(), String>) {
+    let mut own = Tally::default();
+    let result = section(title, || {
+        work(&mut own)?;
+        if own.failed > 0 {
+            return Err(format!("{} failed", own.failed));
+        }
+        Ok(())
+    });
+    if let Err(sentence) = result
+        && own.failed == 0
+    {
+        println!("{sentence}");
+        own.broken(&format!("{title}: {sentence}"));
+    }
+    tally.add(own);
+}
+
+/// Unit, property, model and documentation tests of every crate.
+fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
+    let ok = process::follow(
+        &mut process::cargo(&["test", "--workspace", "--no-fail-fast", "--color", "never"]),
+        |line| tally.cargo_line(line),
+    )?;
+    if !ok && tally.failed == 0 {
+        return Err("cargo test failed before or outside of a test".to_owned());
+    }
+    Ok(())
+}
+
+/// Whole processes: `duramen serve` and the clients people use.
+fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
+    tools::provide()?;
+    let python = python()?;
+    build_clients()?;
+    process::run(&mut process::cargo(&[
+        "build",
+        "--package",
+        "duramen-cli",
+        "--bin",
+        "duramen",
+        "--quiet",
+    ]))?;
+    let mut command = Command::new(python);
+    command
+        .current_dir(process::root().join("tests"))
+        .env("DURAMEN_TEST_BUILT", built())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("PYTHONUNBUFFERED", "1");
+    if std::env::var_os("DURAMEN_TEST_BINARY").is_none() {
+        command.env(
+            "DURAMEN_TEST_BINARY",
+            process::target().join("debug/duramen"),
+        );
+    }
+    command.args([
+        "-m",
+        "pytest",
+        "--color=no",
+        "--verbose",
+        "-rfE",
+        "--tb=short",
+    ]);
+    if !filters.is_empty() {
+        command.args(["-k", &filters.join(" or ")]);
+    }
+    let ok = process::follow(&mut command, |line| tally.pytest_line(line))?;
+    if !ok && tally.failed == 0 {
+        return Err("pytest failed before or outside of a test".to_owned());
+    }
+    Ok(())
+}
+
+/// Where the client programs are built: outside of the source tree.
+fn built() -> PathBuf {
+    process::target().join("clients")
+}
+
+/// A Python with the packages of `tests/requirements.txt`, in an environment of its own.
+fn python() -> Result<PathBuf, String> {
+    let home = built().join("python");
+    let python = home.join("bin/python");
+    let requirements = process::root().join("tests/requirements.txt");
+    let installed = home.join("installed.txt");
+    let wanted = std::fs::read(&requirements)
+        .map_err(|error| format!("cannot read {}: {error}", requirements.display()))?;
+    if std::fs::read(&installed).is_ok_and(|found| found == wanted) {
+        return Ok(python);
+    }
+    process::run(
+        Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&home),
+    )?;
+    process::run(
+        Command::new(&python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--requirement",
+            ])
+            .arg(&requirements),
+    )?;
+    std::fs::write(&installed, wanted)
+        .map_err(|error| format!("cannot write {}: {error}", installed.display()))?;
+    Ok(python)
+}
+
+/// Builds the Go, Java and Node programs of `tests/clients`.
+fn build_clients() -> Result<(), String> {
+    let source = process::root().join("tests/clients");
+    let built = built();
+    let node = built.join("node");
+    std::fs::create_dir_all(&node)
+        .map_err(|error| format!("cannot create {}: {error}", node.display()))?;
+    for file in ["package.json", "package-lock.json", "main.js"] {
+        std::fs::copy(source.join("node").join(file), node.join(file))
+            .map_err(|error| format!("cannot copy tests/clients/node/{file}: {error}"))?;
+    }
+    process::run(
+        Command::new("npm")
+            .args(["ci", "--silent", "--no-audit", "--no-fund"])
+            .current_dir(&node),
+    )?;
+    process::run(
+        Command::new("go")
+            .args(["build", "-o"])
+            .arg(built.join("go-client"))
+            .arg(".")
+            .env("GOFLAGS", "-mod=mod")
+            .env("GOTOOLCHAIN", "local")
+            .current_dir(source.join("go")),
+    )?;
+    process::run(
+        Command::new("mvn")
+            .args([
+                "--quiet",
+                "--batch-mode",
+                "compile",
+                "dependency:copy-dependencies",
+            ])
+            .arg(format!("-Dbuilt={}", built.join("java").display()))
+            .arg("--file")
+            .arg(source.join("java/pom.xml")),
+    )
+}

@@ -1,0 +1,122 @@
+//! Rule: a crate sees only the crates below it, and is named for what it is.
+
+use super::House;
+
+/// What each crate may see. 00-map.md's direction `base ← format ← engine ← server ← cli`, `base ← wire ← server`;
+/// a crate may skip layers downwards. `cli → bench` exists for `duramen bench`. xtask and fuzz are programs around
+/// the product: nobody sees them.
+const ALLOWED: [(&str, &[&str]); 9] = [
+    ("duramen-base", &[]),
+    ("duramen-format", &["duramen-base"]),
+    ("duramen-engine", &["duramen-base", "duramen-format"]),
+    ("duramen-wire", &["duramen-base"]),
+    (
+        "duramen-server",
+        &[
+            "duramen-base",
+            "duramen-format",
+            "duramen-engine",
+            "duramen-wire",
+        ],
+    ),
+    (
+        "duramen-bench",
+        &[
+            "duramen-base",
+            "duramen-format",
+            "duramen-engine",
+            "duramen-wire",
+            "duramen-server",
+        ],
+    ),
+    (
+        "duramen-cli",
+        &[
+            "duramen-base",
+            "duramen-format",
+            "duramen-engine",
+            "duramen-wire",
+            "duramen-server",
+            "duramen-bench",
+        ],
+    ),
+    ("xtask", &[]),
+    (
+        "duramen-fuzz",
+        &[
+            "duramen-base",
+            "duramen-format",
+            "duramen-engine",
+            "duramen-wire",
+            "duramen-server",
+        ],
+    ),
+];
+
+/// Names that say nothing about what a crate is.
+const VAGUE: [&str; 5] = ["utils", "util", "common", "helpers", "misc"];
+
+pub(super) fn check(house: &House, complaints: &mut Vec<String>) {
+    for package in house.packages() {
+        let Some(name) = package["name"].as_str() else {
+            continue;
+        };
+        if VAGUE
+            .iter()
+            .any(|vague| name.split('-').any(|part| part == *vague))
+        {
+            complaints.push(format!(
+                "crate `{name}`: say what it is, not that it is shared"
+            ));
+        }
+        let Some((_, allowed)) = ALLOWED.iter().find(|(known, _)| *known == name) else {
+            complaints.push(format!(
+                "crate `{name}` has no row in ALLOWED (crates/xtask/src/tidy/edges.rs): say what it may see"
+            ));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let seen = dependency["name"].as_str().unwrap_or_default();
+            let ours = dependency["path"].is_string();
+            if ours && seen != name && !allowed.contains(&seen) {
+                complaints.push(format!(
+                    "crate `{name}` must not see `{seen}`: lower never sees upper (ARCHITECTURE.md, Map)"
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn complaints(name: &str, sees: &str) -> Vec<String> {
+        let house = House {
+            root: PathBuf::new(),
+            files: Vec::new(),
+            architecture: String::new(),
+            metadata: vec![serde_json::json!({"packages": [
+                {"name": name, "source": null, "dependencies": [{"name": sees, "path": "/x"}]}
+            ]})],
+        };
+        let mut complaints = Vec::new();
+        check(&house, &mut complaints);
+        complaints
+    }
+
+    #[test]
+    fn lower_must_not_see_upper() {
+        assert_eq!(complaints("duramen-server", "duramen-engine"), [""; 0]);
+        assert_eq!(complaints("duramen-engine", "duramen-server").len(), 1);
+        assert_eq!(complaints("duramen-wire", "duramen-format").len(), 1);
+    }
+
+    #[test]
+    fn unknown_and_vague_crates_are_refused() {
+        assert_eq!(complaints("duramen-flash", "duramen-base").len(), 1);
+        assert_eq!(complaints("duramen-utils", "duramen-base").len(), 2);
+    }
+}

@@ -1,0 +1,240 @@
+//! Rules for each Rust file: it opens with its purpose, keeps its length, holds no placeholder, and uses `unsafe`
+//! only where ARCHITECTURE.md says so.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::{House, read};
+
+/// Longer files have more than one purpose, or a row here that says why not.
+const LINES_MAX: usize = 800;
+const LONG: [(&str, &str); 0] = [];
+
+/// Left behind by work that was never finished.
+const PLACEHOLDERS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
+
+/// The heading of ARCHITECTURE.md whose table names each module with `unsafe`.
+const HEADING: &str = "Modules with unsafe";
+
+pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), String> {
+    let mut with_unsafe = BTreeSet::new();
+    for file in house.with_extension("rs") {
+        let text = read(&house.root.join(file))?;
+        let shown = file.display();
+        if !text.starts_with("//!") {
+            complaints.push(format!(
+                "{shown}:1: open the file with `//!` and its purpose"
+            ));
+        }
+        length(file, text.lines().count(), complaints);
+        let code = code_only(&text);
+        for (index, line) in code.lines().enumerate() {
+            for placeholder in PLACEHOLDERS {
+                if words(line).any(|word| word == placeholder.trim_end_matches('!'))
+                    && line.contains(placeholder)
+                {
+                    complaints.push(format!(
+                        "{shown}:{}: `{placeholder}` is unfinished work",
+                        index + 1
+                    ));
+                }
+            }
+        }
+        if words(&code).any(|word| word == "unsafe") {
+            with_unsafe.insert(shown.to_string());
+        }
+    }
+    let listed: BTreeSet<String> = house
+        .architecture_rows(HEADING)
+        .into_iter()
+        .map(|row| row.name)
+        .collect();
+    for file in with_unsafe.difference(&listed) {
+        complaints.push(format!(
+            "{file}: uses `unsafe` but has no row in ARCHITECTURE.md, {HEADING}"
+        ));
+    }
+    for file in listed.difference(&with_unsafe) {
+        complaints.push(format!(
+            "ARCHITECTURE.md, {HEADING}: `{file}` uses no `unsafe` (any more), remove its row"
+        ));
+    }
+    Ok(())
+}
+
+fn length(file: &Path, lines: usize, complaints: &mut Vec<String>) {
+    let excused = LONG.iter().any(|(path, _)| Path::new(path) == file);
+    let shown = file.display();
+    if lines > LINES_MAX && !excused {
+        complaints.push(format!(
+            "{shown}: {lines} lines, more than {LINES_MAX}: split it by purpose, or add a reason to LONG \
+             (crates/xtask/src/tidy/sources.rs)"
+        ));
+    }
+    if lines <= LINES_MAX && excused {
+        complaints.push(format!(
+            "{shown}: {lines} lines need no row in LONG, remove it"
+        ));
+    }
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
+
+/// The text with comments, strings and characters blanked, line breaks kept.
+fn code_only(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut code = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let length = token(&bytes[at..], at > 0 && is_word(bytes[at - 1]));
+        match length {
+            Token::Code(length) => {
+                code.extend(bytes[at..at + length].iter().map(|byte| char::from(*byte)));
+                at += length;
+            }
+            Token::Blank(length) => {
+                let end = (at + length).min(bytes.len());
+                let breaks = bytes[at..end].iter().filter(|byte| **byte == b'\n').count();
+                code.extend(std::iter::repeat_n('\n', breaks));
+                code.push(' ');
+                at = end;
+            }
+        }
+    }
+    code
+}
+
+/// What stands at the start of a text, with its length in bytes.
+enum Token {
+    Code(usize),
+    Blank(usize),
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn token(bytes: &[u8], in_word: bool) -> Token {
+    match bytes {
+        [b'/', b'/', ..] => Token::Blank(find(bytes, b"\n").unwrap_or(bytes.len())),
+        [b'/', b'*', ..] => Token::Blank(block_comment(bytes)),
+        [b'"', ..] => Token::Blank(quoted(bytes)),
+        [b'r' | b'b' | b'c', ..] if !in_word => prefixed(bytes),
+        [b'\'', b'\\', ..] => Token::Blank(3 + find(&bytes[3..], b"'").unwrap_or(0) + 1),
+        [b'\'', character, ..] => {
+            let width = 1
+                + usize::from(*character >= 0xC0)
+                + usize::from(*character >= 0xE0)
+                + usize::from(*character >= 0xF0);
+            match bytes.get(1 + width) {
+                Some(b'\'') => Token::Blank(width + 2),
+                _ => Token::Code(1),
+            }
+        }
+        _ => Token::Code(1),
+    }
+}
+
+/// A string or character with a prefix (`r#"`, `b"`, `b'`), or just a letter.
+fn prefixed(bytes: &[u8]) -> Token {
+    let letters = bytes
+        .iter()
+        .take(2)
+        .take_while(|byte| b"rbc".contains(byte))
+        .count();
+    let rest = &bytes[letters..];
+    let hashes = rest.iter().take_while(|byte| **byte == b'#').count();
+    let raw = bytes[..letters].contains(&b'r');
+    if raw && rest.get(hashes) == Some(&b'"') {
+        let end = format!("\"{}", "#".repeat(hashes));
+        let start = letters + hashes + 1;
+        let length = find(&bytes[start..], end.as_bytes())
+            .map_or(bytes.len(), |found| start + found + end.len());
+        return Token::Blank(length);
+    }
+    match rest {
+        [b'"', ..] => Token::Blank(letters + quoted(rest)),
+        _ => Token::Code(letters),
+    }
+}
+
+fn quoted(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+fn block_comment(bytes: &[u8]) -> usize {
+    let mut depth = 0;
+    let mut at = 0;
+    while at < bytes.len() {
+        match &bytes[at..] {
+            [b'/', b'*', ..] => {
+                depth += 1;
+                at += 2;
+            }
+            [b'*', b'/', ..] => {
+                depth -= 1;
+                at += 2;
+                if depth == 0 {
+                    return at;
+                }
+            }
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes
+        .windows(wanted.len())
+        .position(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has(text: &str, word: &str) -> bool {
+        words(&code_only(text)).any(|found| found == word)
+    }
+
+    #[test]
+    fn comments_and_strings_are_no_code() {
+        for text in [
+            "// unsafe",
+            "/* a /* unsafe */ unsafe */ b",
+            "let a = \"unsafe \\\" unsafe\";",
+            "let a = r#\"unsafe \" unsafe\"#; let b = br\"unsafe\";",
+            "deny(unsafe_op_in_unsafe_fn)",
+            "let quote = '\"'; // unsafe \" ",
+            "let escape = '\\''; let s = \"unsafe\";",
+        ] {
+            assert!(!has(text, "unsafe"), "{text}");
+        }
+    }
+
+    #[test]
+    fn code_is_code() {
+        for text in [
+            "unsafe { x() }",
+            "let quote = '\"'; unsafe { x() } // \"",
+            "fn f<'a>(a: &'a str) { unsafe {} }",
+            "let a = 'é'; unsafe {}",
+            "let a = \"//\"; unsafe {}",
+            "let r = br; unsafe {}",
+        ] {
+            assert!(has(text, "unsafe"), "{text}");
+        }
+        assert_eq!(code_only("a\n\"b\nc\"\nd").lines().count(), 4);
+    }
+}

@@ -1,0 +1,99 @@
+//! What the client tests need on a machine, and how to get it there.
+
+use std::process::{Command, Stdio};
+
+use crate::process;
+
+/// A program that the tests call, and the Debian packages that bring it.
+struct Tool {
+    program: &'static str,
+    packages: &'static [&'static str],
+}
+
+const TOOLS: [Tool; 7] = [
+    Tool {
+        program: "redis-cli",
+        packages: &["redis-tools"],
+    },
+    Tool {
+        program: "python3",
+        packages: &["python3", "python3-venv"],
+    },
+    Tool {
+        program: "node",
+        packages: &["nodejs"],
+    },
+    Tool {
+        program: "npm",
+        packages: &["npm"],
+    },
+    Tool {
+        program: "go",
+        packages: &["golang-go"],
+    },
+    Tool {
+        program: "javac",
+        packages: &["default-jdk-headless"],
+    },
+    Tool {
+        program: "mvn",
+        packages: &["maven"],
+    },
+];
+
+/// Makes sure that every tool is here, through `apt-get` where that is possible.
+///
+/// # Errors
+/// A sentence that names what to install by hand.
+pub(crate) fn provide() -> Result<(), String> {
+    let mut packages: Vec<&str> = TOOLS
+        .iter()
+        .filter(|tool| !runs(tool.program, &["--version"]) && !runs(tool.program, &["version"]))
+        .flat_map(|tool| tool.packages.iter().copied())
+        .collect();
+    if !packages.contains(&"python3-venv") && !runs("python3", &["-c", "import venv, ensurepip"]) {
+        packages.push("python3-venv");
+    }
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let by_hand = format!(
+        "the client tests need these packages, install them first: apt-get install {}",
+        packages.join(" ")
+    );
+    let root = process::output(Command::new("id").arg("-u"))?.trim() == "0";
+    let mut prefix: Vec<&str> = Vec::new();
+    if !root {
+        if !runs("sudo", &["-n", "true"]) {
+            return Err(by_hand);
+        }
+        prefix.push("sudo");
+    }
+    if !runs("apt-get", &["--version"]) {
+        return Err(by_hand);
+    }
+    println!("installing {}", packages.join(" "));
+    let apt = |arguments: &[&str]| {
+        let mut words = prefix.clone();
+        words.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+        words.extend(arguments);
+        process::run(Command::new(words[0]).args(&words[1..]))
+    };
+    apt(&["update", "-q"])
+        .and_then(|()| {
+            let mut arguments = vec!["install", "-y", "-q", "--no-install-recommends"];
+            arguments.extend(&packages);
+            apt(&arguments)
+        })
+        .map_err(|error| format!("{error}; {by_hand}"))
+}
+
+fn runs(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
