@@ -1,0 +1,45 @@
+//! RESP, the protocol of Redis clients, versions 2 and 3: both directions, both sides.
+//!
+//! | side | reads | writes |
+//! |---|---|---|
+//! | server | [`parse_requests`] into [`Requests`] | [`Encoder`] |
+//! | client | [`ReplyParser`] (whole replies) or [`ReplySkipper`] (only counts them) | [`RequestEncoder`] |
+//!
+//! **Invariants**
+//! 1. No byte sequence panics, and none makes a parser allocate more than a small multiple of the bytes it was really given:
+//!    a length that was only *declared* is compared with a limit and then waited for, never reserved.
+//! 2. How the bytes were cut into reads changes neither the requests nor the error that come out of them.
+//! 3. A parser that returned an error has lost the frame boundary: its connection is closed after the error was sent.
+
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
+
+mod encode;
+mod error;
+mod inline;
+pub mod number;
+mod reply;
+mod request;
+mod request_encode;
+mod skip;
+
+pub use encode::Encoder;
+pub use error::{ProtocolError, ReplyError};
+pub use reply::{Reply, ReplyLimits, ReplyParser};
+pub use request::{Args, ArgsIter, Consumed, Limits, ParseState, Requests, parse_requests};
+pub use request_encode::RequestEncoder;
+pub use skip::{ReplySkipper, Skipped};
+
+/// The protocol version that a connection negotiated with `HELLO`; connections start in [`Protocol::Resp2`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// What every client speaks before `HELLO 3`: maps and sets are arrays, doubles are bulk strings.
+    #[default]
+    Resp2,
+    /// Maps, sets, doubles, booleans, pushes and one null of their own.
+    Resp3,
+}

@@ -1,0 +1,214 @@
+//! Decimal integers and doubles, as RESP writes them. Shared with commands whose arguments are numbers.
+
+/// Longest text of an `i64`: sign and 19 digits.
+pub const INTEGER_BYTES_MAX: usize = 20;
+
+/// Parses a decimal integer by Redis's `string2ll` rules: no sign but a leading `-`, no leading zeros, no `-0`, no spaces,
+/// nothing after it, range of `i64`.
+#[must_use]
+pub fn parse_integer(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text.split_first() {
+        Some((b'-', rest)) => (true, rest),
+        _ => (false, text),
+    };
+    match digits {
+        [b'0'] if !negative => return Some(0),
+        [b'1'..=b'9', ..] if digits.len() < INTEGER_BYTES_MAX => {}
+        _ => return None,
+    }
+    // At most 19 digits: below 10^19, which fits u64.
+    let mut magnitude = 0u64;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        magnitude = magnitude * 10 + u64::from(digit);
+    }
+    if negative {
+        0i64.checked_sub_unsigned(magnitude)
+    } else {
+        i64::try_from(magnitude).ok()
+    }
+}
+
+/// `00` to `99`: two digits per division halve the divisions.
+static PAIRS: [[u8; 2]; 100] = pairs();
+
+// Evaluated by the compiler only, where an index out of range would not compile.
+#[allow(clippy::indexing_slicing)]
+const fn pairs() -> [[u8; 2]; 100] {
+    let mut table = [[0; 2]; 100];
+    let mut n = 0;
+    while n < 100 {
+        table[n] = [b'0' + (n / 10) as u8, b'0' + (n % 10) as u8];
+        n += 1;
+    }
+    table
+}
+
+/// Text of an integer, built from its end.
+pub struct IntegerText {
+    bytes: [u8; INTEGER_BYTES_MAX],
+    start: usize,
+}
+
+impl IntegerText {
+    /// Formats `value`.
+    #[must_use]
+    pub fn new(value: i64) -> IntegerText {
+        let mut text = IntegerText::unsigned(value.unsigned_abs());
+        if value < 0 {
+            text.push_front(b'-');
+        }
+        text
+    }
+
+    /// Formats `value`, which may be above `i64::MAX`.
+    #[must_use]
+    pub fn unsigned(mut value: u64) -> IntegerText {
+        let mut text = IntegerText {
+            bytes: [0; INTEGER_BYTES_MAX],
+            start: INTEGER_BYTES_MAX,
+        };
+        while value >= 100 {
+            let [tens, ones] = pair(value % 100);
+            value /= 100;
+            text.push_front(ones);
+            text.push_front(tens);
+        }
+        let [tens, ones] = pair(value);
+        text.push_front(ones);
+        if value >= 10 {
+            text.push_front(tens);
+        }
+        text
+    }
+
+    /// The digits.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    fn push_front(&mut self, byte: u8) {
+        self.start = self.start.saturating_sub(1);
+        if let Some(place) = self.bytes.get_mut(self.start) {
+            *place = byte;
+        }
+    }
+}
+
+fn pair(below_100: u64) -> [u8; 2] {
+    PAIRS.get(below_100 as usize).copied().unwrap_or_default()
+}
+
+/// Appends the decimal text of `value`.
+#[inline]
+pub fn write_integer(out: &mut Vec<u8>, value: i64) {
+    if let Ok(digit @ 0..=9) = u8::try_from(value) {
+        out.push(b'0' + digit);
+    } else {
+        out.extend_from_slice(IntegerText::new(value).as_bytes());
+    }
+}
+
+/// The shortest text that reads back as the same double, with `inf`, `-inf`, `nan` as Redis writes them, and an exponent
+/// where plain digits would be long (`1e+30`, `1e-07` style of C).
+#[must_use]
+pub fn format_double(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    let magnitude = value.abs();
+    if magnitude == 0.0 || (1e-5..1e21).contains(&magnitude) {
+        return format!("{value}");
+    }
+    let text = format!("{value:e}");
+    match text.split_once('e') {
+        Some((digits, exponent)) if !exponent.starts_with('-') => format!("{digits}e+{exponent}"),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parses_only_canonical_decimals() {
+        for (text, value) in [
+            ("0", 0),
+            ("7", 7),
+            ("-1", -1),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+        ] {
+            assert_eq!(parse_integer(text.as_bytes()), Some(value), "{text}");
+        }
+        for text in [
+            "",
+            "-",
+            "+1",
+            "01",
+            "-0",
+            "-01",
+            "1 ",
+            " 1",
+            "1a",
+            "0x1",
+            "9223372036854775808",
+            "-9223372036854775809",
+            "18446744073709551616",
+            "99999999999999999999",
+            "184467440737095516150",
+        ] {
+            assert_eq!(parse_integer(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn doubles_are_short_and_read_back() {
+        for (value, text) in [
+            (0.0, "0"),
+            (3.0, "3"),
+            (-0.1, "-0.1"),
+            (5.5e20, "550000000000000000000"),
+            (1e30, "1e+30"),
+            (1.5e-7, "1.5e-7"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(format_double(value), text);
+        }
+        assert_eq!(format_double(f64::NAN), "nan");
+    }
+
+    proptest! {
+        #[test]
+        fn integers_agree_with_the_standard_library(value: i64, unsigned: u64) {
+            let mut text = Vec::new();
+            write_integer(&mut text, value);
+            prop_assert_eq!(&text, &value.to_string().into_bytes());
+            prop_assert_eq!(parse_integer(&text), Some(value));
+            prop_assert_eq!(IntegerText::unsigned(unsigned).as_bytes().to_vec(), unsigned.to_string().into_bytes());
+        }
+
+        #[test]
+        fn parsing_agrees_with_the_standard_library(text in "-?[0-9]{1,21}") {
+            let canonical = !(text.starts_with("-0") || (text.starts_with('0') && text.len() > 1));
+            prop_assert_eq!(parse_integer(text.as_bytes()), text.parse().ok().filter(|_| canonical));
+        }
+
+        #[test]
+        fn doubles_read_back(bits: u64) {
+            let value = f64::from_bits(bits);
+            prop_assume!(!value.is_nan());
+            prop_assert_eq!(format_double(value).parse::<f64>().ok(), Some(value));
+        }
+    }
+}

@@ -1,0 +1,689 @@
+//! Requests on the server's side: arrays of bulk strings and inline commands, parsed in place.
+//!
+//! **Invariants**
+//! 1. An argument is a range of the input, or (inline commands, queued requests) of [`Requests::copied`]: never a copy of its own.
+//! 2. The input begins with the request that was incomplete last time; [`ParseState`] describes that one and no other.
+//! 3. Ranges fit 31 bits: a longer request is refused before its bytes are waited for.
+//!
+//! **Speed.** `*2\r\n$3\r\nGET\r\n$16\r\n…` is the case that counts: [`short_request`] reads each header as one word and takes
+//! lengths of one to three digits; everything else (more arguments, longer ones, cut ones, wrong ones) goes the long way.
+
+use super::error::ProtocolError;
+use super::inline;
+use super::number::parse_integer;
+
+/// What one request may be. A client that has not authenticated gets smaller ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most arguments of one array, the command's name included.
+    pub args_max: usize,
+    /// Longest single argument.
+    pub bulk_bytes_max: usize,
+    /// Longest inline command, its line end excluded.
+    pub inline_bytes_max: usize,
+    /// Longest request in all its bytes, lengths and line ends included; at most 2 GiB - 1 whatever is written here.
+    pub request_bytes_max: usize,
+    /// Most requests that one call takes out of the input.
+    pub requests_max: usize,
+    /// Whether these are limits for a client before `AUTH`: the error says so.
+    pub unauthenticated: bool,
+}
+
+impl Default for Limits {
+    /// Redis's own: 1,048,576 arguments, 512 MiB per argument, 64 KiB inline.
+    fn default() -> Limits {
+        Limits {
+            args_max: 1024 * 1024,
+            bulk_bytes_max: 512 << 20,
+            inline_bytes_max: INLINE_BYTES_MAX,
+            request_bytes_max: REQUEST_BYTES_MAX,
+            requests_max: usize::MAX,
+            unauthenticated: false,
+        }
+    }
+}
+
+impl Limits {
+    /// Redis's own before `AUTH`: 10 arguments of 16 KiB. One request per call, because it may be the one that lifts them.
+    #[must_use]
+    pub fn unauthenticated() -> Limits {
+        Limits {
+            args_max: 10,
+            bulk_bytes_max: 16 * 1024,
+            inline_bytes_max: INLINE_BYTES_MAX,
+            request_bytes_max: 10 * (16 * 1024 + HEADER_BYTES_MAX + 2) + HEADER_BYTES_MAX,
+            requests_max: 1,
+            unauthenticated: true,
+        }
+    }
+
+    /// Whether no request that [`short_request`] accepts can be over a limit.
+    fn allow_short_requests(&self) -> bool {
+        self.args_max >= 9
+            && self.bulk_bytes_max >= 999
+            && self.request_bytes_max >= 4 + 9 * (6 + 999 + 2)
+    }
+
+    fn multibulk_error(&self) -> ProtocolError {
+        if self.unauthenticated {
+            ProtocolError::UnauthenticatedMultibulkLength
+        } else {
+            ProtocolError::InvalidMultibulkLength
+        }
+    }
+
+    fn bulk_error(&self) -> ProtocolError {
+        if self.unauthenticated {
+            ProtocolError::UnauthenticatedBulkLength
+        } else {
+            ProtocolError::InvalidBulkLength
+        }
+    }
+}
+
+/// Redis's `PROTO_INLINE_MAX_SIZE`.
+const INLINE_BYTES_MAX: usize = 64 * 1024;
+/// What a 31-bit range can reach (invariant 3).
+const REQUEST_BYTES_MAX: usize = i32::MAX as usize;
+/// Type byte, sign, 19 digits and CR LF are 23 bytes: a header line without CR in 32 is no number.
+const HEADER_BYTES_MAX: usize = 32;
+/// Parsed arguments of an incomplete request are kept from this count on; fewer are cheaper to parse again, and cost an
+/// idle connection no memory.
+const KEPT_ARGS_MIN: usize = 32;
+/// Tables above this many entries are given back by [`Requests::clear`], so that one giant request is not kept for ever.
+const KEPT_CAPACITY: usize = 64 * 1024;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) start: u32,
+    pub(super) end: u32,
+}
+
+/// In [`Requests::ends`]: the spans of this request are ranges of `copied`, not of the input.
+const IN_COPIED: u32 = 1 << 31;
+
+/// Requests parsed out of one input buffer: flat tables of argument ranges, reused from round to round.
+#[derive(Debug, Default)]
+pub struct Requests {
+    spans: Vec<Span>,
+    /// For each request the index after its last span, and [`IN_COPIED`].
+    ends: Vec<u32>,
+    /// Bytes of arguments that are no plain range of the input.
+    copied: Vec<u8>,
+}
+
+impl Requests {
+    /// No requests, no memory.
+    #[must_use]
+    pub fn new() -> Requests {
+        Requests::default()
+    }
+
+    /// Number of requests.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no request.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The arguments of request `n` (from 0), whose bytes are in `input`: the same bytes that were parsed. A request always
+    /// has a name; one past the end has no arguments at all.
+    #[inline]
+    #[must_use]
+    pub fn args<'a>(&'a self, n: usize, input: &'a [u8]) -> Args<'a> {
+        let end = self.ends.get(n).copied().unwrap_or(0);
+        let start = match n.checked_sub(1) {
+            Some(before) => self.ends.get(before).copied().unwrap_or(0) & !IN_COPIED,
+            None => 0,
+        };
+        let bytes = if end & IN_COPIED == 0 {
+            input
+        } else {
+            &self.copied
+        };
+        let spans = self
+            .spans
+            .get(start as usize..(end & !IN_COPIED) as usize)
+            .unwrap_or_default();
+        Args { spans, bytes }
+    }
+
+    /// Bytes of arguments held here as copies (inline commands and [`push`](Self::push)).
+    #[must_use]
+    pub fn copied_bytes(&self) -> usize {
+        self.copied.len()
+    }
+
+    /// Adds a copy of a request, which no longer needs its input: the queue of a `MULTI`. Returns false, and adds nothing,
+    /// when the copies would exceed 2 GiB.
+    #[must_use]
+    pub fn push(&mut self, args: Args<'_>) -> bool {
+        let first = self.spans.len();
+        for arg in args {
+            if !self.push_copied_arg(arg) {
+                self.spans.truncate(first);
+                return false;
+            }
+        }
+        self.end_request(IN_COPIED);
+        true
+    }
+
+    /// Forgets all requests, and keeps the tables' memory unless it is unusually large.
+    pub fn clear(&mut self) {
+        self.spans.clear();
+        self.ends.clear();
+        self.copied.clear();
+        self.spans.shrink_to(KEPT_CAPACITY);
+        self.ends.shrink_to(KEPT_CAPACITY);
+        self.copied.shrink_to(KEPT_CAPACITY);
+    }
+
+    fn push_copied_arg(&mut self, arg: &[u8]) -> bool {
+        let start = self.copied.len();
+        self.copied.extend_from_slice(arg);
+        let whole = self.close_copied_arg(start);
+        if !whole {
+            self.copied.truncate(start);
+        }
+        whole
+    }
+
+    /// The bytes since `start` become one argument.
+    pub(super) fn close_copied_arg(&mut self, start: usize) -> bool {
+        let end = self.copied.len();
+        if end > REQUEST_BYTES_MAX {
+            return false;
+        }
+        self.spans.push(Span {
+            start: start as u32,
+            end: end as u32,
+        });
+        true
+    }
+
+    pub(super) fn copied_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.copied
+    }
+
+    fn end_request(&mut self, place: u32) {
+        self.ends.push(self.spans.len() as u32 | place);
+    }
+
+    fn spans_of_whole_requests(&self) -> usize {
+        (self.ends.last().copied().unwrap_or(0) & !IN_COPIED) as usize
+    }
+}
+
+/// The arguments of one request; the first is the command's name.
+#[derive(Clone, Copy, Debug)]
+pub struct Args<'a> {
+    spans: &'a [Span],
+    bytes: &'a [u8],
+}
+
+impl<'a> Args<'a> {
+    /// Number of arguments, the name included.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether there is nothing, not even a name.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Argument `i`; the name is argument 0.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, i: usize) -> Option<&'a [u8]> {
+        let span = self.spans.get(i)?;
+        self.bytes.get(span.start as usize..span.end as usize)
+    }
+
+    /// The command's name as the client wrote it, in any case; empty if there are no arguments.
+    #[inline]
+    #[must_use]
+    pub fn name(&self) -> &'a [u8] {
+        self.get(0).unwrap_or_default()
+    }
+
+    /// The arguments from `n` on.
+    #[inline]
+    #[must_use]
+    pub fn skip(&self, n: usize) -> Args<'a> {
+        Args {
+            spans: self.spans.get(n..).unwrap_or_default(),
+            bytes: self.bytes,
+        }
+    }
+
+    /// All arguments in order, the name first.
+    #[inline]
+    #[must_use]
+    pub fn iter(&self) -> ArgsIter<'a> {
+        ArgsIter {
+            spans: self.spans.iter(),
+            bytes: self.bytes,
+        }
+    }
+}
+
+impl<'a> IntoIterator for Args<'a> {
+    type Item = &'a [u8];
+    type IntoIter = ArgsIter<'a>;
+
+    fn into_iter(self) -> ArgsIter<'a> {
+        self.iter()
+    }
+}
+
+/// Iterator of [`Args`].
+#[derive(Clone, Debug)]
+pub struct ArgsIter<'a> {
+    spans: std::slice::Iter<'a, Span>,
+    bytes: &'a [u8],
+}
+
+impl<'a> Iterator for ArgsIter<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let span = self.spans.next()?;
+        self.bytes.get(span.start as usize..span.end as usize)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.spans.size_hint()
+    }
+}
+
+impl ExactSizeIterator for ArgsIter<'_> {}
+
+/// What a connection remembers about the incomplete request at the beginning of its input. Holds no memory of its own unless
+/// that request has many arguments.
+#[derive(Debug, Default)]
+pub struct ParseState {
+    /// No progress is possible below this length of input.
+    needed: usize,
+    /// Bytes of an inline command known to hold no line end.
+    scanned: usize,
+    /// Arguments still to come, if `spans` is in use.
+    args_left: usize,
+    /// Where the next of them begins.
+    next: usize,
+    spans: Vec<Span>,
+}
+
+impl ParseState {
+    /// The state of a new connection.
+    #[must_use]
+    pub fn new() -> ParseState {
+        ParseState::default()
+    }
+
+    /// Length that the input must reach before parsing again can do anything: 0 if no request is incomplete. Within the
+    /// limits, yet only declared by the peer: grow a buffer towards it as bytes arrive.
+    #[must_use]
+    pub fn bytes_needed(&self) -> usize {
+        self.needed
+    }
+
+    fn reset(&mut self) {
+        *self = ParseState::default();
+    }
+}
+
+/// What [`parse_requests`] took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consumed {
+    /// Bytes of the requests in the table (and of empty ones, which are not in it). The caller drops them from the front
+    /// of the input, once the requests have run, before the next call.
+    pub bytes: usize,
+    /// Whether it stopped at [`Limits::requests_max`] with input left: call again before reading more.
+    pub more: bool,
+}
+
+/// Parses as many whole requests as `input` holds into `out`, whose old content is forgotten.
+///
+/// `state` belongs to the connection; between two calls its input may only lose [`Consumed::bytes`] from the front and grow at the end.
+///
+/// # Errors
+/// The input can't be a request. The requests before it are in `out`: run them, send the error, close the connection.
+pub fn parse_requests(
+    input: &[u8],
+    limits: &Limits,
+    state: &mut ParseState,
+    out: &mut Requests,
+) -> Result<Consumed, ProtocolError> {
+    out.clear();
+    if input.len() < state.needed {
+        return Ok(Consumed {
+            bytes: 0,
+            more: false,
+        });
+    }
+    // Met. What else `state` holds belongs to a request that is no short one.
+    state.needed = 0;
+    let short = limits.allow_short_requests() && input.len() <= REQUEST_BYTES_MAX;
+    let mut at = 0;
+    while at < input.len() && at <= REQUEST_BYTES_MAX {
+        if out.len() >= limits.requests_max {
+            return Ok(Consumed {
+                bytes: at,
+                more: true,
+            });
+        }
+        if short && let Some(end) = short_request(input, at, out) {
+            at = end;
+            continue;
+        }
+        let end = if input.get(at) == Some(&b'*') {
+            array(input, at, limits, state, out)?
+        } else {
+            line(input, at, limits, state, out)?
+        };
+        match end {
+            Some(end) => at = end,
+            None => {
+                return Ok(Consumed {
+                    bytes: at,
+                    more: false,
+                });
+            }
+        }
+    }
+    Ok(Consumed {
+        bytes: at,
+        more: at < input.len(),
+    })
+}
+
+/// A whole request of at most 9 arguments of at most 999 bytes. None: it is not one, nothing has changed.
+#[inline]
+fn short_request(input: &[u8], at: usize, out: &mut Requests) -> Option<usize> {
+    let header = u32::from_le_bytes(*input.get(at..)?.first_chunk()?);
+    let count = (header >> 8 & 0xFF).wrapping_sub(u32::from(b'0'));
+    if header & 0xFFFF_00FF != u32::from_le_bytes(*b"*\0\r\n") || count.wrapping_sub(1) > 8 {
+        return None;
+    }
+    let first = out.spans.len();
+    let mut next = at + 4;
+    for _ in 0..count {
+        match short_bulk(input, next) {
+            Some(span) => {
+                out.spans.push(span);
+                next = span.end as usize + 2;
+            }
+            None => {
+                out.spans.truncate(first);
+                return None;
+            }
+        }
+    }
+    out.end_request(0);
+    Some(next)
+}
+
+/// A whole bulk string of at most 999 bytes at `at`.
+#[inline(always)]
+fn short_bulk(input: &[u8], at: usize) -> Option<Span> {
+    const ZERO: u64 = b'0' as u64;
+    let word = u64::from_le_bytes(*input.get(at..)?.first_chunk()?);
+    let [_, first, second, third, ..] = word.to_le_bytes();
+    let [first, second, third] =
+        [first, second, third].map(|digit| u64::from(digit).wrapping_sub(ZERO));
+    let (header, bytes) =
+        if word & 0xFFFF_00FF == u64::from_le_bytes(*b"$\0\r\n\0\0\0\0") && first <= 9 {
+            (4, first)
+        } else if word & 0xFF_FF00_00FF == u64::from_le_bytes(*b"$\0\0\r\n\0\0\0")
+            && first.wrapping_sub(1) <= 8
+            && second <= 9
+        {
+            (5, first * 10 + second)
+        } else if word & 0xFFFF_0000_00FF == u64::from_le_bytes(*b"$\0\0\0\r\n\0\0")
+            && first.wrapping_sub(1) <= 8
+            && second <= 9
+            && third <= 9
+        {
+            (6, first * 100 + second * 10 + third)
+        } else {
+            return None;
+        };
+    let start = at + header;
+    let end = start + bytes as usize;
+    if input.get(end..)?.first_chunk() != Some(b"\r\n") {
+        return None;
+    }
+    Some(Span {
+        start: start as u32,
+        end: end as u32,
+    })
+}
+
+/// What a header line `*n` or `$n` turned out to be.
+enum Header {
+    Number { value: i64, next: usize },
+    NotANumber,
+    TooLong,
+    Incomplete,
+}
+
+fn header(input: &[u8], at: usize) -> Header {
+    let line = input.get(at..).unwrap_or_default();
+    let line = line
+        .get(..HEADER_BYTES_MAX.min(line.len()))
+        .unwrap_or_default();
+    match line.iter().position(|&byte| byte == b'\r') {
+        None if line.len() == HEADER_BYTES_MAX => Header::TooLong,
+        None => Header::Incomplete,
+        Some(end) => match (
+            parse_integer(line.get(1..end).unwrap_or_default()),
+            input.get(at + end + 1),
+        ) {
+            (_, None) => Header::Incomplete,
+            (Some(value), Some(b'\n')) => Header::Number {
+                value,
+                next: at + end + 2,
+            },
+            _ => Header::NotANumber,
+        },
+    }
+}
+
+/// An array of bulk strings at `at`: its end, or None if it is incomplete (and `state` then knows).
+fn array(
+    input: &[u8],
+    at: usize,
+    limits: &Limits,
+    state: &mut ParseState,
+    out: &mut Requests,
+) -> Result<Option<usize>, ProtocolError> {
+    let resumed = state.args_left > 0;
+    let (mut left, mut next) = (state.args_left, state.next);
+    if !resumed {
+        match header(input, at) {
+            Header::Number { value, next: after } if value <= 0 => {
+                state.reset();
+                return Ok(Some(after));
+            }
+            Header::Number { value, next: after } => {
+                left = usize::try_from(value).unwrap_or(usize::MAX);
+                next = after;
+            }
+            Header::NotANumber => return Err(ProtocolError::InvalidMultibulkLength),
+            Header::TooLong => return Err(ProtocolError::TooBigMultibulkCount),
+            Header::Incomplete => {
+                state.needed = input.len() - at + 1;
+                return Ok(None);
+            }
+        }
+        if left > limits.args_max {
+            return Err(limits.multibulk_error());
+        }
+    }
+    let spans = if resumed {
+        &mut state.spans
+    } else {
+        &mut out.spans
+    };
+    while left > 0 {
+        match bulk(input, at, next, limits) {
+            Ok(Bulk::Whole(span)) => {
+                spans.push(span);
+                next = span.end as usize + 2;
+                left -= 1;
+            }
+            Ok(Bulk::Incomplete { needed }) => {
+                keep(at, next, left, state, out);
+                state.needed = needed - at;
+                return Ok(None);
+            }
+            Err(error) => {
+                let whole = out.spans_of_whole_requests();
+                out.spans.truncate(whole);
+                return Err(error);
+            }
+        }
+    }
+    if resumed {
+        out.spans.append(&mut state.spans);
+    }
+    state.reset();
+    out.end_request(0);
+    Ok(Some(next))
+}
+
+/// Remembers what was parsed of the incomplete request at `at`, if that is much.
+#[cold]
+fn keep(at: usize, next: usize, left: usize, state: &mut ParseState, out: &mut Requests) {
+    let first = out.spans_of_whole_requests();
+    let fresh = out.spans.get(first..).unwrap_or_default();
+    if state.args_left > 0 || fresh.len() >= KEPT_ARGS_MIN {
+        let at = at as u32;
+        state.spans.extend(fresh.iter().map(|span| Span {
+            start: span.start - at,
+            end: span.end - at,
+        }));
+        state.args_left = left;
+        state.next = next - at as usize;
+    }
+    out.spans.truncate(first);
+}
+
+enum Bulk {
+    Whole(Span),
+    /// Nothing more can be said below this length of input.
+    Incomplete {
+        needed: usize,
+    },
+}
+
+/// The bulk string at `at` of the request that begins at `request`.
+#[inline]
+fn bulk(input: &[u8], request: usize, at: usize, limits: &Limits) -> Result<Bulk, ProtocolError> {
+    let request_end_max = request + limits.request_bytes_max.min(REQUEST_BYTES_MAX);
+    if let Some(span) = short_bulk(input, at) {
+        if (span.end - span.start) as usize > limits.bulk_bytes_max {
+            return Err(limits.bulk_error());
+        }
+        if span.end as usize + 2 <= request_end_max {
+            return Ok(Bulk::Whole(span));
+        }
+        return Err(ProtocolError::TooBigRequest);
+    }
+    long_bulk(input, at, request_end_max, limits)
+}
+
+fn long_bulk(
+    input: &[u8],
+    at: usize,
+    request_end_max: usize,
+    limits: &Limits,
+) -> Result<Bulk, ProtocolError> {
+    match input.get(at) {
+        None => return Ok(Bulk::Incomplete { needed: at + 1 }),
+        Some(b'$') => {}
+        Some(&got) => return Err(ProtocolError::ExpectedBulk { got }),
+    }
+    let (bytes, start) = match header(input, at) {
+        Header::Number { value, next } => (
+            usize::try_from(value).map_err(|_| ProtocolError::InvalidBulkLength)?,
+            next,
+        ),
+        Header::NotANumber => return Err(ProtocolError::InvalidBulkLength),
+        Header::TooLong => return Err(ProtocolError::TooBigBulkCount),
+        Header::Incomplete => {
+            return Ok(Bulk::Incomplete {
+                needed: input.len() + 1,
+            });
+        }
+    };
+    if bytes > limits.bulk_bytes_max {
+        return Err(limits.bulk_error());
+    }
+    if request_end_max.saturating_sub(start) < bytes.saturating_add(2) {
+        return Err(ProtocolError::TooBigRequest);
+    }
+    let end = start + bytes;
+    // The line end is judged as soon as its first byte is there, so that the answer doesn't depend on the cut.
+    match input.get(end..).unwrap_or_default() {
+        [b'\r', b'\n', ..] => {
+            let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(end)) else {
+                return Err(ProtocolError::TooBigRequest);
+            };
+            Ok(Bulk::Whole(Span { start, end }))
+        }
+        [] | [b'\r'] => Ok(Bulk::Incomplete { needed: end + 2 }),
+        _ => Err(ProtocolError::ExpectedLineEnd),
+    }
+}
+
+/// An inline command at `at`: its end, or None if its line is incomplete.
+fn line(
+    input: &[u8],
+    at: usize,
+    limits: &Limits,
+    state: &mut ParseState,
+    out: &mut Requests,
+) -> Result<Option<usize>, ProtocolError> {
+    let rest = input.get(at..).unwrap_or_default();
+    let fresh = rest.get(state.scanned..).unwrap_or_default();
+    let Some(newline) = memchr::memchr(b'\n', fresh).map(|found| found + state.scanned) else {
+        // A CR at the end may be the first half of the line end.
+        if rest.len() > limits.inline_bytes_max + 1 {
+            return Err(ProtocolError::TooBigInline);
+        }
+        state.scanned = rest.len();
+        state.needed = rest.len() + 1;
+        return Ok(None);
+    };
+    let line = rest.get(..newline).unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.len() > limits.inline_bytes_max {
+        return Err(ProtocolError::TooBigInline);
+    }
+    let (spans, copied) = (out.spans.len(), out.copied.len());
+    if let Err(error) = inline::split(line, out) {
+        out.spans.truncate(spans);
+        out.copied.truncate(copied);
+        return Err(error);
+    }
+    state.reset();
+    if out.spans.len() > spans {
+        out.end_request(IN_COPIED);
+    }
+    Ok(Some(at + newline + 1))
+}
