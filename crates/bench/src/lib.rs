@@ -1,1 +1,107 @@
-//! Benchmarks.
+//! The papers' tables and figures, peers side by side; `docs/benchmarks.md` shows the results.
+//!
+//! One file per figure in `figures`; what they share is in `harness`; the load generator for servers is in `load`.
+//! The binary `duramen-bench` and the subcommand `duramen bench` both come in through [`BenchArgs`].
+
+pub mod figures;
+pub mod harness;
+
+use clap::Parser;
+use harness::{Options, Report, Result};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measures Duramen: each figure is one subcommand that prints a table and writes JSON and plots.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    figure: Figure,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Figure {
+    /// YCSB A, B, C, F and all-update in process, batched and single, beside dashmap (feature `peers`)
+    Ycsb(Options),
+    /// Puts the JSON reports found in a directory into the marked sections of a document
+    Render {
+        /// Directory with the reports and plots
+        #[arg(long, default_value = "docs/benchmarks")]
+        from: PathBuf,
+        /// The document
+        #[arg(long, default_value = "docs/benchmarks.md")]
+        into: PathBuf,
+    },
+}
+
+impl BenchArgs {
+    /// Runs the figure; errors go to standard error. Exit code 0 = measured, 1 = could not measure.
+    pub fn run(self) -> ExitCode {
+        match self.figure.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                eprintln!("error: {failure}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+impl Figure {
+    fn run(self) -> Result<()> {
+        match self {
+            Figure::Ycsb(options) => report(options, figures::ycsb::run),
+            Figure::Render { from, into } => {
+                let figures = harness::render::render_into(&into, &from)?;
+                println!("rendered {} into {}", figures.join(", "), into.display());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Runs a figure, prints its report and saves it.
+fn report(mut options: Options, figure: impl FnOnce(&Options) -> Result<Report>) -> Result<()> {
+    options.command = command_line(std::env::args());
+    let report = figure(&options)?;
+    report.print();
+    report.save(&options.out)?;
+    println!("\nsaved in {}", options.out.display());
+    Ok(())
+}
+
+/// The command as a reader can repeat it: the program by its name, not by where it lay.
+fn command_line(mut args: impl Iterator<Item = String>) -> String {
+    let program = args.next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default().to_owned();
+    args.fold(name, |line, word| line + " " + &word)
+}
+
+#[derive(Debug, clap::Parser)]
+#[command(name = "duramen-bench", version, about)]
+struct Cli {
+    #[command(flatten)]
+    bench: BenchArgs,
+}
+
+/// The program `duramen-bench`; `args` begins with the program's name.
+pub fn cli_main(args: Vec<String>) -> ExitCode {
+    Cli::parse_from(args).bench.run()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_are_shown_without_their_directory() {
+        let args = ["/somewhere/target/release/duramen-bench", "ycsb", "--quick"];
+        let line = command_line(args.into_iter().map(str::to_owned));
+        assert_eq!(line, "duramen-bench ycsb --quick");
+    }
+}

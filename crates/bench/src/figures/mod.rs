@@ -1,0 +1,3 @@
+//! One file per figure of `docs/benchmarks.md`.
+
+pub mod ycsb;

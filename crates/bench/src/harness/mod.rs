@@ -1,0 +1,71 @@
+//! What every figure shares: key choosers, clocks, machine facts, alternation of peers, reports, plots.
+
+pub mod alternate;
+pub mod error;
+pub mod keys;
+pub mod latency;
+pub mod machine;
+pub mod plot;
+pub mod render;
+pub mod report;
+pub mod store;
+pub mod ticks;
+
+pub use alternate::{Contender, alternate, median};
+pub use error::{Doing, Failure, Result};
+pub use keys::{Chooser, Distribution, Rng};
+pub use latency::Latencies;
+pub use plot::{Chart, Scale, Series};
+pub use report::{Bound, Report, Row};
+
+use std::path::PathBuf;
+
+/// What every figure is told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// A small size that ends within minutes: good for a look, not for quoting.
+    #[arg(long)]
+    pub quick: bool,
+    /// Where the JSON file and the plots go.
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub out: PathBuf,
+    /// Rounds of A B A B; the median of them is shown.
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<usize>,
+    /// The command line as it was given, for the report.
+    #[arg(skip)]
+    pub command: String,
+}
+
+impl Options {
+    /// One of two sizes, by `--quick`.
+    pub fn size<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// `--rounds`, or 5, or 3 with `--quick`.
+    pub fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(self.size(5, 3)).max(1)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Options {
+        Options {
+            quick: true,
+            out: PathBuf::from("target/bench"),
+            rounds: None,
+            command: "test".to_owned(),
+        }
+    }
+}
+
+/// One line of progress, on standard error.
+pub fn say(line: std::fmt::Arguments<'_>) {
+    eprintln!("{line}");
+}
+
+/// Prints progress like `println!`, but to standard error: standard output is for results.
+macro_rules! progress {
+    ($($word:tt)*) => { $crate::harness::say(format_args!($($word)*)) };
+}
+pub(crate) use progress;

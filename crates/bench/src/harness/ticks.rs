@@ -1,0 +1,62 @@
+//! A clock cheap enough to read around every single operation: the TSC where there is one, else `Instant`.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// A moment in ticks; differences are turned into time by [`to_ns`].
+#[inline]
+pub fn now() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: the TSC exists on every x86-64 processor, and reading it has no effect on memory.
+        #[allow(unused_unsafe)]
+        unsafe {
+            core::arch::x86_64::_rdtsc()
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// Nanoseconds in `ticks`.
+#[inline]
+pub fn to_ns(ticks: u64) -> u64 {
+    (ticks as f64 * ns_per_tick()) as u64
+}
+
+/// Measured once, over 20 ms.
+pub fn ns_per_tick() -> f64 {
+    static RATE: OnceLock<f64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        let (start, first) = (Instant::now(), now());
+        while start.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        start.elapsed().as_nanos() as f64 / (now() - first).max(1) as f64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_follow_the_clock() {
+        ns_per_tick();
+        let (start, first) = (Instant::now(), now());
+        while start.elapsed() < Duration::from_millis(30) {
+            std::hint::spin_loop();
+        }
+        let (wall, ticks) = (
+            start.elapsed().as_nanos() as f64,
+            to_ns(now() - first) as f64,
+        );
+        assert!(
+            (ticks / wall - 1.0).abs() < 0.1,
+            "{ticks} ns by ticks, {wall} by the clock"
+        );
+    }
+}
