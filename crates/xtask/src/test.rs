@@ -1,6 +1,6 @@
 //! `cargo xtask test`: cargo's tests, then real clients against a real server, one summary at the end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::{self, section};
@@ -125,36 +125,53 @@ fn built() -> PathBuf {
     process::target().join("clients")
 }
 
+/// Does `work` in `folder`, unless it was done there for the same `sources` before.
+fn once(
+    folder: &Path,
+    sources: &[PathBuf],
+    work: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let mut wanted = Vec::new();
+    for source in sources {
+        let text = std::fs::read(source)
+            .map_err(|error| format!("cannot read {}: {error}", source.display()))?;
+        wanted.extend(text);
+    }
+    let stamp = folder.join("built-from");
+    if std::fs::read(&stamp).is_ok_and(|found| found == wanted) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder)
+        .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    work()?;
+    std::fs::write(&stamp, wanted)
+        .map_err(|error| format!("cannot write {}: {error}", stamp.display()))
+}
+
 /// A Python with the packages of `tests/requirements.txt`, in an environment of its own.
 fn python() -> Result<PathBuf, String> {
     let home = built().join("python");
     let python = home.join("bin/python");
     let requirements = process::root().join("tests/requirements.txt");
-    let installed = home.join("installed.txt");
-    let wanted = std::fs::read(&requirements)
-        .map_err(|error| format!("cannot read {}: {error}", requirements.display()))?;
-    if std::fs::read(&installed).is_ok_and(|found| found == wanted) {
-        return Ok(python);
-    }
-    process::run(
-        Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&home),
-    )?;
-    process::run(
-        Command::new(&python)
-            .args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--requirement",
-            ])
-            .arg(&requirements),
-    )?;
-    std::fs::write(&installed, wanted)
-        .map_err(|error| format!("cannot write {}: {error}", installed.display()))?;
+    once(&home, std::slice::from_ref(&requirements), || {
+        process::run(
+            Command::new("python3")
+                .args(["-m", "venv", "--clear"])
+                .arg(&home),
+        )?;
+        process::run(
+            Command::new(&python)
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                ])
+                .arg("--requirement")
+                .arg(&requirements),
+        )
+    })?;
     Ok(python)
 }
 
@@ -163,36 +180,38 @@ fn build_clients() -> Result<(), String> {
     let source = process::root().join("tests/clients");
     let built = built();
     let node = built.join("node");
-    std::fs::create_dir_all(&node)
-        .map_err(|error| format!("cannot create {}: {error}", node.display()))?;
-    for file in ["package.json", "package-lock.json", "main.js"] {
-        std::fs::copy(source.join("node").join(file), node.join(file))
-            .map_err(|error| format!("cannot copy tests/clients/node/{file}: {error}"))?;
-    }
-    process::run(
-        Command::new("npm")
-            .args(["ci", "--silent", "--no-audit", "--no-fund"])
-            .current_dir(&node),
-    )?;
+    let files = ["package.json", "package-lock.json", "main.js"];
+    let sources = files.map(|file| source.join("node").join(file));
+    once(&node, &sources, || {
+        for (file, from) in files.iter().zip(&sources) {
+            std::fs::copy(from, node.join(file))
+                .map_err(|error| format!("cannot copy {}: {error}", from.display()))?;
+        }
+        process::run(
+            Command::new("npm")
+                .args(["ci", "--silent", "--no-audit", "--no-fund"])
+                .current_dir(&node),
+        )
+    })?;
     process::run(
         Command::new("go")
-            .args(["build", "-o"])
+            .args(["build", "-mod=readonly", "-o"])
             .arg(built.join("go-client"))
             .arg(".")
-            .env("GOFLAGS", "-mod=mod")
             .env("GOTOOLCHAIN", "local")
             .current_dir(source.join("go")),
     )?;
-    process::run(
-        Command::new("mvn")
-            .args([
-                "--quiet",
-                "--batch-mode",
-                "compile",
-                "dependency:copy-dependencies",
-            ])
-            .arg(format!("-Dbuilt={}", built.join("java").display()))
-            .arg("--file")
-            .arg(source.join("java/pom.xml")),
-    )
+    let java = built.join("java");
+    let pom = source.join("java/pom.xml");
+    let main = source.join("java/src/main/java/Main.java");
+    once(&java, &[pom.clone(), main], || {
+        process::run(
+            Command::new("mvn")
+                .args(["--quiet", "--batch-mode", "compile"])
+                .arg("dependency:copy-dependencies")
+                .arg(format!("-Dbuilt={}", java.display()))
+                .arg("--file")
+                .arg(&pom),
+        )
+    })
 }

@@ -1,0 +1,265 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.Jedis;
+import redis.clients.jedis.JedisPooled;
+import redis.clients.jedis.Pipeline;
+import redis.clients.jedis.RedisProtocol;
+import redis.clients.jedis.Response;
+import redis.clients.jedis.Transaction;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.params.ScanParams;
+import redis.clients.jedis.params.SetParams;
+import redis.clients.jedis.resps.ScanResult;
+
+/** The scenarios of tests/clients/README.md by Jedis. */
+public final class Main {
+    private interface Scenario {
+        void run() throws Exception;
+    }
+
+    private final HostAndPort address;
+    private final String resp;
+    private final DefaultJedisClientConfig config;
+    private final Jedis jedis;
+
+    private Main(String host, int port, String resp) {
+        this.address = new HostAndPort(host, port);
+        this.resp = resp;
+        this.config = DefaultJedisClientConfig.builder()
+                .protocol(resp.equals("3") ? RedisProtocol.RESP3 : RedisProtocol.RESP2)
+                .socketTimeoutMillis(20_000)
+                .build();
+        this.jedis = open();
+    }
+
+    private Jedis open() {
+        return new Jedis(address, config);
+    }
+
+    private static void check(boolean condition, String what) {
+        if (!condition) {
+            throw new AssertionError(what);
+        }
+    }
+
+    private static void equal(Object found, Object wanted) {
+        check(Objects.equals(found, wanted), "found " + found + ", wanted " + wanted);
+    }
+
+    private void connect() {
+        equal(jedis.ping(), "PONG");
+        check(jedis.clientInfo().contains("resp=" + resp), "wrong version of RESP: " + jedis.clientInfo());
+    }
+
+    private void strings() {
+        equal(jedis.set("s", "1", SetParams.setParams().ex(100)), "OK");
+        equal(jedis.set("s", "2", SetParams.setParams().nx()), null);
+        equal(jedis.setGet("s", "3", SetParams.setParams().xx()), "1");
+        equal(jedis.get("s"), "3");
+        equal(jedis.append("s", "4"), 2L);
+        equal(jedis.incrBy("s", 8), 42L);
+        equal(jedis.mset("s1", "a", "s2", "b"), "OK");
+        equal(jedis.mget("s1", "none", "s2"), Arrays.asList("a", null, "b"));
+        equal(jedis.del("s", "s1", "s2", "none"), 3L);
+        equal(jedis.get("s"), null);
+    }
+
+    private void pipeline() {
+        List<Object> wanted = new ArrayList<>();
+        Pipeline pipe = jedis.pipelined();
+        for (int i = 0; i < 5000; i++) {
+            pipe.set("p" + i, "" + i);
+            pipe.get("p" + i);
+            wanted.add("OK");
+            wanted.add("" + i);
+        }
+        equal(pipe.syncAndReturnAll(), wanted);
+    }
+
+    private void transaction() {
+        jedis.del("t");
+        Transaction transaction = jedis.multi();
+        transaction.set("t", "1");
+        transaction.incr("t");
+        Response<String> get = transaction.get("t");
+        equal(transaction.exec(), Arrays.asList("OK", 2L, "2"));
+        equal(get.get(), "2");
+        transaction = jedis.multi();
+        transaction.set("t", "9");
+        equal(transaction.discard(), "OK");
+        equal(jedis.get("t"), "2");
+    }
+
+    private void watch() {
+        jedis.set("w", "1");
+        jedis.watch("w");
+        try (Jedis other = open()) {
+            other.set("w", "2");
+        }
+        Transaction transaction = jedis.multi();
+        transaction.set("w", "3");
+        equal(transaction.exec(), null);
+        equal(jedis.get("w"), "2");
+        jedis.watch("w");
+        transaction = jedis.multi();
+        transaction.set("w", "4");
+        equal(transaction.exec(), List.of("OK"));
+        equal(jedis.get("w"), "4");
+    }
+
+    private static byte[] everyByte(int times) {
+        byte[] every = new byte[256 * times];
+        for (int i = 0; i < every.length; i++) {
+            every[i] = (byte) i;
+        }
+        return every;
+    }
+
+    private void big() {
+        byte[] key = "big".getBytes(StandardCharsets.UTF_8);
+        byte[] value = everyByte(4096);
+        equal(jedis.set(key, value), "OK");
+        check(Arrays.equals(jedis.get(key), value), "the value came back changed");
+    }
+
+    private void binary() {
+        byte[][] texts = {everyByte(1), "\r\n$5\r\n".getBytes(StandardCharsets.UTF_8), {0}};
+        for (byte[] text : texts) {
+            equal(jedis.set(text, text), "OK");
+            check(Arrays.equals(jedis.get(text), text), "the value came back changed");
+        }
+        equal(jedis.set("empty", ""), "OK");
+        equal(jedis.get("empty"), "");
+    }
+
+    private void expiry() {
+        jedis.set("e", "1", SetParams.setParams().px(60));
+        long deadline = System.nanoTime() + 10_000_000_000L;
+        while (jedis.get("e") != null) {
+            check(System.nanoTime() < deadline, "a key of 60 ms still lives after 10 s");
+        }
+        jedis.set("e", "1", SetParams.setParams().px(60_000));
+        long left = jedis.pttl("e");
+        check(left > 0 && left <= 60_000, "PTTL " + left);
+        equal(jedis.persist("e"), 1L);
+        equal(jedis.pttl("e"), -1L);
+        equal(jedis.pttl("none"), -2L);
+    }
+
+    private void scan() {
+        Set<String> wanted = new HashSet<>();
+        Pipeline pipe = jedis.pipelined();
+        for (int i = 0; i < 3000; i++) {
+            wanted.add("scan:" + i);
+            pipe.set("scan:" + i, "1");
+        }
+        pipe.sync();
+        Set<String> found = new HashSet<>();
+        String cursor = ScanParams.SCAN_POINTER_START;
+        do {
+            ScanResult<String> result = jedis.scan(cursor, new ScanParams().match("scan:*").count(100));
+            found.addAll(result.getResult());
+            cursor = result.getCursor();
+        } while (!cursor.equals(ScanParams.SCAN_POINTER_START));
+        check(found.equals(wanted), "SCAN found " + found.size() + " of " + wanted.size());
+    }
+
+    private void errors() {
+        jedis.set("text", "abc");
+        List<Scenario> wrong = List.of(
+                () -> jedis.incr("text"),
+                () -> jedis.sendCommand(() -> "NO-SUCH-COMMAND".getBytes(StandardCharsets.UTF_8)));
+        for (Scenario command : wrong) {
+            try {
+                command.run();
+            } catch (JedisDataException expected) {
+                continue;
+            } catch (Exception other) {
+                throw new AssertionError(other);
+            }
+            throw new AssertionError("a wrong command gave no error");
+        }
+        equal(jedis.get("text"), "abc");
+    }
+
+    private void concurrent() throws InterruptedException {
+        jedis.del("count");
+        List<Thread> threads = new ArrayList<>();
+        for (int i = 0; i < 8; i++) {
+            Thread thread = new Thread(() -> {
+                try (Jedis own = open()) {
+                    for (int j = 0; j < 250; j++) {
+                        own.incr("count");
+                    }
+                }
+            });
+            thread.start();
+            threads.add(thread);
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        equal(jedis.get("count"), "2000");
+    }
+
+    /** A pool, because a single Jedis connection never reconnects by itself. */
+    private void reconnect() throws Exception {
+        try (JedisPooled pool = new JedisPooled(address, config)) {
+            equal(pool.set("before", "1"), "OK");
+            System.out.println("kill me");
+            new BufferedReader(new InputStreamReader(System.in)).readLine();
+            long deadline = System.nanoTime() + 20_000_000_000L;
+            while (true) {
+                try {
+                    equal(pool.set("after", "1"), "OK");
+                    break;
+                } catch (JedisConnectionException error) {
+                    check(System.nanoTime() < deadline, "no connection 20 s after the restart");
+                }
+            }
+            equal(pool.get("after"), "1");
+        }
+    }
+
+    private Map<String, Scenario> scenarios() {
+        Map<String, Scenario> scenarios = new LinkedHashMap<>();
+        scenarios.put("connect", this::connect);
+        scenarios.put("strings", this::strings);
+        scenarios.put("pipeline", this::pipeline);
+        scenarios.put("transaction", this::transaction);
+        scenarios.put("watch", this::watch);
+        scenarios.put("big", this::big);
+        scenarios.put("binary", this::binary);
+        scenarios.put("expiry", this::expiry);
+        scenarios.put("scan", this::scan);
+        scenarios.put("errors", this::errors);
+        scenarios.put("concurrent", this::concurrent);
+        scenarios.put("reconnect", this::reconnect);
+        return scenarios;
+    }
+
+    public static void main(String[] arguments) {
+        Main main = new Main(arguments[0], Integer.parseInt(arguments[1]), arguments[2]);
+        main.scenarios().forEach((name, scenario) -> {
+            try {
+                scenario.run();
+                System.out.println("pass " + name);
+            } catch (Throwable error) {
+                String text = String.valueOf(error).replace('\n', ' ');
+                System.out.println("fail " + name + " " + text.substring(0, Math.min(500, text.length())));
+            }
+        });
+    }
+}

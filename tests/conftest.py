@@ -1,0 +1,42 @@
+"""Fixtures shared by all tests of whole processes."""
+
+import pytest
+
+import harness
+
+
+def pytest_collection_modifyitems(items):
+    if harness.PEER:
+        for item in items:
+            if item.get_closest_marker("duramen"):
+                item.add_marker(pytest.mark.skip(reason="says something about Duramen alone"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server with the defaults of the harness, shared by the tests of one file."""
+    with harness.Server(tmp_path_factory.mktemp("server"), threads=2) as running:
+        yield running
+
+
+@pytest.fixture
+def wire(server):
+    """A fresh connection to an empty `server`."""
+    with server.connect() as connection:
+        connection.call("FLUSHALL")
+        yield connection
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts servers with options of the test's own; they end with the test."""
+    running = []
+
+    def start_one(*arguments, **options):
+        server = harness.Server(tmp_path, *arguments, **options)
+        running.append(server)
+        return server.start()
+
+    yield start_one
+    for server in running:
+        server.kill()

@@ -1,0 +1,328 @@
+"""Starts and ends real servers, and speaks RESP to them byte by byte.
+
+Servers listen on free ports of the loopback address, write their log into a folder of the test, and are ended by their
+own process id. With DURAMEN_TEST_PEER=redis-server the same tests run against Redis, to show that they ask for what
+Redis does and not for what we happen to do; tests that say something about Duramen alone are marked `duramen`.
+"""
+
+import contextlib
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import time
+
+BINARY = os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen")
+BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients"))
+PEER = os.environ.get("DURAMEN_TEST_PEER")
+
+# How long anything may take before a test calls it stuck, in seconds. Two shared cores are slow at times.
+PATIENCE_S = 60
+
+
+def wait_until(condition, what, patience_s=PATIENCE_S, pause_s=0.01):
+    """Polls `condition` until it gives something true, and gives that back."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        result = condition()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{patience_s} s passed and still not: {what}")
+        time.sleep(pause_s)
+
+
+class Duramen:
+    """One server process. Started again, it has the same ports."""
+
+    def __init__(self, folder, *arguments, memory="256mb", threads=1, mode="store", environment=None):
+        self.folder = pathlib.Path(folder)
+        self.arguments = [str(argument) for argument in arguments]
+        self.memory = memory
+        self.threads = threads
+        self.mode = mode
+        self.environment = environment or {}
+        self.port = 0
+        self.admin_port = 0
+        self.process = None
+        self.log_path = self.folder / f"server-{id(self)}.log"
+
+    def command(self):
+        return [
+            *(BINARY, "serve", "--port", str(self.port), "--admin-port", str(self.admin_port)),
+            *("--memory", self.memory, "--threads", str(self.threads), "--mode", self.mode, *self.arguments),
+        ]
+
+    def start(self):
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, **self.environment},
+            )
+        self.await_ready()
+        return self
+
+    def await_ready(self):
+        ready = self.read_ready_line()
+        self.port = port_of(ready["resp"])
+        self.admin_port = port_of(ready["admin"])
+
+    def read_ready_line(self):
+        """The line `ready resp=… admin=…`, as a dictionary."""
+        stdout = self.process.stdout
+        text = b""
+        deadline = time.monotonic() + PATIENCE_S
+        while not text.endswith(b"\n"):
+            readable, _, _ = select.select([stdout], [], [], max(0, deadline - time.monotonic()))
+            chunk = os.read(stdout.fileno(), 1) if readable else b""
+            if not chunk:
+                self.kill()
+                raise AssertionError(f"the server did not become ready: {text!r}\n{self.log()}")
+            text += chunk
+            if text.endswith(b"\n") and not text.startswith(b"ready "):
+                text = b""
+        return dict(word.split("=", 1) for word in text.decode().split()[1:])
+
+    def connect(self, **options):
+        return Wire(self.port, **options)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def kill(self):
+        """`kill -9`."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+        self.end()
+
+    def stop(self):
+        """SIGTERM; gives the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.end()
+
+    def end(self):
+        """Waits until the process is gone."""
+        if not self.process:
+            return None
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the server did not end\n{self.log()}") from None
+        if self.process.stdout:
+            self.process.stdout.close()
+        self.process = None
+        return code
+
+    def rss_bytes(self):
+        """Resident memory of the process."""
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no VmRSS")
+
+    def info(self, section="everything"):
+        """INFO as a dictionary of texts."""
+        with self.connect() as wire:
+            text = wire.call("INFO", section).decode()
+        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+
+class Redis(Duramen):
+    """A redis-server in Duramen's place."""
+
+    def __init__(self, folder, *arguments, program=PEER, **options):
+        super().__init__(folder, *arguments, **options)
+        self.program = program
+
+    def command(self):
+        policy = "allkeys-lru" if self.mode == "cache" else "noeviction"
+        return [
+            *(self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self.folder)),
+            *("--maxmemory", self.memory, "--maxmemory-policy", policy, "--logfile", str(self.log_path), *self.arguments),
+        ]
+
+    def start(self):
+        self.port = self.port or free_port()
+        return super().start()
+
+    def await_ready(self):
+        wait_until(self.answers, "redis-server answers")
+
+    def answers(self):
+        try:
+            with self.connect() as wire:
+                return isinstance(wire.pipeline([("PING",)]), list)
+        except OSError:
+            return False
+
+
+Server = Redis if PEER else Duramen
+
+
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class ErrorReply(Exception):
+    """An error that the server answered."""
+
+
+class Closed(Exception):
+    """The server closed the connection."""
+
+
+def encode(*arguments):
+    """One request as an array of bulk strings."""
+    parts = [b"*%d\r\n" % len(arguments)]
+    for argument in arguments:
+        if not isinstance(argument, bytes):
+            argument = str(argument).encode()
+        parts.append(b"$%d\r\n%s\r\n" % (len(argument), argument))
+    return b"".join(parts)
+
+
+class Wire:
+    """One connection, without any of a client library's kindness."""
+
+    def __init__(self, port, timeout=PATIENCE_S, receive_buffer=None):
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(timeout)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = bytearray()
+        self.at = 0
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def call(self, *arguments):
+        """Sends one command and gives its reply; raises [ErrorReply]."""
+        self.send(encode(*arguments))
+        return self.reply()
+
+    def pipeline(self, commands):
+        """Sends many commands at once and gives all replies, errors as values."""
+        self.send(b"".join(encode(*command) for command in commands))
+        return [self.reply_or_error() for _ in commands]
+
+    def reply_or_error(self):
+        try:
+            return self.reply()
+        except ErrorReply as error:
+            return error
+
+    def more(self):
+        try:
+            chunk = self.socket.recv(1 << 18)
+        except ConnectionError:
+            chunk = b""
+        if not chunk:
+            raise Closed()
+        del self.received[: self.at]
+        self.at = 0
+        self.received += chunk
+
+    def line(self):
+        while (end := self.received.find(b"\r\n", self.at)) < 0:
+            self.more()
+        line = bytes(self.received[self.at : end])
+        self.at = end + 2
+        return line
+
+    def load(self, keys, value, options=()):
+        """SETs all keys to one value, fast; every reply has to be `+OK`."""
+        tail = encode("SET", "k", value, *options).split(b"k\r\n", 1)[1]
+        head = b"*%d\r\n$3\r\nSET\r\n" % (3 + len(options))
+        for start in range(0, len(keys), 1000):
+            some = keys[start : start + 1000]
+            self.send(b"".join(b"%b$%d\r\n%b\r\n%b" % (head, len(key), key, tail) for key in some))
+            replies = self.exactly(5 * len(some))
+            assert replies == b"+OK\r\n" * len(some), replies[:200]
+
+    def exactly(self, count):
+        while len(self.received) - self.at < count:
+            self.more()
+        data = bytes(self.received[self.at : self.at + count])
+        self.at += count
+        return data
+
+    def reply(self):
+        """One reply of RESP2 or RESP3: bytes, int, float, bool, None, list, dict or set."""
+        line = self.line()
+        kind, rest = line[:1], line[1:]
+        if kind == b"+":
+            return rest
+        if kind == b"-":
+            raise ErrorReply(rest.decode(errors="replace"))
+        if kind in b":(":
+            return int(rest)
+        if kind == b"$" or kind == b"=":
+            count = int(rest)
+            return None if count < 0 else self.exactly(count + 2)[:-2]
+        if kind in b"*>~":
+            count = int(rest)
+            return None if count < 0 else [self.reply_or_error() for _ in range(count)]
+        if kind == b"%":
+            return {self.reply(): self.reply_or_error() for _ in range(int(rest))}
+        if kind == b"_":
+            return None
+        if kind == b",":
+            return float(rest)
+        if kind == b"#":
+            return rest == b"t"
+        raise AssertionError(f"not RESP: {line!r}")
+
+    def raw_reply(self):
+        """The bytes of one reply, as they came."""
+        line = self.line()
+        raw = line + b"\r\n"
+        kind, rest = line[:1], line[1:]
+        if kind in b"$=" and rest != b"-1":
+            raw += self.exactly(int(rest) + 2)
+        elif kind in b"*>~%" and rest != b"-1":
+            raw += b"".join(self.raw_reply() for _ in range(int(rest) * (2 if kind == b"%" else 1)))
+        return raw
+
+    def drain(self):
+        """Everything that comes until the server closes the connection."""
+        data = bytes(self.received[self.at :])
+        while True:
+            try:
+                chunk = self.socket.recv(1 << 18)
+            except ConnectionError:
+                return data
+            if not chunk:
+                return data
+            data += chunk
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

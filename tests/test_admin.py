@@ -1,0 +1,82 @@
+"""Admin HTTP: /metrics, /livez, /readyz, /memory."""
+
+import json
+import re
+import urllib.error
+import urllib.request
+
+import pytest
+
+import harness
+from harness import encode
+
+pytestmark = pytest.mark.duramen
+
+# `name{label="value",…} number`, or a comment.
+METRIC = re.compile(r'^[a-z_][a-z0-9_]*(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [-+0-9.eEInfNa]+$')
+
+
+def get(server, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.admin_port}{path}", timeout=harness.PATIENCE_S) as answer:
+        return answer.read().decode()
+
+
+def total(server, name):
+    """Sum of all samples of a metric."""
+    samples = [line for line in get(server, "/metrics").splitlines() if re.match(rf"{name}[{{ ]", line)]
+    assert samples, f"no metric {name}"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in samples)
+
+
+def test_alive_and_ready(server):
+    assert get(server, "/livez").strip() == "ok"
+    assert get(server, "/readyz").strip() == "ok"
+
+
+def test_metrics_are_well_formed_and_documented(server):
+    text = get(server, "/metrics")
+    lines = text.splitlines()
+    for line in lines:
+        assert line.startswith("#") or METRIC.match(line), line
+    described = {line.split()[2] for line in lines if line.startswith("# HELP")}
+    for line in lines:
+        if line and not line.startswith("#"):
+            name = re.match(r"[a-z0-9_]+", line)[0]
+            assert name.startswith("duramen_"), line
+            family = re.sub(r"_(bucket|sum|count|total)$", "", name)
+            assert {name, family} & described, f"{name} has no HELP"
+
+
+def test_every_metric_is_in_the_operations_page(server):
+    page = (harness.pathlib.Path(__file__).parent.parent / "docs/operations.md").read_text()
+    text = get(server, "/metrics")
+    missing = [name for name in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE) if f"`{name}" not in page]
+    assert not missing
+
+
+def test_memory_report_adds_up_to_rss(start):
+    server = start(memory="512mb")
+    with server.connect() as wire:
+        wire.load([b"key:%09d" % i for i in range(300_000)], b"v" * 1000)
+    report = json.loads(get(server, "/memory"))
+    rss = server.rss_bytes()
+    found = report["total_bytes"]
+    assert abs(found - rss) <= 0.03 * rss, f"/memory says {found}, the system {rss}:\n{json.dumps(report)[:2000]}"
+
+
+def test_unknown_path(server):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        get(server, "/nonsense")
+    assert refused.value.code == 404
+
+
+def test_garbage_on_the_admin_port(server):
+    for data in (b"\x00" * 100_000, b"GET / HTTP/9\r\n\r\n", encode("PING"), b"GET /" + b"x" * 100_000):
+        with harness.Wire(server.admin_port) as wire:
+            try:
+                wire.send(data)
+                wire.socket.shutdown(harness.socket.SHUT_WR)
+            except OSError:
+                continue
+            wire.drain()
+    assert get(server, "/livez").strip() == "ok"

@@ -1,0 +1,77 @@
+"""The clients that people use, with all the scenarios of clients/README.md."""
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import harness
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCENARIOS = [
+    *("connect", "strings", "pipeline", "transaction", "watch", "big"),
+    *("binary", "expiry", "scan", "errors", "concurrent", "reconnect"),
+]
+JAVA_PATH = f"{harness.BUILT}/java/classes:{harness.BUILT}/java/dependency/*"
+PROGRAMS = {
+    "redis-py": [sys.executable, f"{HERE}/clients/python/main.py"],
+    "go-redis": [f"{harness.BUILT}/go-client"],
+    "node-redis": ["node", f"{harness.BUILT}/node/main.js"],
+    "ioredis": ["node", f"{harness.BUILT}/node/main.js"],
+    "jedis": ["java", "-XX:TieredStopAtLevel=1", "-cp", JAVA_PATH, "Main"],
+}
+CASES = [
+    *(("redis-py", 2), ("redis-py", 3), ("go-redis", 2), ("go-redis", 3), ("node-redis", 2)),
+    *(("node-redis", 3), ("ioredis", 2), ("jedis", 2), ("jedis", 3)),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Runs each program once and keeps what it said of each scenario."""
+
+    @functools.cache
+    def run(client, resp):
+        with harness.Server(tmp_path_factory.mktemp(client), threads=2) as server:
+            return run_program(client, resp, server)
+
+    return run
+
+
+def run_program(client, resp, server):
+    command = [*PROGRAMS[client], "127.0.0.1", str(server.port), str(resp)]
+    if client == "ioredis":
+        command.append("ioredis")
+    said = {}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    watchdog = threading.Timer(3 * harness.PATIENCE_S, process.kill)
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            verdict, name, *reason = line.strip().split(" ", 2)
+            if verdict == "kill":
+                server.kill()
+                server.start()
+                process.stdin.write("back\n")
+                process.stdin.flush()
+            else:
+                said[name] = "" if verdict == "pass" else " ".join(reason) or "failed without a reason"
+    finally:
+        watchdog.cancel()
+        process.kill()
+        _, errors = process.communicate()
+    assert set(said) <= set(SCENARIOS), f"unknown scenarios: {set(said) - set(SCENARIOS)}"
+    return said, errors
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("client, resp", CASES, ids=[f"{client}-resp{resp}" for client, resp in CASES])
+def test_client(results, client, resp, scenario):
+    said, errors = results(client, resp)
+    assert scenario in said, f"{client} never came to `{scenario}`; it got through {list(said)} and wrote:\n{errors}"
+    assert said[scenario] == ""

@@ -1,0 +1,202 @@
+"""Flags, environment, duramen.toml, start and stop: what a person meets before the first command."""
+
+import re
+import signal
+import socket
+import subprocess
+
+import pytest
+
+import harness
+
+pytestmark = pytest.mark.duramen
+
+
+def duramen(*arguments, environment=None, folder=None):
+    return subprocess.run(
+        [harness.BINARY, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=harness.PATIENCE_S,
+        cwd=folder,
+        env={**harness.os.environ, **(environment or {})},
+        check=False,
+    )
+
+
+def refusal(*arguments, **options):
+    """What `duramen serve` says when it refuses to start."""
+    done = duramen("serve", "--port", 0, "--admin-port", 0, *arguments, **options)
+    assert done.returncode not in (0, 101), f"exit code {done.returncode}, said: {done.stderr}"
+    assert "ready " not in done.stdout
+    assert "panicked" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("--memory", "1mb"), ["memory", "1mb", "minimum", "64mb"]),
+        (("--memory", "banana"), ["memory", "banana"]),
+        (("--memory", "999999tb"), ["memory"]),
+        (("--memmory", "1gb"), ["--memmory", "--memory"]),
+        (("--mode", "shop"), ["mode", "shop", "store", "cache"]),
+        (("--port", "70000"), ["port", "70000"]),
+        (("--threads", "many"), ["threads", "many"]),
+        (("--level", "synced"), ["synced", "memory"]),
+        (("--bind", "0.0.0.0"), ["0.0.0.0", "127.0.0.1"]),
+        (("--bind", "nowhere"), ["bind", "nowhere"]),
+        (("--config", "none.toml"), ["none.toml"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_bad_flag_names_what_and_why(arguments, words):
+    said = refusal(*arguments)
+    for word in words:
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ('memroy = "1gb"', ["memroy", "memory"]),
+        ("max-clients = 5", ["max-clients", "maxclients"]),
+        ('memory = "1mb"', ["memory", "1mb"]),
+        ("maxclients = -1", ["maxclients", "-1"]),
+        ("port = [", ["duramen.toml"]),
+    ],
+)
+def test_bad_file_names_key_and_file(tmp_path, text, words):
+    path = tmp_path / "duramen.toml"
+    path.write_text(text + "\n")
+    for said in (refusal("--config", path), duramen("config", "check", "--config", path).stderr):
+        assert "duramen.toml" in said
+        for word in words:
+            assert word in said
+
+
+def test_unknown_environment_variable_names_the_nearest():
+    said = refusal(environment={"DURAMEN_MEMROY": "1gb"})
+    assert "DURAMEN_MEMROY" in said and "DURAMEN_MEMORY" in said
+
+
+def maxclients(server):
+    with server.connect() as wire:
+        return wire.call("CONFIG", "GET", "maxclients")[1]
+
+
+def test_flags_beat_environment_beats_file_beats_defaults(start, tmp_path):
+    path = tmp_path / "duramen.toml"
+    path.write_text("maxclients = 11\n")
+    file = ("--config", path)
+    environment = {"DURAMEN_MAXCLIENTS": "12"}
+    assert maxclients(start(*file)) == b"11"
+    assert maxclients(start(*file, environment=environment)) == b"12"
+    assert maxclients(start(*file, "--maxclients", 13, environment=environment)) == b"13"
+
+
+def test_config_print_shows_where_each_value_comes_from(tmp_path):
+    path = tmp_path / "duramen.toml"
+    path.write_text("maxclients = 11\n")
+    done = duramen("config", "print", "--show-origin", "--config", path, environment={"DURAMEN_TIMEOUT": "7"})
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any("maxclients" in line and "11" in line and "duramen.toml" in line for line in lines), done.stdout
+    assert any("timeout" in line and "7" in line and "DURAMEN_TIMEOUT" in line for line in lines), done.stdout
+    assert any("memory" in line and "default" in line for line in lines), done.stdout
+
+
+def test_config_print_is_a_valid_file(tmp_path):
+    path = tmp_path / "duramen.toml"
+    path.write_text(duramen("config", "print").stdout)
+    done = duramen("config", "check", "--config", path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_port_in_use(start):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = refusal("--port", port)
+        assert str(port) in said and "in use" in said.lower()
+
+
+def test_ready_line_and_what_is_said_at_start(start):
+    server = start()
+    assert server.port > 0 and server.admin_port > 0
+    log = server.log()
+    assert re.search(r"level\W+memory", log), log
+    assert "survive" in log or "lost" in log, log
+    assert re.search(r"huge|page", log), log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_cleanly(start, number):
+    server = start()
+    with server.connect() as wire:
+        assert wire.call("SET", "k", "v") == b"OK"
+        server.process.send_signal(number)
+        assert wire.drain() == b""
+    assert server.end() == 0
+
+
+def test_stop_answers_what_it_has_read(start):
+    server = start()
+    with server.connect() as wire:
+        assert wire.call("PING") == b"PONG"
+        wire.send(harness.encode("SET", "k", "v") * 1000)
+        assert wire.reply() == b"OK"
+        assert server.stop() == 0
+        rest = wire.drain()
+        assert rest == b"+OK\r\n" * (len(rest) // 5)
+
+
+def test_shutdown_command(start):
+    server = start()
+    with server.connect() as wire:
+        wire.send(harness.encode("SHUTDOWN", "NOSAVE"))
+        assert wire.drain() == b""
+    assert server.end() == 0
+
+
+def test_the_level_is_said_in_info(server):
+    assert server.info()["duramen_level"] == "memory"
+
+
+def test_help_teaches():
+    done = duramen("--help")
+    assert done.returncode == 0
+    for command in ("serve", "get", "set", "scan", "top", "bench", "config", "completions"):
+        assert re.search(rf"^\s+{command}\b", done.stdout, re.MULTILINE), done.stdout
+    serve = duramen("serve", "--help").stdout
+    for flag in ("--memory", "--port", "--threads", "--mode", "--poll", "--bind", "--config", "--admin-port"):
+        assert flag in serve
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions(shell):
+    done = duramen("completions", shell)
+    assert done.returncode == 0 and "duramen" in done.stdout
+
+
+def test_command_line_client(server, wire):
+    def run(*arguments):
+        done = duramen(*arguments, "--port", server.port)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("set", "greeting", "hello")
+    assert run("get", "greeting") == "hello\n"
+    assert run("incr", "count") == "1\n"
+    assert set(run("scan").split()) == {"greeting", "count"}
+    run("del", "greeting")
+    gone = duramen("get", "greeting", "--port", server.port)
+    assert gone.returncode == 1, "a missing key has an exit code of its own"
+
+
+def test_command_line_client_without_a_server():
+    done = duramen("get", "k", "--port", harness.free_port())
+    assert done.returncode not in (0, 1, 101)
+    assert "127.0.0.1" in done.stderr and "panicked" not in done.stderr

@@ -1,0 +1,270 @@
+"""Clients that mean harm, or are broken: the one concerned gets a clear error or is closed, nobody else notices."""
+
+import random
+import resource
+import socket
+import struct
+import time
+
+import pytest
+
+import harness
+from harness import Closed, ErrorReply, encode
+
+MIB = 1 << 20
+
+
+def serves_others(server):
+    """Another client is served, promptly enough to be sure that nobody waits for the hostile one."""
+    with server.connect(timeout=10) as wire:
+        for i in range(200):
+            assert wire.call("SET", "other", i) == b"OK"
+            assert wire.call("GET", "other") == str(i).encode()
+
+
+def refused(server, data):
+    """What the server says to `data` before it closes the connection."""
+    with server.connect() as wire:
+        wire.send(data)
+        return wire.drain()
+
+
+def test_one_byte_per_second(server, wire):
+    request = encode("SET", "slow", "x" * 100)
+    slow = [server.connect() for _ in range(100)]
+    for second in range(6):
+        for connection in slow:
+            connection.send(request[second : second + 1])
+        due = time.monotonic() + 1
+        serves_others(server)
+        time.sleep(max(0, due - time.monotonic()))
+    assert wire.call("GET", "slow") is None
+    for connection in slow:
+        connection.send(request[6:])
+    for connection in slow:
+        assert connection.reply() == b"OK"
+        connection.close()
+
+
+def test_request_cut_at_every_byte(server, wire):
+    requests = encode("SET", "cut", "a\r\nb") + encode("GET", "cut") + b"PING\r\n"
+    for cut in range(1, len(requests)):
+        wire.send(requests[:cut])
+        # A reply to PING from another connection shows that the first part was (very probably) seen by itself.
+        with server.connect() as other:
+            assert other.call("PING") == b"PONG"
+        wire.send(requests[cut:])
+        assert [wire.reply() for _ in range(3)] == [b"OK", b"a\r\nb", b"PONG"]
+
+
+@pytest.mark.duramen
+def test_client_that_never_reads_is_paused_and_then_closed(start):
+    server = start("--output-limit", "32mb", "--output-pause", "4mb", "--output-stall", "3")
+    with server.connect() as wire:
+        wire.call("SET", "big", b"x" * MIB)
+    before = server.rss_bytes()
+    hungry = server.connect(receive_buffer=4096)
+    hungry.send(encode("GET", "big") * 500)
+    highest = 0
+
+    def closed():
+        nonlocal highest
+        highest = max(highest, server.rss_bytes())
+        return int(server.info("clients")["connected_clients"]) == 1
+
+    serves_others(server)
+    harness.wait_until(closed, "the client that reads nothing is closed")
+    # 500 MiB were asked for: at most the limit and some buffers may have been held.
+    assert highest - before < 64 * MIB
+    hungry.close()
+    serves_others(server)
+
+
+def test_client_that_reads_late_gets_everything(server, wire):
+    value = random.Random(1).randbytes(MIB)
+    wire.call("SET", "big", value)
+    late = server.connect(receive_buffer=4096)
+    late.send(encode("GET", "big") * 24)
+    serves_others(server)
+    for _ in range(24):
+        assert late.reply() == value
+    late.close()
+
+
+@pytest.mark.parametrize(
+    "data, error",
+    [
+        (b"*3000000000\r\n", b"invalid multibulk length"),
+        (b"*99999999999999999999999999\r\n", b"invalid multibulk length"),
+        (b"*x\r\n", b"invalid multibulk length"),
+        (b"*1\r\n$99999999999\r\n", b"invalid bulk length"),
+        (b"*1\r\n$-1\r\n", b"invalid bulk length"),
+        (b"*1\r\n$3x\r\nabc\r\n", b"invalid bulk length"),
+        (b"*1\r\n:3\r\n", b"expected '$', got ':'"),
+        (b"x" * 70_000, b"too big inline request"),
+        (b"*" + b"1" * 70_000, b"too big mbulk count string"),
+        (b"*1\r\n$" + b"1" * 70_000, b"too big bulk count string"),
+        (b"SET a 'b\r\n", b"unbalanced quotes in request"),
+    ],
+    ids=lambda value: value[:12].decode() if value.isascii() else None,
+)
+def test_malformed_frame(server, data, error):
+    assert refused(server, data) == b"-ERR Protocol error: " + error + b"\r\n"
+    serves_others(server)
+
+
+def test_giant_lengths_reserve_nothing(server, wire):
+    before = server.rss_bytes()
+    waiting = []
+    for _ in range(50):
+        for data in (b"*1000000\r\n$3\r\nDEL\r\n", b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\nx"):
+            connection = server.connect()
+            connection.send(data)
+            waiting.append(connection)
+    serves_others(server)
+    assert server.rss_bytes() - before < 32 * MIB
+    for connection in waiting:
+        connection.close()
+
+
+@pytest.mark.duramen
+def test_key_and_value_over_the_limit(wire):
+    with pytest.raises(ErrorReply, match="65535"):
+        wire.call("SET", b"k" * 65_536, 1)
+    with pytest.raises(ErrorReply, match="1048576"):
+        wire.call("SET", "k", b"v" * (MIB + 1))
+    assert wire.call("SET", b"k" * 65_535, b"v" * MIB) == b"OK"
+    assert wire.call("STRLEN", b"k" * 65_535) == MIB
+
+
+@pytest.mark.duramen
+def test_values_that_grow_over_the_limit(wire):
+    wire.call("SET", "k", b"v" * MIB)
+    for command in (("APPEND", "k", "x"), ("SETRANGE", "k", MIB, "x"), ("SETRANGE", "none", 1 << 40, "x")):
+        with pytest.raises(ErrorReply):
+            wire.call(*command)
+    assert wire.call("STRLEN", "k") == MIB
+    assert wire.call("EXISTS", "none") == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_garbage(server, seed):
+    """Replay one with: cargo xtask test garbage, which runs all seeds."""
+    choose = random.Random(seed)
+    pieces = [
+        *(b"*", b"$", b"\r\n", b"-1", b"3", b"SET", b"GET", b"k", b"\x00", b"\xff", b" ", b"'", b'"', b"EXEC"),
+        *(b"MULTI\r\n", b"*1\r\n$4\r\nPING\r\n", b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", b"*0\r\n", b"*-1\r\n", b"\r", b"\n"),
+    ]
+    for _ in range(100):
+        count = choose.randrange(1, 60)
+        data = b"".join(choose.choice([choose.randbytes(choose.randrange(8)), *pieces]) for _ in range(count))
+        with server.connect() as wire:
+            wire.send(data)
+            if choose.random() < 0.5:
+                wire.socket.shutdown(socket.SHUT_WR)
+                wire.drain()
+    serves_others(server)
+
+
+@pytest.mark.parametrize("request_line", [b"POST / HTTP/1.1\r\n", b"Host: localhost\r\n"])
+def test_browser_tricked_into_speaking_to_us_is_closed(server, wire, request_line):
+    assert b"OK" not in refused(server, request_line + b"\r\nSET forged 1\r\n")
+    assert wire.call("GET", "forged") is None
+
+
+def test_half_a_request_changes_nothing(server, wire):
+    with server.connect() as broken:
+        broken.send(encode("SET", "half", "x" * 1000)[:-3])
+    with server.connect() as broken:
+        broken.send(b"".join([encode("MULTI"), encode("SET", "half", 1), encode("SET", "half", 2)]))
+        assert [broken.reply() for _ in range(3)] == [b"OK", b"QUEUED", b"QUEUED"]
+    serves_others(server)
+    assert wire.call("GET", "half") is None
+
+
+def test_resets_leave_no_client_behind(server, wire):
+    for _ in range(2000):
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.send(b"*2\r\n$3\r\nGET")
+        connection.close()
+    harness.wait_until(
+        lambda: server.info("clients")["connected_clients"] == "2", "only this test's two clients are connected"
+    )
+    serves_others(server)
+
+
+def test_more_clients_than_the_cap(start):
+    server = start("--maxclients", 10)
+    first = [server.connect() for _ in range(10)]
+    for wire in first:
+        assert wire.call("PING") == b"PONG"
+    for _ in range(5):
+        with server.connect() as wire:
+            assert wire.drain().startswith(b"-ERR max number of clients reached")
+    for wire in first:
+        assert wire.call("PING") == b"PONG"
+    first.pop().close()
+
+    def gets_in():
+        with server.connect() as wire:
+            try:
+                return wire.call("PING") == b"PONG"
+            except (ErrorReply, Closed, ConnectionError):
+                return False
+
+    harness.wait_until(gets_in, "a place that became free is given to the next client")
+    for wire in first:
+        wire.close()
+
+
+def test_10_000_connections(start):
+    wanted = 10_000
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < wanted + 1000:
+        pytest.skip(f"this machine allows {most} open files for a process")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    server = start("--maxclients", wanted + 100, threads=2, memory="1gb")
+    serves_others(server)
+    before = server.rss_bytes()
+    wires = [server.connect() for _ in range(wanted)]
+    for wire in wires:
+        wire.send(b"PING\r\n")
+    for wire in wires:
+        assert wire.reply() == b"PONG"
+    if not harness.PEER:
+        each = (server.rss_bytes() - before) / wanted
+        assert each <= 4096, f"an idle connection costs {each:.0f} bytes"
+    serves_others(server)
+    for wire in wires:
+        wire.close()
+    harness.wait_until(lambda: server.info("clients")["connected_clients"] == "1", "all connections are gone")
+
+
+def test_limits_before_authentication(start):
+    server = start("--requirepass", "secret")
+    with server.connect() as wire:
+        with pytest.raises(ErrorReply, match="NOAUTH Authentication required"):
+            wire.call("GET", "k")
+        with pytest.raises(ErrorReply, match="WRONGPASS"):
+            wire.call("AUTH", "wrong")
+        assert wire.call("AUTH", "secret") == b"OK"
+        assert wire.call("SET", "k", b"x" * 100_000) == b"OK"
+    assert refused(server, b"*11\r\n") == b"-ERR Protocol error: unauthenticated multibulk length\r\n"
+    assert refused(server, b"*2\r\n$16385\r\n") == b"-ERR Protocol error: unauthenticated bulk length\r\n"
+
+
+def test_idle_client_is_closed(start):
+    server = start("--timeout", 1)
+    with server.connect() as idle, server.connect() as busy:
+        idle.socket.setblocking(False)
+
+        def closed():
+            assert busy.call("PING") == b"PONG"
+            try:
+                return idle.socket.recv(1) == b""
+            except BlockingIOError:
+                return False
+
+        harness.wait_until(closed, "an idle client is closed after its second")
+        assert busy.call("PING") == b"PONG"

@@ -1,0 +1,173 @@
+"""The memory limit and what happens at it, and memory that goes back to the system."""
+
+import time
+
+import pytest
+
+import harness
+from harness import ErrorReply, encode
+
+MIB = 1 << 20
+
+
+def keys(prefix, count, start=0):
+    return [b"%s:%010d" % (prefix, i) for i in range(start, start + count)]
+
+
+def fill(wire, value, prefix=b"fill", options=()):
+    """SETs new keys until the server says that memory is full; gives the keys that were stored."""
+    stored = []
+    while True:
+        some = keys(prefix, 200, len(stored))
+        for key, reply in zip(some, wire.pipeline([("SET", key, value, *options) for key in some])):
+            if isinstance(reply, ErrorReply):
+                assert str(reply).startswith("OOM "), reply
+                return stored
+            stored.append(key)
+
+
+def remove(wire, some):
+    for start in range(0, len(some), 1000):
+        assert wire.call("DEL", *some[start : start + 1000]) == len(some[start : start + 1000])
+
+
+@pytest.mark.parametrize("value_bytes", [100, 1000, 10_000, 500_000])
+def test_store_mode_refuses_and_goes_on(start, value_bytes):
+    server = start(memory="96mb")
+    value = b"v" * value_bytes
+    with server.connect() as wire:
+        stored = fill(wire, value)
+        if not harness.PEER:
+            live = len(stored) * (value_bytes + len(stored[0]))
+            # Headers and index take their part of small objects.
+            assert live >= (0.6 if value_bytes < 1000 else 0.8) * 96 * MIB, f"full with {live / MIB:.0f} MiB live"
+        # Nothing was lost, and reads go on.
+        for begin in range(0, len(stored), 500):
+            some = stored[begin : begin + 500]
+            assert wire.call("MGET", *some) == [value] * len(some)
+        with pytest.raises(ErrorReply, match="^OOM "):
+            for key in keys(b"more", 1000):
+                wire.call("SET", key, value)
+        # Deletes go on, and then writes.
+        remove(wire, stored[::2])
+        kept = stored[1::2]
+
+        def writes():
+            replies = wire.pipeline([("SET", key, value) for key in keys(b"new", max(1, len(kept) // 2))])
+            return all(reply == b"OK" for reply in replies)
+
+        harness.wait_until(writes, "writes work again after half of the data was deleted")
+        assert wire.call("MGET", *kept[:500]) == [value] * len(kept[:500])
+
+
+def test_overwriting_a_full_store_goes_on(start):
+    """Live data does not grow, so the cleaner can always make room."""
+    server = start(memory="96mb")
+    with server.connect() as wire:
+        stored = fill(wire, b"v" * 1000)
+        remove(wire, stored[: len(stored) // 20])
+        kept = stored[len(stored) // 20 :]
+        for round_number in range(3):
+            value = b"%01000d" % round_number
+            for begin in range(0, len(kept), 500):
+                replies = wire.pipeline([("SET", key, value) for key in kept[begin : begin + 500]])
+                assert replies == [b"OK"] * len(replies)
+        assert wire.call("MGET", *kept[:1000]) == [value] * len(kept[:1000])
+
+
+def test_deletes_succeed_when_nothing_fits(start):
+    server = start(memory="96mb")
+    with server.connect() as wire:
+        stored = fill(wire, b"v" * 500)
+        remove(wire, stored)
+        assert wire.call("DBSIZE") == 0
+
+
+@pytest.mark.duramen
+def test_out_of_memory_does_not_break_a_transaction(start):
+    server = start(memory="96mb")
+    with server.connect() as wire:
+        stored = fill(wire, b"v" * 10_000)
+        value = b"w" * MIB
+        wire.pipeline([("MULTI",), ("GET", stored[0]), ("SET", "huge", value)])
+        try:
+            replies = wire.call("EXEC")
+        except ErrorReply as error:
+            assert str(error).startswith(("OOM ", "EXECABORT ")), error
+        else:
+            assert replies[0] == b"v" * 10_000
+        assert wire.call("DEL", *stored) == len(stored)
+        assert wire.call("PING") == b"PONG"
+
+
+def test_expired_data_makes_room(start):
+    server = start(memory="96mb")
+    value = b"v" * 1000
+    with server.connect() as wire:
+        fill(wire, value, b"short", ("PX", 1500))
+
+        def room():
+            replies = wire.pipeline([("SET", key, value) for key in keys(b"new", 20_000)])
+            return all(reply == b"OK" for reply in replies)
+
+        harness.wait_until(room, "20 MB fit again once the old data has expired")
+        assert wire.call("GET", b"short:0000000000") is None
+
+
+@pytest.mark.duramen
+def test_cache_mode_evicts_what_is_cold(start):
+    server = start(memory="96mb", mode="cache")
+    value = b"v" * 1000
+    hot = keys(b"hot", 1000)
+    with server.connect() as wire:
+        wire.load(hot, value)
+        found = []
+        for start_at in range(0, 300_000, 5000):
+            wire.load(keys(b"cold", 5000, start_at), value)
+            found = [reply is not None for reply in wire.call("MGET", *hot)]
+        survivors = sum(found)
+        assert survivors >= 950, f"{survivors} of 1000 keys that were read all the time survived"
+        # 300 MB went through 96 MB: most of the cold data has to be gone, and memory has to be used.
+        size = wire.call("DBSIZE")
+        assert 40_000 < size < 100_000, f"{size} keys in 96 MB"
+        assert wire.call("GET", keys(b"cold", 1, 299_999)[0]) == value
+    assert server.rss_bytes() < 1.15 * 96 * MIB + 32 * MIB
+
+
+@pytest.mark.duramen
+def test_rss_follows_deletion(start):
+    server = start(memory="1500mb", threads=2)
+    value = b"v" * 1000
+    everything = keys(b"object", 1_000_000)
+    with server.connect() as wire:
+        wire.load(everything, value)
+        full = server.rss_bytes()
+        assert full >= 1_000_000 * 1000
+        # One of ten stays, spread over all segments.
+        gone = [key for i, key in enumerate(everything) if i % 10]
+        for begin in range(0, len(gone), 1000):
+            wire.send(encode("UNLINK", *gone[begin : begin + 1000]))
+            assert wire.reply() == len(gone[begin : begin + 1000])
+        live = 100_000 * (1000 + len(everything[0]))
+        deadline = time.monotonic() + 10
+        while server.rss_bytes() > 1.3 * live:
+            assert time.monotonic() < deadline, (
+                f"10 s after deleting 90 %, {server.rss_bytes() / MIB:.0f} MiB are resident for {live / MIB:.0f} MiB live "
+                f"(full: {full / MIB:.0f})"
+            )
+            time.sleep(0.05)
+        kept = everything[::10]
+        for begin in range(0, len(kept), 1000):
+            assert wire.call("MGET", *kept[begin : begin + 1000]) == [value] * 1000
+
+
+@pytest.mark.duramen
+def test_resident_memory_stays_below_the_budget(start):
+    """Overwriting with changing sizes is what fragments an ordinary allocator."""
+    server = start(memory="128mb")
+    names = keys(b"object", 60_000)
+    with server.connect() as wire:
+        for value_bytes in (100, 1300, 700, 40, 1300):
+            wire.load(names, b"v" * value_bytes)
+        assert server.rss_bytes() < 128 * MIB + 32 * MIB
+        assert wire.call("DBSIZE") == len(names)
