@@ -6,8 +6,10 @@
 pub mod config;
 mod error;
 pub mod exec;
+mod reactor;
+mod server;
 pub mod shared;
-mod wire_sketch;
 
 pub use config::ServerConfig;
 pub use error::ServerError;
+pub use server::{Addresses, Server};

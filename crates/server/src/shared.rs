@@ -19,8 +19,10 @@ pub use mailbox::{Mailbox, Message};
 use crate::config::{ServerConfig, Setting};
 use crate::error::ServerError;
 use duramen_engine::Store;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// One reactor thread as the others see it.
@@ -29,6 +31,46 @@ pub struct ThreadShared {
     pub mailbox: Mailbox,
     /// The connections that the thread owns.
     pub clients: Registry,
+    /// How many those are, the ones on their way to it included.
+    connections: AtomicUsize,
+    /// Sockets that other threads accepted for it.
+    incoming: Mutex<Vec<Incoming>>,
+}
+
+/// An accepted socket on its way to the thread that will own it.
+pub(crate) struct Incoming {
+    pub(crate) fd: OwnedFd,
+    pub(crate) peer: SocketAddr,
+}
+
+impl ThreadShared {
+    fn new() -> Result<ThreadShared, ServerError> {
+        Ok(ThreadShared {
+            counters: ThreadCounters::default(),
+            mailbox: Mailbox::new()?,
+            clients: Registry::default(),
+            connections: AtomicUsize::new(0),
+            incoming: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn connections_changed(&self, by: isize) {
+        self.connections.fetch_add(by as usize, Ordering::Relaxed);
+    }
+
+    /// Any thread; post [`Message::Wake`] afterwards.
+    pub(crate) fn hand_over(&self, incoming: Incoming) {
+        self.lock_incoming().push(incoming);
+    }
+
+    /// The owning thread: what was handed over.
+    pub(crate) fn incoming(&self) -> Vec<Incoming> {
+        std::mem::take(&mut *self.lock_incoming())
+    }
+
+    fn lock_incoming(&self) -> MutexGuard<'_, Vec<Incoming>> {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// How a server ends.
@@ -54,6 +96,8 @@ pub struct Shared {
     config_generation: AtomicU64,
     next_client_id: AtomicU64,
     connected: AtomicUsize,
+    /// Threads that spin for work now.
+    spinning: AtomicUsize,
     stop: AtomicU8,
 }
 
@@ -62,13 +106,7 @@ impl Shared {
     /// [`ServerError::System`] if a mailbox's eventfd cannot be made.
     pub fn new(config: ServerConfig, store: Arc<Store>) -> Result<Shared, ServerError> {
         let threads = (0..config.reactor_threads())
-            .map(|_| {
-                Ok(ThreadShared {
-                    counters: ThreadCounters::default(),
-                    mailbox: Mailbox::new()?,
-                    clients: Registry::default(),
-                })
-            })
+            .map(|_| ThreadShared::new())
             .collect::<Result<Box<[_]>, ServerError>>()?;
         Ok(Shared {
             store,
@@ -81,6 +119,7 @@ impl Shared {
             config_generation: AtomicU64::new(1),
             next_client_id: AtomicU64::new(1),
             connected: AtomicUsize::new(0),
+            spinning: AtomicUsize::new(0),
             stop: AtomicU8::new(0),
         })
     }
@@ -136,6 +175,29 @@ impl Shared {
 
     pub fn leave(&self) {
         self.connected.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The thread that owns the fewest connections; `preferred` if there are several.
+    pub(crate) fn least_connections(&self, preferred: usize) -> usize {
+        let connections =
+            |thread: &usize| self.threads[*thread].connections.load(Ordering::Relaxed);
+        (0..self.threads.len())
+            .min_by_key(|thread| (connections(thread), *thread != preferred))
+            .unwrap_or(preferred)
+    }
+
+    /// Asks to spin: one core is always left to those who work. `true`: call [`end_spin`](Self::end_spin) afterwards.
+    pub(crate) fn begin_spin(&self, cores: usize) -> bool {
+        let before = self.spinning.fetch_add(1, Ordering::Relaxed);
+        if before + 1 >= cores {
+            self.end_spin();
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn end_spin(&self) {
+        self.spinning.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// All connections, ordered by id.

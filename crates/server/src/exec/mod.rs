@@ -2,7 +2,7 @@
 
 use crate::error::ServerError;
 use crate::shared::{ClientRecord, Shared};
-use crate::wire_sketch::Requests;
+use duramen_wire::resp::Requests;
 use std::sync::Arc;
 
 /// What the reactor does with a connection after its requests ran.
@@ -81,6 +81,9 @@ impl Executor {
                 let name = args.get(0).unwrap_or_default();
                 if name.eq_ignore_ascii_case(b"PING") {
                     turn.out.extend_from_slice(b"+PONG\r\n");
+                } else if name.eq_ignore_ascii_case(b"ECHO") {
+                    duramen_wire::resp::Encoder::new(turn.out, duramen_wire::resp::Protocol::Resp2)
+                        .bulk(args.get(1).unwrap_or_default());
                 } else {
                     turn.out.extend_from_slice(b"-ERR unknown command\r\n");
                 }

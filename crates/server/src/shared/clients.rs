@@ -12,6 +12,8 @@ pub struct ClientRecord {
     pub id: u64,
     /// Number of the reactor thread that owns the connection.
     pub thread: usize,
+    /// Where that thread keeps it.
+    pub slot: u32,
     pub fd: i32,
     pub peer: SocketAddr,
     pub local: SocketAddr,
@@ -50,6 +52,7 @@ impl ClientRecord {
     pub fn new(
         id: u64,
         thread: usize,
+        slot: u32,
         fd: i32,
         peer: SocketAddr,
         local: SocketAddr,
@@ -58,6 +61,7 @@ impl ClientRecord {
         ClientRecord {
             id,
             thread,
+            slot,
             fd,
             peer,
             local,

@@ -1,0 +1,407 @@
+//! The reactor: one thread, its listeners, its connections, its epoll instance, its way into the engine.
+//!
+//! A round: take what epoll reports; receive from each ready connection, in turn, into one buffer of the thread; parse;
+//! hand the requests of a group of connections to the executor as one batch; send each connection's replies with one
+//! system call. Groups are small ([`GROUP_REQUESTS`]), so that input, output and prefetched entries stay in the cache.
+//!
+//! **Invariants**
+//! 1. A connection is in its slot or in `ready`, never in both; messages are handled only while `ready` is empty.
+//! 2. A connection without a partial request and without unsent replies owns no buffer.
+//! 3. What a connection may hold is bounded: input by the request limit, output by `output-limit`.
+//! 4. Level-triggered: a connection is registered for reading unless it is paused, closing or over `output-pause`, and for
+//!    writing only while it has unsent replies. What was not drained is reported again, after everybody else.
+//!
+//! **Concurrency.** Everything here belongs to the thread; others reach it through its mailbox.
+
+mod accept;
+mod connection;
+mod input;
+mod listener;
+mod output;
+mod round;
+mod slots;
+mod spin;
+mod stop;
+mod timers;
+
+pub(crate) use listener::{Listeners, bind, raise_file_limit};
+
+use crate::config::Poll;
+use crate::error::ServerError;
+use crate::exec::{Executor, Verdict};
+use crate::shared::{ConfigCache, Message, Shared, Stop, ThreadShared};
+use accept::SpareFd;
+use connection::{Connection, WaitsFor};
+use input::InputBuffer;
+use output::BufferPool;
+use round::{Ready, Recycled};
+use rustix::event::epoll;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use slots::{Slots, Token};
+use spin::Spinner;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most events taken from epoll at once.
+const EVENTS_MAX: usize = 256;
+/// Requests after which a group runs: enough to hide the memory latency of a batch, few enough for the first cache level.
+const GROUP_REQUESTS: usize = 64;
+/// Bytes of input after which a group runs.
+const GROUP_INPUT_BYTES: usize = 64 << 10;
+
+/// One reactor thread.
+pub(crate) struct Reactor {
+    shared: Arc<Shared>,
+    number: usize,
+    config: ConfigCache,
+    executor: Executor,
+    epoll: OwnedFd,
+    listeners: Listeners,
+    spare: SpareFd,
+    slots: Slots,
+    /// Bytes received in this group.
+    input: InputBuffer,
+    /// Connections of this group: received and parsed, not run yet.
+    ready: Vec<Ready>,
+    ready_requests: usize,
+    /// Memory of the last group's turns and request tables, for the next.
+    recycled: Recycled,
+    buffers: BufferPool,
+    /// Connections that hold whole requests which have not run: they are continued without waiting for epoll.
+    again: Vec<Token>,
+    /// Connections that `CLIENT PAUSE` holds back.
+    paused: Vec<Token>,
+    /// Connections with unsent replies.
+    with_output: usize,
+    messages: Vec<Message>,
+    spinner: Spinner,
+    /// The connection of the last round, if it was the only one: worth a direct look while spinning.
+    hot: Option<Token>,
+    now_ms: u64,
+    next_sweep_ms: u64,
+    /// Set by a graceful stop: when to give up on clients that do not take their replies.
+    stop_deadline: Option<Instant>,
+}
+
+impl Reactor {
+    /// To be called on the reactor's own thread.
+    ///
+    /// # Errors
+    /// [`ServerError`] if the engine or the kernel has no room for another thread.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        number: usize,
+        listeners: Listeners,
+    ) -> Result<Reactor, ServerError> {
+        let system = |doing| {
+            move |e: rustix::io::Errno| ServerError::System {
+                doing,
+                source: e.into(),
+            }
+        };
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll instance"))?;
+        epoll::add(
+            &epoll,
+            shared.threads[number].mailbox.fd(),
+            Token::MAILBOX.data(),
+            epoll::EventFlags::IN,
+        )
+        .map_err(system("watch the mailbox"))?;
+        for (n, listener) in listeners.iter().enumerate() {
+            epoll::add(
+                &epoll,
+                listener,
+                Token::listener(n).data(),
+                epoll::EventFlags::IN,
+            )
+            .map_err(system("watch a listener"))?;
+        }
+        Ok(Reactor {
+            config: ConfigCache::new(&shared),
+            executor: Executor::new(Arc::clone(&shared), number)?,
+            epoll,
+            listeners,
+            spare: SpareFd::new(),
+            slots: Slots::default(),
+            input: InputBuffer::new(),
+            ready: Vec::new(),
+            ready_requests: 0,
+            recycled: Recycled::default(),
+            buffers: BufferPool::default(),
+            again: Vec::new(),
+            paused: Vec::new(),
+            with_output: 0,
+            messages: Vec::new(),
+            spinner: Spinner::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            hot: None,
+            now_ms: wall_clock_ms(),
+            next_sweep_ms: 0,
+            stop_deadline: None,
+            number,
+            shared,
+        })
+    }
+
+    fn me(&self) -> &ThreadShared {
+        &self.shared.threads[self.number]
+    }
+
+    /// Serves until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            self.wait(&mut events);
+            self.now_ms = wall_clock_ms();
+            if !events.is_empty() || !self.again.is_empty() {
+                self.me().counters.rounds.add(1);
+            }
+            self.round(&events);
+            events.clear();
+            self.sweep();
+            match self.shared.stopping() {
+                Stop::No => {}
+                Stop::Graceful => {
+                    if self.drained() {
+                        break;
+                    }
+                }
+                Stop::AtOnce => break,
+            }
+        }
+        self.close_all();
+    }
+
+    /// One round over what epoll reported and what was left from the last one.
+    fn round(&mut self, events: &[epoll::Event]) {
+        let mut connections = 0;
+        for event in events {
+            let token = Token::from(event.data);
+            if token == Token::MAILBOX {
+                self.run_group();
+                self.take_messages();
+            } else if let Some(listener) = token.as_listener() {
+                self.accept(listener);
+            } else {
+                connections += 1;
+                self.hot = Some(token);
+                self.connection_event(token, event.flags);
+            }
+        }
+        for token in std::mem::take(&mut self.again) {
+            self.continue_connection(token);
+        }
+        self.run_group();
+        if connections > 0 {
+            self.spinner.round_had(connections);
+        }
+        if connections > 1 {
+            self.hot = None;
+        }
+    }
+
+    fn connection_event(&mut self, token: Token, flags: epoll::EventFlags) {
+        if flags.contains(epoll::EventFlags::OUT) {
+            self.writable(token);
+        }
+        if flags.contains(epoll::EventFlags::IN) {
+            self.receive(token);
+        } else if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            // Not readable and dead: nobody takes what it may still have to say or to get.
+            self.close(token);
+        }
+    }
+
+    /// Fills `events`: at once if there is work left, after spinning if that pays, else after sleeping in the kernel.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+        if !self.again.is_empty() {
+            return self.poll_events(events, Some(ZERO));
+        }
+        let (poll, spin_us) = {
+            let config = self.config.get(&self.shared);
+            (config.poll, config.poll_spin_us)
+        };
+        match poll {
+            Poll::Off => {}
+            Poll::Busy => return self.poll_events(events, Some(ZERO)),
+            Poll::Adaptive => {
+                if self.spinner.pays(spin_us) && self.shared.begin_spin(self.spinner.cores()) {
+                    let found = self.spin(events, spin_us);
+                    self.shared.end_spin();
+                    if found {
+                        return;
+                    }
+                }
+            }
+        }
+        let slept_at = Instant::now();
+        let timeout = self.sleep_limit();
+        self.me().counters.sleeps.add(1);
+        self.poll_events(events, timeout);
+        if !events.is_empty() {
+            self.spinner.work_came_after(slept_at.elapsed(), spin_us);
+        }
+    }
+
+    /// Spins for at most `spin_us`; true: there is work (in `events`, in the mailbox, or already received).
+    fn spin(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) -> bool {
+        let started = Instant::now();
+        let mut before = started;
+        for turn in 0u32.. {
+            if let Some(token) = self.hot
+                && turn % 8 != 7
+            {
+                self.receive(token);
+                if !self.ready.is_empty() {
+                    break;
+                }
+            } else {
+                self.poll_events(events, Some(ZERO));
+                if !events.is_empty() {
+                    break;
+                }
+            }
+            let now = Instant::now();
+            if self.spinner.was_preempted(now - before, now) {
+                self.me()
+                    .counters
+                    .spin_ns
+                    .add((now - started).as_nanos() as u64);
+                return false;
+            }
+            if (now - started).as_micros() as u64 >= spin_us {
+                self.me()
+                    .counters
+                    .spin_ns
+                    .add((now - started).as_nanos() as u64);
+                self.spinner.gave_up();
+                return false;
+            }
+            before = now;
+        }
+        let waited = started.elapsed();
+        self.me().counters.spin_ns.add(waited.as_nanos() as u64);
+        self.spinner.work_came_after(waited, spin_us);
+        true
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) {
+        events.clear();
+        // EINTR and everything else: an empty round, and then again.
+        let _ = epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(events),
+            timeout.as_ref(),
+        );
+    }
+
+    fn take_messages(&mut self) {
+        let mut messages = std::mem::take(&mut self.messages);
+        self.me().mailbox.take(&mut messages);
+        for message in messages.drain(..) {
+            match message {
+                Message::Wake => self.look_again(),
+                Message::Close { client } => {
+                    if let Some(token) = self.token_of(client) {
+                        self.close(token);
+                    }
+                }
+                Message::Push { client, bytes } => {
+                    if let Some(token) = self.token_of(client) {
+                        self.push(token, &bytes);
+                    }
+                }
+            }
+        }
+        self.messages = messages;
+    }
+
+    /// Settings changed, a pause ended, connections were handed over, or the server stops.
+    fn look_again(&mut self) {
+        self.adopt();
+        self.resume_paused(u64::MAX);
+        if self.shared.stopping() == Stop::Graceful {
+            self.begin_drain();
+        }
+    }
+
+    fn token_of(&self, client: u64) -> Option<Token> {
+        let record = self.me().clients.get(client)?;
+        self.slots.token(record.slot).filter(|token| {
+            self.slots
+                .get(*token)
+                .is_some_and(|connection| connection.record.id == client)
+        })
+    }
+
+    /// Registers for exactly what the connection waits for.
+    fn update_interest(&mut self, token: Token, connection: &mut Connection) {
+        let output_pause = self.config.get(&self.shared).output_pause_bytes;
+        let mut wanted = epoll::EventFlags::empty();
+        let reads = !connection.closing
+            && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Turn)
+            && connection.unsent_bytes() <= output_pause
+            && self.stop_deadline.is_none();
+        if reads {
+            wanted |= epoll::EventFlags::IN;
+        }
+        let has_output = connection.unsent_bytes() > 0;
+        if has_output {
+            wanted |= epoll::EventFlags::OUT;
+        }
+        if wanted != connection.interest {
+            let had_output = connection.interest.contains(epoll::EventFlags::OUT);
+            self.with_output = self.with_output + usize::from(has_output) - usize::from(had_output);
+            connection.interest = wanted;
+            // Can only fail for want of kernel memory; then the sweep finds the connection stalled.
+            let _ = epoll::modify(&self.epoll, &connection.fd, token.data(), wanted);
+        }
+    }
+
+    fn close(&mut self, token: Token) {
+        if let Some(connection) = self.slots.take(token) {
+            self.close_taken(token, connection);
+        }
+    }
+
+    /// Ends a connection that is not in its slot.
+    #[expect(
+        clippy::boxed_local,
+        reason = "connections live in boxes; unboxing one to drop it is a copy"
+    )]
+    fn close_taken(&mut self, token: Token, connection: Box<Connection>) {
+        if connection.interest.contains(epoll::EventFlags::OUT) {
+            self.with_output -= 1;
+        }
+        self.slots.release(token);
+        self.me().clients.remove(connection.record.id);
+        self.me().connections_changed(-1);
+        self.shared.leave();
+        if connection.client.verdict() != Verdict::CloseNow && connection.unsent_bytes() == 0 {
+            connection.say_goodbye();
+        }
+    }
+
+    fn close_all(&mut self) {
+        for token in self.slots.tokens() {
+            self.close(token);
+        }
+        for incoming in self.me().incoming() {
+            drop(incoming);
+            self.me().connections_changed(-1);
+            self.shared.leave();
+        }
+    }
+}
+
+const ZERO: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// Milliseconds since the Unix epoch, up to a scheduler tick (4 ms) behind: cheap enough for every round.
+fn wall_clock_ms() -> u64 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000
+}

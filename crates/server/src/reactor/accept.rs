@@ -1,0 +1,118 @@
+//! New connections: accepted by whichever thread the kernel wakes, owned by the thread that has the fewest.
+
+use super::Reactor;
+use super::connection::Connection;
+use crate::shared::{ClientRecord, Incoming, Message};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Most connections accepted per listener and round: a connection storm does not starve the clients that are there.
+const ACCEPTS_MAX: usize = 64;
+
+/// A file descriptor held back, so that connections can be turned away properly when there are no others left.
+pub(super) struct SpareFd(Option<OwnedFd>);
+
+impl SpareFd {
+    pub(super) fn new() -> SpareFd {
+        let flags = rustix::event::EventfdFlags::CLOEXEC;
+        SpareFd(rustix::event::eventfd(0, flags).ok())
+    }
+}
+
+impl Reactor {
+    pub(super) fn accept(&mut self, listener: usize) {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(socket) = self.listeners.get(listener) else {
+                return;
+            };
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::acceptfrom_with(socket, flags) {
+                Ok((fd, peer)) => {
+                    if let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
+                        self.welcome(fd, peer);
+                    }
+                }
+                Err(Errno::MFILE | Errno::NFILE) => return self.turn_away_one(listener),
+                // A connection that ended before it was accepted.
+                Err(Errno::CONNABORTED | Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn welcome(&mut self, fd: OwnedFd, peer: SocketAddr) {
+        let maxclients = self.config.get(&self.shared).maxclients;
+        if !self.shared.enter(maxclients) {
+            return self.reject(&fd, b"-ERR max number of clients reached\r\n");
+        }
+        self.me().counters.connections_accepted.add(1);
+        let incoming = Incoming { fd, peer };
+        let owner = self.shared.least_connections(self.number);
+        self.shared.threads[owner].connections_changed(1);
+        if owner == self.number {
+            self.own(incoming);
+        } else {
+            self.shared.threads[owner].hand_over(incoming);
+            self.shared.threads[owner].mailbox.post(Message::Wake);
+        }
+    }
+
+    fn reject(&mut self, fd: &OwnedFd, why: &[u8]) {
+        self.me().counters.connections_rejected.add(1);
+        // A new socket has room for a line; if not, the peer learns it from the close.
+        let _ = rustix::net::send(fd, why, SendFlags::NOSIGNAL);
+    }
+
+    /// Out of file descriptors: uses the spare one to tell one client so, instead of leaving all of them waiting.
+    fn turn_away_one(&mut self, listener: usize) {
+        drop(self.spare.0.take());
+        if let Some(socket) = self.listeners.get(listener)
+            && let Ok((fd, _)) = rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC)
+        {
+            tracing::warn!("out of file descriptors: a client was turned away (raise `ulimit -n`)");
+            self.reject(&fd, b"-ERR server is out of file descriptors\r\n");
+        }
+        self.spare = SpareFd::new();
+    }
+
+    /// Connections that other threads accepted for this one.
+    pub(super) fn adopt(&mut self) {
+        for incoming in self.me().incoming() {
+            self.own(incoming);
+        }
+    }
+
+    /// Makes a connection of an accepted socket that is already counted.
+    fn own(&mut self, incoming: Incoming) {
+        let Incoming { fd, peer } = incoming;
+        let local = rustix::net::getsockname(&fd)
+            .and_then(TryInto::try_into)
+            .unwrap_or(peer);
+        let (slot, token) = self.slots.reserve();
+        let record = Arc::new(ClientRecord::new(
+            self.shared.next_client_id(),
+            self.number,
+            slot,
+            fd.as_raw_fd(),
+            peer,
+            local,
+            self.now_ms,
+        ));
+        if epoll::add(&self.epoll, &fd, token.data(), epoll::EventFlags::IN).is_err() {
+            self.slots.release(token);
+            self.me().connections_changed(-1);
+            self.shared.leave();
+            return self.reject(&fd, b"-ERR server is out of memory for connections\r\n");
+        }
+        self.me().clients.insert(Arc::clone(&record));
+        let connection = Connection::new(fd, record, self.now_ms);
+        self.slots.put(token, Box::new(connection));
+        if self.stop_deadline.is_some() {
+            self.close(token);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! One connection: its socket, its partial request, its unsent replies, what the commands know about it.
+
+use crate::exec::Client;
+use crate::shared::ClientRecord;
+use duramen_wire::resp::ParseState;
+use rustix::event::epoll::EventFlags;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+pub(super) struct Connection {
+    pub(super) fd: OwnedFd,
+    pub(super) client: Client,
+    pub(super) record: Arc<ClientRecord>,
+    pub(super) parse: ParseState,
+    /// Received and not run yet; no memory if empty.
+    pub(super) input: Vec<u8>,
+    /// Replies; the first `sent` bytes are with the kernel. No memory if empty, between rounds.
+    pub(super) output: Vec<u8>,
+    pub(super) sent: usize,
+    /// When the client last took replies, in milliseconds since the Unix epoch.
+    pub(super) taken_at_ms: u64,
+    /// What epoll watches.
+    pub(super) interest: EventFlags,
+    /// Close when the replies are out; nothing more is read.
+    pub(super) closing: bool,
+    pub(super) waits_for: WaitsFor,
+}
+
+/// What must happen before a connection's next requests run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitsFor {
+    /// Its socket must become readable: `input` holds no whole request.
+    Input,
+    /// Nothing but the next round: `input` holds whole requests, the reactor's `again` list names it.
+    Turn,
+    /// Its client must take replies: `input` holds whole requests.
+    Output,
+    /// The end of `CLIENT PAUSE`, in milliseconds since the Unix epoch: `input` holds whole requests, the reactor's
+    /// `paused` list names it.
+    Pause { until_ms: u64 },
+}
+
+/// How a send ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    All,
+    /// The kernel's buffer is full.
+    Part,
+    /// The peer is gone.
+    Failed,
+}
+
+/// Most bytes that one send hands to the kernel: enough for full speed, and other connections get their turn.
+const SEND_BYTES_MAX: usize = 1 << 20;
+
+impl Connection {
+    pub(super) fn new(fd: OwnedFd, record: Arc<ClientRecord>, now_ms: u64) -> Connection {
+        Connection {
+            fd,
+            client: Client::new(Arc::clone(&record)),
+            record,
+            parse: ParseState::new(),
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            taken_at_ms: now_ms,
+            interest: EventFlags::IN,
+            closing: false,
+            waits_for: WaitsFor::Input,
+        }
+    }
+
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
+    /// Sends what the kernel takes, with one system call.
+    pub(super) fn send(&mut self, now_ms: u64) -> (Sent, usize) {
+        let unsent = self.output.get(self.sent..).unwrap_or_default();
+        if unsent.is_empty() {
+            return (Sent::All, 0);
+        }
+        let chunk = unsent.get(..SEND_BYTES_MAX).unwrap_or(unsent);
+        match rustix::net::send(&self.fd, chunk, SendFlags::NOSIGNAL) {
+            Ok(bytes) => {
+                self.sent += bytes;
+                self.taken_at_ms = now_ms;
+                if self.sent == self.output.len() {
+                    return (Sent::All, bytes);
+                }
+                // Keep the unsent part at the front before the sent part outweighs it.
+                if self.sent >= self.output.len() / 2 {
+                    self.output.drain(..self.sent);
+                    self.sent = 0;
+                }
+                (Sent::Part, bytes)
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (Sent::Part, 0),
+            Err(_) => (Sent::Failed, 0),
+        }
+    }
+
+    /// Ends the stream so that the peer still gets the last reply: closing a socket with unread input resets it, which
+    /// may overtake the reply.
+    pub(super) fn say_goodbye(&self) {
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+        let mut unread = [0u8; 4096];
+        for _ in 0..GOODBYE_READS {
+            match rustix::net::recv(&self.fd, &mut unread, RecvFlags::DONTWAIT) {
+                Ok((bytes, _)) if bytes > 0 => {}
+                _ => break,
+            }
+        }
+    }
+}
+
+/// Bounds what a flooding client can make its own goodbye cost.
+const GOODBYE_READS: usize = 16;

@@ -1,0 +1,244 @@
+//! Receiving and parsing: from sockets into the thread's buffer, or into the connection's own if a request is long.
+
+use super::connection::{Connection, WaitsFor};
+use super::round::{Ready, Recycled};
+use super::slots::Token;
+use super::{GROUP_INPUT_BYTES, GROUP_REQUESTS, Reactor};
+use duramen_wire::resp::{Consumed, Limits, ParseState, parse_requests};
+use rustix::event::epoll::EventFlags;
+use rustix::net::RecvFlags;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// Most bytes received from one connection in one round.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Partial requests up to this size are joined with their rest in the thread's buffer; longer ones grow where they are.
+const JOIN_BYTES_MAX: usize = 16 << 10;
+/// Most room a long request asks for ahead of its bytes.
+const RESERVE_BYTES_MAX: usize = 1 << 20;
+/// Most requests of one connection that run in one turn.
+const TURN_REQUESTS_MAX: usize = 1024;
+
+/// The buffer that all connections of a group receive into.
+pub(super) struct InputBuffer {
+    bytes: Box<[u8]>,
+    used: usize,
+}
+
+impl InputBuffer {
+    pub(super) fn new() -> InputBuffer {
+        let size = GROUP_INPUT_BYTES + JOIN_BYTES_MAX + RECEIVE_BYTES;
+        InputBuffer {
+            bytes: vec![0; size].into_boxed_slice(),
+            used: 0,
+        }
+    }
+
+    /// The group has run.
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    pub(super) fn get(&self, range: &Range<usize>) -> &[u8] {
+        self.bytes.get(range.clone()).unwrap_or_default()
+    }
+
+    fn copy_in(&mut self, bytes: &[u8]) -> Range<usize> {
+        let range = self.used..self.used + bytes.len();
+        self.bytes[range.clone()].copy_from_slice(bytes);
+        range
+    }
+}
+
+/// Where the input of a turn is.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// In the thread's buffer.
+    Shared(Range<usize>),
+    /// In the connection's own.
+    Own,
+}
+
+/// How a receive ended.
+enum Received {
+    Bytes(Source),
+    Nothing,
+    /// The peer has closed its side.
+    End,
+    Failed,
+}
+
+impl Reactor {
+    /// Receives once from a readable connection and puts it into the group if that completed a request.
+    pub(super) fn receive(&mut self, token: Token) {
+        if self.ready_requests >= GROUP_REQUESTS || self.input.used >= GROUP_INPUT_BYTES {
+            self.run_group();
+        }
+        let Some(mut connection) = self.slots.take(token) else {
+            return;
+        };
+        // I4, for callers that did not ask epoll; and what a waiting connection has sent before comes first.
+        if !connection.interest.contains(EventFlags::IN) || connection.waits_for != WaitsFor::Input
+        {
+            return self.slots.put(token, connection);
+        }
+        let before = connection.input.len();
+        match self.receive_into(&mut connection) {
+            Received::Bytes(source) => {
+                let received = match &source {
+                    Source::Shared(range) => range.len() - before,
+                    Source::Own => connection.input.len() - before,
+                };
+                self.me().counters.net_input_bytes.add(received as u64);
+                let record = &connection.record;
+                record.active_at_ms.store(self.now_ms, Ordering::Relaxed);
+                let total = record.received_bytes.load(Ordering::Relaxed) + received as u64;
+                record.received_bytes.store(total, Ordering::Relaxed);
+                self.parse(token, connection, source);
+            }
+            Received::Nothing => self.slots.put(token, connection),
+            Received::End if connection.unsent_bytes() > 0 => {
+                connection.closing = true;
+                self.settle(token, connection);
+            }
+            Received::End | Received::Failed => self.close_taken(token, connection),
+        }
+    }
+
+    fn receive_into(&mut self, connection: &mut Connection) -> Received {
+        let partial = connection.input.len();
+        let received = if partial <= JOIN_BYTES_MAX {
+            let start = self.input.used;
+            let end = start + partial + RECEIVE_BYTES;
+            let room = self.input.bytes.get_mut(start + partial..end);
+            let room = room.expect("a group ends before the buffer does");
+            rustix::net::recv(&connection.fd, room, RecvFlags::empty()).map(|(bytes, _)| {
+                if partial > 0 && bytes > 0 {
+                    self.input.copy_in(&connection.input);
+                    connection.input = Vec::new();
+                }
+                (bytes, Source::Shared(start..start + partial + bytes))
+            })
+        } else {
+            let missing = connection.parse.bytes_needed().saturating_sub(partial);
+            // Room follows the bytes that came, not the length that was declared.
+            let room = missing.clamp(
+                RECEIVE_BYTES,
+                partial.clamp(RECEIVE_BYTES, RESERVE_BYTES_MAX),
+            );
+            connection.input.reserve(room);
+            rustix::net::recv(
+                &connection.fd,
+                rustix::buffer::spare_capacity(&mut connection.input),
+                RecvFlags::empty(),
+            )
+            .map(|(bytes, _)| (bytes, Source::Own))
+        };
+        match received {
+            Ok((0, _)) => Received::End,
+            Ok((_, source)) => Received::Bytes(source),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Received::Nothing,
+            Err(_) => Received::Failed,
+        }
+    }
+
+    /// Puts a connection that has whole requests left from the last round into the group.
+    pub(super) fn continue_connection(&mut self, token: Token) {
+        let Some(mut connection) = self.slots.take(token) else {
+            return;
+        };
+        connection.waits_for = WaitsFor::Input;
+        if connection.input.is_empty() || connection.closing {
+            return self.settle(token, connection);
+        }
+        if connection.unsent_bytes() > self.config.get(&self.shared).output_pause_bytes {
+            // It takes its replies first; `writable` continues it.
+            connection.waits_for = WaitsFor::Output;
+            return self.settle(token, connection);
+        }
+        self.parse(token, connection, Source::Own);
+        if self.ready_requests >= GROUP_REQUESTS {
+            self.run_group();
+        }
+    }
+
+    fn parse(&mut self, token: Token, mut connection: Box<Connection>, source: Source) {
+        let limits = self.limits(&connection);
+        let mut requests = self.recycled.requests();
+        let input = match &source {
+            Source::Shared(range) => self.input.get(range),
+            Source::Own => &connection.input,
+        };
+        let parsed = parse_requests(input, &limits, &mut connection.parse, &mut requests);
+        let nothing = parsed
+            == Ok(Consumed {
+                bytes: 0,
+                more: false,
+            });
+        if nothing {
+            self.recycled.give_back(requests);
+            if let Source::Shared(range) = &source {
+                connection.input = self.input.get(range).to_vec();
+            }
+            return self.settle(token, connection);
+        }
+        if let Source::Shared(range) = &source {
+            self.input.used = range.end;
+        }
+        self.ready_requests += requests.len().max(1);
+        if connection.output.is_empty() {
+            connection.output = self.buffers.take();
+        }
+        self.ready.push(Ready {
+            token,
+            connection,
+            requests,
+            source,
+            parsed,
+        });
+    }
+
+    pub(super) fn limits(&mut self, connection: &Connection) -> Limits {
+        let config = self.config.get(&self.shared);
+        if connection.client.is_authenticated() {
+            Limits {
+                args_max: config.args_limit,
+                bulk_bytes_max: config.request_limit_bytes,
+                request_bytes_max: config.request_limit_bytes + REQUEST_OVERHEAD_BYTES,
+                requests_max: TURN_REQUESTS_MAX,
+                ..Limits::default()
+            }
+        } else {
+            let strangers = Limits::unauthenticated();
+            Limits {
+                bulk_bytes_max: strangers.bulk_bytes_max.min(config.preauth_limit_bytes),
+                inline_bytes_max: strangers.inline_bytes_max.min(config.preauth_limit_bytes),
+                request_bytes_max: config.preauth_limit_bytes,
+                ..strangers
+            }
+        }
+    }
+}
+
+/// How many bytes the first `executed` requests of `input` took; None: all.
+pub(super) fn bytes_of(
+    limits: &Limits,
+    input: &[u8],
+    executed: usize,
+    recycled: &mut Recycled,
+) -> Option<usize> {
+    if executed == 0 {
+        return Some(0);
+    }
+    let limits = Limits {
+        requests_max: executed,
+        ..*limits
+    };
+    let mut requests = recycled.requests();
+    let parsed = parse_requests(input, &limits, &mut ParseState::new(), &mut requests);
+    recycled.give_back(requests);
+    parsed.ok().map(|consumed| consumed.bytes)
+}
+
+/// Room for the frame around an argument of the largest size.
+const REQUEST_OVERHEAD_BYTES: usize = 64 << 10;

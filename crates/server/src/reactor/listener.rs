@@ -1,0 +1,124 @@
+//! Listening sockets: one per address and thread, sharing the port by SO_REUSEPORT.
+
+use crate::config::ServerConfig;
+use crate::error::ServerError;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+/// The listeners of one thread.
+pub(crate) type Listeners = Vec<OwnedFd>;
+
+/// Binds `threads` listeners for each of the configured addresses; returns them by thread, and the real addresses.
+///
+/// # Errors
+/// [`ServerError::Listen`] with the address.
+pub(crate) fn bind(
+    config: &ServerConfig,
+    threads: usize,
+) -> Result<(Vec<Listeners>, Vec<SocketAddr>), ServerError> {
+    let mut by_thread: Vec<Listeners> = (0..threads).map(|_| Vec::new()).collect();
+    let mut addresses = Vec::new();
+    let mut port = config.port;
+    for ip in &config.bind {
+        let mut address = SocketAddr::new(*ip, port);
+        // Sockets with SO_REUSEPORT would quietly share a port with another server of the same user: look first.
+        if address.port() != 0 {
+            drop(listen(address, config, false).map_err(refused(address))?);
+        }
+        for listeners in &mut by_thread {
+            let listener = listen(address, config, true).map_err(refused(address))?;
+            address = rustix::net::getsockname(&listener)
+                .and_then(TryInto::try_into)
+                .map_err(refused(address))?;
+            listeners.push(listener);
+        }
+        port = address.port();
+        addresses.push(address);
+    }
+    Ok((by_thread, addresses))
+}
+
+fn refused(address: SocketAddr) -> impl Fn(Errno) -> ServerError {
+    move |source| ServerError::Listen {
+        address,
+        purpose: "RESP",
+        source: source.into(),
+    }
+}
+
+fn listen(address: SocketAddr, config: &ServerConfig, share: bool) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        Some(ipproto::TCP),
+    )?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, share)?;
+    if family == AddressFamily::INET6 {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    // Accepted sockets inherit these.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    if config.tcp_keepalive_s > 0 {
+        let idle = std::time::Duration::from_secs(config.tcp_keepalive_s);
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, idle)?;
+        sockopt::set_tcp_keepintvl(&socket, (idle / 3).max(std::time::Duration::from_secs(1)))?;
+        sockopt::set_tcp_keepcnt(&socket, 3)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, config.tcp_backlog as i32)?;
+    Ok(socket)
+}
+
+/// Descriptors the server needs beside its clients: listeners, epoll, mailboxes, log, admin connections.
+const OTHER_FILES: u64 = 128;
+
+/// Raises the limit of open files to what `maxclients` needs; returns how many clients fit if the system allows fewer.
+pub(crate) fn raise_file_limit(maxclients: usize) -> Option<usize> {
+    let wanted = maxclients as u64 + OTHER_FILES;
+    let now = getrlimit(Resource::Nofile);
+    let allowed = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
+    if allowed(now.current) {
+        return None;
+    }
+    let current = if allowed(now.maximum) {
+        Some(wanted)
+    } else {
+        now.maximum
+    };
+    // A privileged process may raise the maximum as well.
+    let maximum = if allowed(now.maximum) {
+        now.maximum
+    } else {
+        Some(wanted)
+    };
+    if setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(wanted),
+            maximum,
+        },
+    )
+    .is_ok()
+    {
+        return None;
+    }
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current,
+            maximum: now.maximum,
+        },
+    );
+    let current = getrlimit(Resource::Nofile).current.unwrap_or(wanted);
+    (current < wanted).then(|| current.saturating_sub(OTHER_FILES) as usize)
+}

@@ -1,0 +1,159 @@
+//! Replies on their way out: buffers that are lent to connections for a round, back-pressure, pushes.
+
+use super::connection::{Connection, Sent, WaitsFor};
+use super::slots::Token;
+use super::{Reactor, Verdict};
+use std::sync::atomic::Ordering;
+
+/// Larger buffers go back to the allocator, not to the pool.
+const KEPT_BYTES_MAX: usize = 256 << 10;
+/// What the pool may hold in all.
+const POOL_BYTES_MAX: usize = 4 << 20;
+
+/// Empty reply buffers with memory.
+#[derive(Default)]
+pub(super) struct BufferPool {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl BufferPool {
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
+    }
+
+    pub(super) fn give_back(&mut self, mut buffer: Vec<u8>) {
+        let capacity = buffer.capacity();
+        if capacity > 0 && capacity <= KEPT_BYTES_MAX && self.bytes + capacity <= POOL_BYTES_MAX {
+            buffer.clear();
+            self.bytes += capacity;
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+impl Reactor {
+    /// Sends replies; false: the peer is gone, or over `output-limit`.
+    pub(super) fn send(&mut self, connection: &mut Connection) -> bool {
+        let (sent, bytes) = connection.send(self.now_ms);
+        if bytes > 0 {
+            self.me().counters.net_output_bytes.add(bytes as u64);
+            let record = &connection.record;
+            let total = record.sent_bytes.load(Ordering::Relaxed) + bytes as u64;
+            record.sent_bytes.store(total, Ordering::Relaxed);
+        }
+        match sent {
+            Sent::All => {
+                connection.sent = 0;
+                self.buffers
+                    .give_back(std::mem::take(&mut connection.output));
+                true
+            }
+            Sent::Part => {
+                let limit = self.config.get(&self.shared).output_limit_bytes;
+                if connection.unsent_bytes() <= limit {
+                    return true;
+                }
+                self.me().counters.output_closed.add(1);
+                tracing::warn!(
+                    client = connection.record.id,
+                    peer = %connection.record.peer,
+                    unsent_bytes = connection.unsent_bytes(),
+                    "closing a client that does not take its replies (output-limit)"
+                );
+                false
+            }
+            Sent::Failed => false,
+        }
+    }
+
+    /// The kernel has room for more of a connection's replies.
+    pub(super) fn writable(&mut self, token: Token) {
+        let Some(mut connection) = self.slots.take(token) else {
+            return;
+        };
+        if !self.send(&mut connection) {
+            return self.close_taken(token, connection);
+        }
+        let output_pause = self.config.get(&self.shared).output_pause_bytes;
+        if connection.waits_for == WaitsFor::Output && connection.unsent_bytes() <= output_pause {
+            connection.waits_for = WaitsFor::Turn;
+            self.again.push(token);
+        }
+        self.settle(token, connection);
+    }
+
+    /// Appends bytes that no request of this connection asked for.
+    pub(super) fn push(&mut self, token: Token, bytes: &[u8]) {
+        let Some(mut connection) = self.slots.take(token) else {
+            return;
+        };
+        if connection.closing {
+            return self.slots.put(token, connection);
+        }
+        if connection.output.is_empty() {
+            connection.output = self.buffers.take();
+            connection.taken_at_ms = self.now_ms;
+        }
+        connection.output.extend_from_slice(bytes);
+        connection
+            .record
+            .active_at_ms
+            .store(self.now_ms, Ordering::Relaxed);
+        if !self.send(&mut connection) {
+            return self.close_taken(token, connection);
+        }
+        self.settle(token, connection);
+    }
+
+    /// The end of everything that is done with a connection: closes it if that is due, or puts it back into its slot.
+    pub(super) fn settle(&mut self, token: Token, mut connection: Box<Connection>) {
+        if connection.client.verdict() == Verdict::CloseNow
+            || (connection.closing && connection.unsent_bytes() == 0)
+        {
+            return self.close_taken(token, connection);
+        }
+        if self.stop_deadline.is_some()
+            && connection.unsent_bytes() == 0
+            && connection.waits_for == WaitsFor::Input
+        {
+            return self.close_taken(token, connection);
+        }
+        self.update_interest(token, &mut connection);
+        let record = &connection.record;
+        let (query, output) = (
+            connection.input.len() as u64,
+            connection.unsent_bytes() as u64,
+        );
+        if record.query_bytes.load(Ordering::Relaxed) != query {
+            record.query_bytes.store(query, Ordering::Relaxed);
+        }
+        if record.output_bytes.load(Ordering::Relaxed) != output {
+            record.output_bytes.store(output, Ordering::Relaxed);
+        }
+        self.slots.put(token, connection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_is_bounded_and_hands_out_empty_buffers() {
+        let mut pool = BufferPool::default();
+        pool.give_back(vec![1; KEPT_BYTES_MAX + 1]);
+        assert_eq!(pool.take().capacity(), 0);
+        for _ in 0..100 {
+            pool.give_back(vec![1; KEPT_BYTES_MAX]);
+        }
+        assert!(pool.bytes <= POOL_BYTES_MAX);
+        assert_eq!(pool.buffers.len(), POOL_BYTES_MAX / KEPT_BYTES_MAX);
+        let buffer = pool.take();
+        assert!(buffer.is_empty() && buffer.capacity() >= KEPT_BYTES_MAX);
+        while pool.take().capacity() > 0 {}
+        assert_eq!(pool.bytes, 0);
+    }
+}

@@ -1,0 +1,192 @@
+//! A group: connections whose requests run as one batch of the executor.
+
+use super::connection::{Connection, WaitsFor};
+use super::input::Source;
+use super::slots::Token;
+use super::{Reactor, Verdict};
+use crate::exec::Turn;
+use duramen_wire::resp::{Consumed, Encoder, ParseState, Protocol, ProtocolError, Requests};
+
+/// A connection that has requests to run.
+pub(super) struct Ready {
+    pub(super) token: Token,
+    pub(super) connection: Box<Connection>,
+    pub(super) requests: Requests,
+    pub(super) source: Source,
+    /// What parsing took; an error comes after the requests in `requests`.
+    pub(super) parsed: Result<Consumed, ProtocolError>,
+}
+
+/// Most request tables that are kept; a group rarely has more connections.
+const TABLES_MAX: usize = 128;
+
+/// Memory that groups leave to the next.
+#[derive(Default)]
+pub(super) struct Recycled {
+    turns: Vec<Turn<'static>>,
+    executed: Vec<usize>,
+    tables: Vec<Requests>,
+}
+
+impl Recycled {
+    pub(super) fn requests(&mut self) -> Requests {
+        self.tables.pop().unwrap_or_default()
+    }
+
+    pub(super) fn give_back(&mut self, requests: Requests) {
+        if self.tables.len() < TABLES_MAX {
+            self.tables.push(requests);
+        }
+    }
+}
+
+/// An empty vector for another lifetime, in the memory of this one: collecting a vector's own iterator reuses its memory.
+fn for_another_lifetime<'to>(mut turns: Vec<Turn<'_>>) -> Vec<Turn<'to>> {
+    turns.clear();
+    turns
+        .into_iter()
+        .map(|_| unreachable!("it was emptied"))
+        .collect()
+}
+
+impl Reactor {
+    /// Runs the requests of the group and sends the replies.
+    pub(super) fn run_group(&mut self) {
+        if self.ready.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        self.ready_requests = 0;
+        let mut turns = for_another_lifetime(std::mem::take(&mut self.recycled.turns));
+        for Ready {
+            connection,
+            requests,
+            source,
+            ..
+        } in &mut ready
+        {
+            let Connection {
+                client,
+                input,
+                output,
+                ..
+            } = &mut **connection;
+            turns.push(Turn {
+                client,
+                requests,
+                input: match source {
+                    Source::Shared(range) => self.input.get(range),
+                    Source::Own => input,
+                },
+                out: output,
+                executed: 0,
+            });
+        }
+        self.executor.run(&mut turns);
+        let mut executed = std::mem::take(&mut self.recycled.executed);
+        executed.clear();
+        executed.extend(turns.iter().map(|turn| turn.executed));
+        self.recycled.turns = for_another_lifetime(turns);
+        for (ready, executed) in ready.drain(..).zip(&executed) {
+            self.finish(ready, *executed);
+        }
+        self.recycled.executed = executed;
+        self.ready = ready;
+        self.input.clear();
+    }
+
+    /// After the requests of a connection ran: keeps what is left of its input, sends its replies.
+    fn finish(&mut self, ready: Ready, executed: usize) {
+        let Ready {
+            token,
+            mut connection,
+            requests,
+            source,
+            parsed,
+        } = ready;
+        let verdict = connection.client.verdict();
+        match verdict {
+            Verdict::CloseNow => {
+                self.recycled.give_back(requests);
+                return self.close_taken(token, connection);
+            }
+            Verdict::CloseAfterReply => connection.closing = true,
+            Verdict::Open | Verdict::Paused { .. } => {}
+        }
+        let whole = executed >= requests.len();
+        self.recycled.give_back(requests);
+        let (consumed, more) = match parsed {
+            Ok(consumed) if whole => (Some(consumed.bytes), consumed.more),
+            Err(error) if whole => {
+                if !connection.closing {
+                    self.refuse(&mut connection, error);
+                }
+                (None, false)
+            }
+            _ => (
+                self.executed_bytes(&mut connection, &source, executed),
+                true,
+            ),
+        };
+        self.keep_rest(&mut connection, &source, consumed);
+        connection.waits_for = match verdict {
+            _ if !more || connection.closing => WaitsFor::Input,
+            Verdict::Paused { until_ms } => {
+                self.paused.push(token);
+                WaitsFor::Pause { until_ms }
+            }
+            _ => {
+                self.again.push(token);
+                WaitsFor::Turn
+            }
+        };
+        if !self.send(&mut connection) {
+            return self.close_taken(token, connection);
+        }
+        self.settle(token, connection);
+    }
+
+    /// The executor stopped early: what follows is parsed again, from its beginning.
+    fn executed_bytes(
+        &mut self,
+        connection: &mut Connection,
+        source: &Source,
+        executed: usize,
+    ) -> Option<usize> {
+        connection.parse = ParseState::new();
+        let limits = self.limits(connection);
+        let input = match source {
+            Source::Shared(range) => self.input.get(range),
+            Source::Own => &connection.input,
+        };
+        super::input::bytes_of(&limits, input, executed, &mut self.recycled)
+    }
+
+    /// `consumed` bytes are done with; None: all.
+    fn keep_rest(&mut self, connection: &mut Connection, source: &Source, consumed: Option<usize>) {
+        match (source, consumed) {
+            (Source::Shared(range), Some(consumed)) => {
+                let rest = self.input.get(range).get(consumed..).unwrap_or_default();
+                if !rest.is_empty() {
+                    connection.input = rest.to_vec();
+                }
+            }
+            (Source::Own, Some(consumed)) if consumed < connection.input.len() => {
+                connection.input.drain(..consumed);
+            }
+            (Source::Own, _) => connection.input = Vec::new(),
+            (Source::Shared(_), None) => {}
+        }
+    }
+
+    fn refuse(&mut self, connection: &mut Connection, error: ProtocolError) {
+        self.me().counters.protocol_errors.add(1);
+        tracing::info!(
+            client = connection.record.id,
+            peer = %connection.record.peer,
+            "{error}: closing the connection"
+        );
+        Encoder::new(&mut connection.output, Protocol::Resp2).error(format!("ERR {error}"));
+        connection.closing = true;
+    }
+}

@@ -1,0 +1,48 @@
+//! A graceful stop: no new connections, one last look at every socket, replies written out, then the end.
+
+use super::Reactor;
+use super::connection::WaitsFor;
+use std::time::{Duration, Instant};
+
+impl Reactor {
+    /// First step, once: what clients have sent by now still runs.
+    pub(super) fn begin_drain(&mut self) {
+        if self.stop_deadline.is_some() {
+            return;
+        }
+        self.listeners.clear();
+        for token in self.slots.tokens() {
+            self.receive(token);
+        }
+        self.run_group();
+        let timeout_ms = self.config.get(&self.shared).stop_timeout_ms;
+        self.stop_deadline = Some(Instant::now() + Duration::from_millis(timeout_ms));
+        for token in self.slots.tokens() {
+            if let Some(connection) = self.slots.take(token) {
+                self.settle(token, connection);
+            }
+        }
+    }
+
+    /// Whether every client has its replies, or the time is up.
+    pub(super) fn drained(&mut self) -> bool {
+        self.begin_drain();
+        let waiting = self.slots.tokens().into_iter().any(|token| {
+            self.slots.get(token).is_some_and(|connection| {
+                connection.unsent_bytes() > 0
+                    || matches!(connection.waits_for, WaitsFor::Turn | WaitsFor::Output)
+            })
+        });
+        let late = self
+            .stop_deadline
+            .is_some_and(|deadline| Instant::now() >= deadline);
+        if waiting && late {
+            tracing::warn!(
+                thread = self.number,
+                clients = self.with_output,
+                "the stop timeout is over: closing clients that have not taken their replies"
+            );
+        }
+        !waiting || late
+    }
+}

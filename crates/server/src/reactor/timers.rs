@@ -1,0 +1,109 @@
+//! What happens by time: idle clients, stalled clients, pauses, deadlines. A server without any of these never wakes up.
+
+use super::connection::WaitsFor;
+use super::{Reactor, Timespec};
+use std::time::{Duration, Instant};
+
+/// How often idle and stalled clients are looked for.
+const SWEEP_MS: u64 = 1_000;
+
+impl Reactor {
+    /// Whether there is anything to sweep for.
+    fn sweeps(&mut self) -> bool {
+        let config = self.config.get(&self.shared);
+        (config.timeout_s > 0 && self.slots.len() > 0)
+            || (config.output_stall_s > 0 && self.with_output > 0)
+    }
+
+    /// Longest time to sleep in the kernel; None = until something happens.
+    pub(super) fn sleep_limit(&mut self) -> Option<Timespec> {
+        let mut limit: Option<Duration> = None;
+        let mut at_most = |duration: Duration| {
+            limit = Some(limit.map_or(duration, |limit| limit.min(duration)));
+        };
+        if self.sweeps() {
+            at_most(Duration::from_millis(SWEEP_MS));
+        }
+        if let Some(until_ms) = self.first_pause_end() {
+            // The clock of rounds is up to a tick behind.
+            at_most(Duration::from_millis(
+                until_ms.saturating_sub(self.now_ms) + 5,
+            ));
+        }
+        if let Some(deadline) = self.stop_deadline {
+            at_most(deadline.saturating_duration_since(Instant::now()));
+        }
+        limit.map(|limit| Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        })
+    }
+
+    fn first_pause_end(&self) -> Option<u64> {
+        self.paused
+            .iter()
+            .filter_map(|token| self.slots.get(*token))
+            .filter_map(|connection| match connection.waits_for {
+                WaitsFor::Pause { until_ms } => Some(until_ms),
+                _ => None,
+            })
+            .min()
+    }
+
+    /// After each round.
+    pub(super) fn sweep(&mut self) {
+        if !self.paused.is_empty() {
+            self.resume_paused(self.now_ms);
+        }
+        if self.now_ms < self.next_sweep_ms || !self.sweeps() {
+            return;
+        }
+        self.next_sweep_ms = self.now_ms + SWEEP_MS;
+        let (timeout_ms, stall_ms) = {
+            let config = self.config.get(&self.shared);
+            (config.timeout_s * 1_000, config.output_stall_s * 1_000)
+        };
+        for token in self.slots.tokens() {
+            let Some(connection) = self.slots.get(token) else {
+                continue;
+            };
+            let unsent = connection.unsent_bytes() > 0;
+            let stalled_ms = self.now_ms.saturating_sub(connection.taken_at_ms);
+            if unsent && stall_ms > 0 && stalled_ms >= stall_ms {
+                self.me().counters.output_closed.add(1);
+                tracing::warn!(
+                    client = connection.record.id,
+                    peer = %connection.record.peer,
+                    stalled_ms,
+                    "closing a client that does not take its replies (output-stall)"
+                );
+                self.close(token);
+            } else if timeout_ms > 0 && connection.record.idle_ms(self.now_ms) >= timeout_ms {
+                self.me().counters.idle_closed.add(1);
+                self.close(token);
+            }
+        }
+    }
+
+    /// Continues the paused connections whose pause ends at or before `now_ms`; the executor may pause them again.
+    pub(super) fn resume_paused(&mut self, now_ms: u64) {
+        let mut paused = std::mem::take(&mut self.paused);
+        paused.retain(|token| {
+            let Some(mut connection) = self.slots.take(*token) else {
+                return false;
+            };
+            let keep = match connection.waits_for {
+                WaitsFor::Pause { until_ms } if until_ms > now_ms => true,
+                WaitsFor::Pause { .. } => {
+                    connection.waits_for = WaitsFor::Turn;
+                    self.again.push(*token);
+                    false
+                }
+                _ => false,
+            };
+            self.slots.put(*token, connection);
+            keep
+        });
+        self.paused = paused;
+    }
+}

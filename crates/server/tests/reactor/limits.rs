@@ -1,0 +1,152 @@
+//! maxclients, idle timeout, idle connections' memory, mailboxes.
+
+use crate::support::{Raw, counter, request, start, wait_until};
+use duramen_server::config::Setting;
+use duramen_server::shared::Message;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[test]
+fn one_more_than_maxclients_is_told_so() {
+    let server = start(|config| config.maxclients = 3);
+    let mut clients: Vec<Raw> = (0..3).map(|_| Raw::connect(&server)).collect();
+    for client in &mut clients {
+        client.ping();
+    }
+    let mut fourth = Raw::connect(&server);
+    assert_eq!(
+        fourth.read_to_end(),
+        "-ERR max number of clients reached\r\n"
+    );
+    assert_eq!(counter(&server, |c| c.connections_rejected.get()), 1);
+    drop(clients.pop());
+    wait_until("a place is free", || {
+        server.shared().connected_clients() == 2
+    });
+    Raw::connect(&server).ping();
+    let setting = Setting::find("maxclients").expect("setting");
+    server.shared().set_config(setting, "1").expect("sets");
+    wait_until("the place is free again", || {
+        server.shared().connected_clients() == 2
+    });
+    let told = Raw::connect(&server).read_to_end();
+    assert_eq!(told, "-ERR max number of clients reached\r\n");
+}
+
+#[test]
+fn idle_clients_are_closed_and_active_ones_are_not() {
+    let server = start(|config| config.timeout_s = 1);
+    let mut active = Raw::connect(&server);
+    let mut idle = Raw::connect(&server);
+    idle.ping();
+    let started = Instant::now();
+    wait_until("the idle client is closed", || {
+        active.ping();
+        server.shared().connected_clients() == 1
+    });
+    assert!(started.elapsed() >= Duration::from_millis(900));
+    assert_eq!(idle.read_to_end(), "");
+    active.ping();
+    assert_eq!(counter(&server, |c| c.idle_closed.get()), 1);
+}
+
+#[test]
+fn messages_reach_the_right_connection() {
+    let server = start(|config| config.threads = 2);
+    let mut clients: Vec<Raw> = (0..6).map(|_| Raw::connect(&server)).collect();
+    for client in &mut clients {
+        client.ping();
+    }
+    let records = server.shared().clients();
+    assert_eq!(records.len(), 6);
+    for record in &records {
+        let line: Arc<[u8]> = format!("+for {}\r\n", record.peer).into_bytes().into();
+        server.shared().post(
+            record,
+            Message::Push {
+                client: record.id,
+                bytes: line,
+            },
+        );
+    }
+    for client in &mut clients {
+        let me = client.0.local_addr().expect("address");
+        client.expect(format!("+for {me}\r\n").as_bytes());
+    }
+    let mut victim = clients.remove(2);
+    let me = victim.0.local_addr().expect("address");
+    let record = records
+        .iter()
+        .find(|record| record.peer == me)
+        .expect("record");
+    server
+        .shared()
+        .post(record, Message::Close { client: record.id });
+    assert_eq!(victim.read_to_end(), "");
+    wait_until("it is out of the registry", || {
+        server.shared().client(record.id).is_none()
+    });
+    // A message to somebody who is gone is dropped.
+    server
+        .shared()
+        .post(record, Message::Close { client: record.id });
+    for client in &mut clients {
+        client.ping();
+    }
+}
+
+#[test]
+fn a_port_in_use_is_refused() {
+    let server = start(|_| {});
+    let taken = crate::support::address(&server).port();
+    let mut config = crate::support::config();
+    config.port = taken;
+    let error = duramen_server::Server::start(config)
+        .err()
+        .expect("refused")
+        .to_string();
+    assert!(error.contains(&format!("127.0.0.1:{taken}")), "{error}");
+    assert!(error.contains("another server"), "{error}");
+}
+
+/// The promise is 4 KB of resident memory per idle connection, the test's own sockets excluded: they hold none.
+#[test]
+fn ten_thousand_idle_connections() {
+    const CONNECTIONS: usize = 10_000;
+    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if allowed.is_some_and(|files| files < 2 * CONNECTIONS as u64 + 200) {
+        eprintln!("skipped: the hard limit of open files is {allowed:?}");
+        return;
+    }
+    // The test holds the other ends of the connections in the same process.
+    let server = start(|config| config.maxclients = 2 * CONNECTIONS);
+    let mut first: Vec<Raw> = (0..100).map(|_| Raw::connect(&server)).collect();
+    let busy = |client: &mut Raw| {
+        client.send(&request(&[b"PING"]).repeat(50));
+        client.expect(&b"+PONG\r\n".repeat(50));
+    };
+    first.iter_mut().for_each(busy);
+    let before = resident_bytes();
+    let mut clients: Vec<Raw> = Vec::with_capacity(CONNECTIONS);
+    for _ in 0..CONNECTIONS {
+        let mut client = Raw::connect(&server);
+        busy(&mut client);
+        clients.push(client);
+    }
+    assert_eq!(server.shared().connected_clients(), CONNECTIONS + 100);
+    let each = resident_bytes().saturating_sub(before) / CONNECTIONS as u64;
+    eprintln!("{each} bytes of resident memory per idle connection");
+    assert!(each <= 4096, "{each} bytes per idle connection");
+    clients[CONNECTIONS / 2].ping();
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("statm");
+    let pages: u64 = status
+        .split(' ')
+        .nth(1)
+        .expect("rss")
+        .parse()
+        .expect("number");
+    pages * 4096
+}
