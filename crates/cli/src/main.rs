@@ -1,3 +1,109 @@
-//! The one binary, `duramen`.
+//! `duramen`, the one binary: serves, asks a server, watches one, measures.
+//!
+//! Subcommands that ask a running server all take the connection options of [`client::ConnectArgs`]; they are added here in
+//! one place, not in each of them.
 
-fn main() {}
+mod client;
+mod config;
+mod documents;
+mod failure;
+mod serve;
+mod top;
+
+use std::process::ExitCode;
+
+use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use client::{ClientCommand, ConnectArgs};
+use failure::{EXIT_CODES, Failure};
+
+/// Log-structured, in-memory key-value store, spoken to by any Redis client.
+#[derive(Parser)]
+#[command(name = "duramen", version, max_term_width = 120, after_help = EXIT_CODES, after_long_help = LONG_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const LONG_HELP: &str = "\
+EXAMPLES
+  duramen serve --memory 1g               start a server on 127.0.0.1:6379
+  duramen set greeting hello              store a value
+  duramen get greeting                    print it
+  duramen top                             watch the server live
+  echo -n \"$BLOB\" | duramen set blob -    store what stdin holds
+  duramen help set                        more about one command
+
+EXIT CODES
+  0  done
+  1  the key was not found, or the condition did not hold
+  2  wrong usage: an option, argument or configuration was not understood
+  3  the server answered with an error
+  4  the server could not be reached, or the connection broke";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a server.
+    Serve(serve::ServeArgs),
+    /// Check or print the configuration of a server.
+    Config(config::ConfigArgs),
+    /// Watch a server live: throughput, latency, utilization, cleaner.
+    Top(top::TopArgs),
+    #[command(flatten)]
+    Client(ClientCommand),
+    /// Print the completion script for a shell.
+    #[command(after_help = documents::COMPLETIONS_HELP)]
+    Completions(documents::CompletionsArgs),
+    /// Print the manual page, or write one page per command.
+    Man(documents::ManArgs),
+}
+
+/// The whole command line, connection options included.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|sub| {
+        if ClientCommand::has_subcommand(sub.get_name()) || sub.get_name() == "top" {
+            ConnectArgs::augment_args(sub)
+        } else {
+            sub
+        }
+    })
+}
+
+fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    let connect = || match matches
+        .subcommand()
+        .map(|(_, sub)| ConnectArgs::from_arg_matches(sub))
+    {
+        Some(Ok(connect)) => Ok(connect),
+        Some(Err(error)) => Err(Failure::Usage(error.to_string())),
+        None => Err(Failure::Usage("a subcommand is missing".to_owned())),
+    };
+    let result = match cli.command {
+        Command::Serve(args) => return serve::run(args),
+        Command::Config(args) => return config::run(args),
+        Command::Completions(args) => documents::completions(&args, command()),
+        Command::Man(args) => documents::man(&args, command()),
+        Command::Top(args) => connect().and_then(|connect| top::run(&args, &connect)),
+        Command::Client(asked) => connect().and_then(|connect| client::run(&asked, &connect)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+        super::command().debug_assert();
+    }
+}

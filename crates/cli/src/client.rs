@@ -1,0 +1,324 @@
+//! Commands that ask a running server one thing, over RESP.
+
+mod ask;
+mod connection;
+mod print;
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+
+pub(crate) use connection::{ConnectArgs, Connection};
+
+use crate::failure::{EXIT_CODES, Failure};
+
+/// Keys and values are bytes: whatever the shell passes arrives unchanged.
+#[derive(Subcommand)]
+pub(crate) enum ClientCommand {
+    /// Print the value of a key.
+    #[command(after_help = GET_HELP)]
+    Get {
+        key: OsString,
+        /// Print the value's bytes and nothing after them.
+        #[arg(long, short = 'n')]
+        no_newline: bool,
+    },
+    /// Store a value.
+    #[command(after_help = SET_HELP)]
+    Set(SetArgs),
+    /// Delete keys; prints how many there were.
+    #[command(visible_alias = "rm", after_help = EXIT_CODES)]
+    Del {
+        #[arg(required = true)]
+        keys: Vec<OsString>,
+    },
+    /// Print how many of these keys exist.
+    #[command(after_help = EXIT_CODES)]
+    Exists {
+        #[arg(required = true)]
+        keys: Vec<OsString>,
+    },
+    /// Add an integer to a number; an absent key counts as 0.
+    #[command(after_help = INCR_HELP)]
+    Incr {
+        key: OsString,
+        #[arg(default_value_t = 1, allow_negative_numbers = true)]
+        by: i64,
+    },
+    /// Subtract an integer from a number; an absent key counts as 0.
+    #[command(after_help = EXIT_CODES)]
+    Decr {
+        key: OsString,
+        #[arg(default_value_t = 1, allow_negative_numbers = true)]
+        by: i64,
+    },
+    /// Add a decimal fraction to a number; an absent key counts as 0.
+    #[command(after_help = EXIT_CODES)]
+    Incrbyfloat {
+        key: OsString,
+        #[arg(allow_negative_numbers = true)]
+        by: f64,
+    },
+    /// Append to a value; prints its new length in bytes.
+    #[command(after_help = EXIT_CODES)]
+    Append {
+        key: OsString,
+        /// What to append; `-` reads standard input.
+        value: OsString,
+    },
+    /// Print the length of a value in bytes.
+    #[command(after_help = EXIT_CODES)]
+    Strlen { key: OsString },
+    /// Print the values of several keys, one per line; an empty line and exit code 1 for absent ones.
+    #[command(after_help = "With --json: an array with null for absent keys.")]
+    Mget {
+        #[arg(required = true)]
+        keys: Vec<OsString>,
+    },
+    /// Store several values at once, all or none.
+    #[command(after_help = "EXAMPLE\n  duramen mset user:1 ada user:2 grace")]
+    Mset {
+        /// Keys and values in turn.
+        #[arg(required = true, num_args = 2.., value_names = ["KEY", "VALUE"])]
+        pairs: Vec<OsString>,
+    },
+    /// Let a key expire after a time.
+    #[command(after_help = EXPIRE_HELP)]
+    Expire {
+        key: OsString,
+        /// From now: seconds, or with a unit (500ms, 30s, 15m, 12h, 7d).
+        after: Duration,
+        /// Only if the key has no expiry.
+        #[arg(long, conflicts_with = "xx")]
+        nx: bool,
+        /// Only if the key has an expiry.
+        #[arg(long)]
+        xx: bool,
+    },
+    /// Print in how many seconds a key expires; -1 if never.
+    #[command(after_help = EXIT_CODES)]
+    Ttl {
+        key: OsString,
+        /// In milliseconds.
+        #[arg(long)]
+        ms: bool,
+    },
+    /// Let a key never expire.
+    #[command(after_help = EXIT_CODES)]
+    Persist { key: OsString },
+    /// Print the type of a key's value.
+    #[command(after_help = EXIT_CODES)]
+    Type { key: OsString },
+    /// Give a key another name; what had that name is replaced.
+    #[command(after_help = EXIT_CODES)]
+    Rename { key: OsString, new_key: OsString },
+    /// Print all keys, in no order, while the server goes on working.
+    #[command(after_help = SCAN_HELP)]
+    Scan(ScanArgs),
+    /// Print all keys that match a pattern, in one request: it stops other clients meanwhile, see `scan`.
+    #[command(after_help = EXIT_CODES)]
+    Keys {
+        #[arg(default_value = "*")]
+        pattern: OsString,
+    },
+    /// Print how many keys there are.
+    #[command(after_help = EXIT_CODES)]
+    Dbsize,
+    /// Ask whether the server answers, and how fast.
+    #[command(after_help = EXIT_CODES)]
+    Ping {
+        /// Ask this many times.
+        #[arg(long, short = 'c', default_value_t = 1)]
+        count: u32,
+    },
+    /// Print what the server tells about itself.
+    #[command(
+        after_help = "EXAMPLES\n  duramen info\n  duramen info memory stats\n  duramen info --json | jq .memory"
+    )]
+    Info {
+        /// Only these sections (server, clients, memory, stats, …).
+        sections: Vec<OsString>,
+    },
+    /// List, create, find or drop tables.
+    #[command(subcommand)]
+    Table(TableCommand),
+    /// Send any command as it is, and print the reply.
+    #[command(
+        after_help = "EXAMPLES\n  duramen call OBJECT ENCODING key\n  duramen call SET key value EX 60 NX"
+    )]
+    Call {
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "WORD"
+        )]
+        words: Vec<OsString>,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct SetArgs {
+    key: OsString,
+    /// The value; `-` reads standard input up to its end, every byte of it.
+    value: OsString,
+    /// Expire after this time: seconds, or with a unit (500ms, 30s, 15m, 12h, 7d).
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<Duration>,
+    /// Leave the key's expiry as it is.
+    #[arg(long, conflicts_with = "ttl")]
+    keep_ttl: bool,
+    /// Only if the key is absent.
+    #[arg(long, conflicts_with = "xx")]
+    nx: bool,
+    /// Only if the key exists.
+    #[arg(long)]
+    xx: bool,
+    /// Print the old value.
+    #[arg(long)]
+    get: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ScanArgs {
+    /// Only keys that match this glob pattern (*, ?, [abc]).
+    #[arg(default_value = "*")]
+    pattern: OsString,
+    /// Print at most this many keys; 0 = all.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    limit: u64,
+    /// Keys that the server looks at per request.
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+    /// Print values too, after a tab.
+    #[arg(long)]
+    values: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum TableCommand {
+    /// Print the names, ids and sizes of all tables.
+    List,
+    /// Make a table; prints its id.
+    Create { name: OsString },
+    /// Print the id of a table.
+    Id { name: OsString },
+    /// Remove a table and all objects in it.
+    Drop { name: OsString },
+}
+
+/// A time span as people write it, kept in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Duration {
+    pub(crate) ms: u64,
+}
+
+impl std::str::FromStr for Duration {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Duration, String> {
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let unit_ms = match unit {
+            "ms" => 1,
+            "" | "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => {
+                return Err(format!(
+                    "`{unit}` is no unit of time: write ms, s, m, h or d, as in 90s"
+                ));
+            }
+        };
+        let number: u64 = number
+            .parse()
+            .map_err(|_| "write a whole number and a unit, as in 90s".to_owned())?;
+        let ms = number
+            .checked_mul(unit_ms)
+            .filter(|&ms| ms > 0 && ms < 1 << 53);
+        Ok(Duration {
+            ms: ms.ok_or("is not between 1ms and 100 million days")?,
+        })
+    }
+}
+
+const GET_HELP: &str = "\
+EXAMPLES
+  duramen get greeting
+  duramen get --no-newline blob > file    the exact bytes
+  duramen get --json greeting             \"hello\"; {\"base64\": …} if it is no UTF-8; null if absent
+
+Exit codes: 0 found, 1 not found, 2 wrong usage, 3 error from the server, 4 no connection.";
+
+const SET_HELP: &str = "\
+EXAMPLES
+  duramen set greeting hello
+  duramen set session:7 active --ttl 30m
+  duramen set lock mine --nx --ttl 10s || echo taken
+  duramen set blob - < file               the value is standard input
+
+Exit codes: 0 stored, 1 the condition did not hold, 2 wrong usage, 3 error from the server, 4 no connection.";
+
+const INCR_HELP: &str = "\
+EXAMPLES
+  duramen incr visits
+  duramen incr visits 10
+  duramen incr visits -3
+
+Exit codes: 0 done, 2 wrong usage, 3 error from the server (not a number?), 4 no connection.";
+
+const EXPIRE_HELP: &str = "\
+EXAMPLES
+  duramen expire session:7 30m
+  duramen expire session:7 1500ms --xx
+
+Exit codes: 0 set, 1 no such key or the condition did not hold, 2 wrong usage, 3 error from the server, 4 no connection.";
+
+const SCAN_HELP: &str = "\
+A key that exists from beginning to end is printed at least once; it may be printed twice.
+
+EXAMPLES
+  duramen scan
+  duramen scan 'user:*' --limit 10
+  duramen scan --values
+  duramen scan 'old:*' | xargs -d '\\n' duramen del
+  duramen scan --json                     one JSON value per line";
+
+/// Connects, asks, prints.
+pub(crate) fn run(command: &ClientCommand, connect: &ConnectArgs) -> Result<(), Failure> {
+    ask::run(command, &mut Connection::open(connect)?, connect.json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Duration;
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [
+            ("1", 1000),
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("7d", 604_800_000),
+        ] {
+            assert_eq!(text.parse(), Ok(Duration { ms }), "{text}");
+        }
+        for text in [
+            "",
+            "s",
+            "-1s",
+            "1w",
+            "1.5s",
+            "0",
+            "99999999999999999999s",
+            "18446744073709551615d",
+        ] {
+            assert!(text.parse::<Duration>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! From a command to requests, from replies to what a person wants to know.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Instant;
+
+use duramen_wire::resp::Reply;
+use serde_json::json;
+
+use super::print::{self, Printer};
+use super::{ClientCommand, Connection, ScanArgs, SetArgs, TableCommand};
+use crate::failure::Failure;
+
+/// Asks what `command` says and prints the answer.
+pub(super) fn run(
+    command: &ClientCommand,
+    server: &mut Connection,
+    json: bool,
+) -> Result<(), Failure> {
+    let mut out = Printer::new(json);
+    match command {
+        ClientCommand::Get { key, no_newline } => {
+            let reply = server.ask(&request("GET", [key]))?;
+            out.value(&reply, !no_newline)
+        }
+        ClientCommand::Set(args) => set(args, server, &mut out),
+        ClientCommand::Del { keys } => {
+            counted(&server.ask(&request("DEL", keys))?, "no such key", &mut out)
+        }
+        ClientCommand::Exists { keys } => {
+            counted(&server.ask(&request("EXISTS", keys))?, "", &mut out)
+        }
+        ClientCommand::Incr { key, by } => {
+            let reply = server.ask(&[&b"INCRBY"[..], key.as_bytes(), by.to_string().as_bytes()])?;
+            out.reply(&reply)
+        }
+        ClientCommand::Decr { key, by } => {
+            let reply = server.ask(&[&b"DECRBY"[..], key.as_bytes(), by.to_string().as_bytes()])?;
+            out.reply(&reply)
+        }
+        ClientCommand::Incrbyfloat { key, by } => {
+            let reply = server.ask(&[
+                &b"INCRBYFLOAT"[..],
+                key.as_bytes(),
+                by.to_string().as_bytes(),
+            ])?;
+            out.reply(&reply)
+        }
+        ClientCommand::Append { key, value } => {
+            let reply = server.ask(&[&b"APPEND"[..], key.as_bytes(), &value_of(value)?])?;
+            out.reply(&reply)
+        }
+        ClientCommand::Strlen { key } => out.reply(&server.ask(&request("STRLEN", [key]))?),
+        ClientCommand::Mget { keys } => mget(keys, server, &mut out),
+        ClientCommand::Mset { pairs } => {
+            if pairs.len() % 2 != 0 {
+                let text = format!(
+                    "mset takes keys and values in turn; the last key, `{}`, has no value",
+                    text(pairs.last())
+                );
+                return Err(Failure::Usage(text));
+            }
+            out.done(&server.ask(&request("MSET", pairs))?)
+        }
+        ClientCommand::Expire { key, after, nx, xx } => {
+            let after_ms = after.ms.to_string();
+            let mut words = vec![&b"PEXPIRE"[..], key.as_bytes(), after_ms.as_bytes()];
+            words.extend(condition(*nx, *xx));
+            counted(
+                &server.ask(&words)?,
+                "no such key, or the condition did not hold",
+                &mut out,
+            )
+        }
+        ClientCommand::Ttl { key, ms } => {
+            let reply = server.ask(&request(if *ms { "PTTL" } else { "TTL" }, [key]))?;
+            if reply == Reply::Integer(-2) {
+                return absent("no such key", &mut out);
+            }
+            out.reply(&reply)
+        }
+        ClientCommand::Persist { key } => counted(
+            &server.ask(&request("PERSIST", [key]))?,
+            "no such key, or it never expires",
+            &mut out,
+        ),
+        ClientCommand::Type { key } => {
+            let reply = server.ask(&request("TYPE", [key]))?;
+            if reply.as_bytes() == Some(b"none") {
+                return absent("no such key", &mut out);
+            }
+            out.reply(&reply)
+        }
+        ClientCommand::Rename { key, new_key } => {
+            out.done(&server.ask(&request("RENAME", [key, new_key]))?)
+        }
+        ClientCommand::Scan(args) => scan(args, server, &mut out),
+        ClientCommand::Keys { pattern } => out.reply(&server.ask(&request("KEYS", [pattern]))?),
+        ClientCommand::Dbsize => out.reply(&server.ask(&["DBSIZE"])?),
+        ClientCommand::Ping { count } => ping(*count, server, &mut out),
+        ClientCommand::Info { sections } => {
+            let reply = server.ask(&request("INFO", sections))?;
+            out.info(&String::from_utf8_lossy(
+                reply.as_bytes().unwrap_or_default(),
+            ))
+        }
+        ClientCommand::Table(command) => table(command, server, &mut out),
+        ClientCommand::Call { words } => {
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            out.reply(&server.ask(&words)?)
+        }
+    }
+    .and_then(|()| out.flush())
+}
+
+fn request<'a>(name: &'a str, args: impl IntoIterator<Item = &'a OsString>) -> Vec<&'a [u8]> {
+    std::iter::once(name.as_bytes())
+        .chain(args.into_iter().map(|arg| arg.as_bytes()))
+        .collect()
+}
+
+fn condition(nx: bool, xx: bool) -> Option<&'static [u8]> {
+    match (nx, xx) {
+        (true, _) => Some(b"NX"),
+        (_, true) => Some(b"XX"),
+        _ => None,
+    }
+}
+
+fn text(word: Option<&OsString>) -> String {
+    word.map(|word| word.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+/// The bytes a person means: the argument's, or for `-` all of standard input.
+fn value_of(argument: &OsStr) -> Result<Vec<u8>, Failure> {
+    if argument != "-" {
+        return Ok(argument.as_bytes().to_vec());
+    }
+    let mut value = Vec::new();
+    io::stdin()
+        .read_to_end(&mut value)
+        .map_err(|reason| Failure::Input {
+            what: "the value from standard input".to_owned(),
+            reason,
+        })?;
+    Ok(value)
+}
+
+/// Prints null in JSON; says why otherwise. Exit code 1.
+fn absent(why: &str, out: &mut Printer) -> Result<(), Failure> {
+    out.null()?;
+    out.flush()?;
+    Err(Failure::NotFound(why.to_owned()))
+}
+
+/// Prints a count; nothing counted is "not found".
+fn counted(reply: &Reply, none: &str, out: &mut Printer) -> Result<(), Failure> {
+    out.reply(reply)?;
+    if *reply == Reply::Integer(0) {
+        out.flush()?;
+        return Err(Failure::NotFound(none.to_owned()));
+    }
+    Ok(())
+}
+
+fn set(args: &SetArgs, server: &mut Connection, out: &mut Printer) -> Result<(), Failure> {
+    let value = value_of(&args.value)?;
+    let ttl_ms = args.ttl.map(|ttl| ttl.ms.to_string());
+    let mut words = vec![&b"SET"[..], args.key.as_bytes(), &value];
+    if let Some(ttl_ms) = &ttl_ms {
+        words.extend([&b"PX"[..], ttl_ms.as_bytes()]);
+    }
+    if args.keep_ttl {
+        words.push(b"KEEPTTL");
+    }
+    words.extend(condition(args.nx, args.xx));
+    if args.get {
+        words.push(b"GET");
+        let reply = server.ask(&words)?;
+        // Whether it was stored follows from the old value and the condition.
+        let stored = if args.nx {
+            reply == Reply::Null
+        } else {
+            !args.xx || reply != Reply::Null
+        };
+        return match (&reply, stored) {
+            (Reply::Null, true) => out.null(),
+            (_, true) => out.value(&reply, true),
+            (_, false) => {
+                out.reply(&reply)?;
+                out.flush()?;
+                Err(Failure::NotFound(
+                    "not stored: the condition did not hold".to_owned(),
+                ))
+            }
+        };
+    }
+    match server.ask(&words)? {
+        Reply::Null => absent("not stored: the condition did not hold", out),
+        reply => out.done(&reply),
+    }
+}
+
+fn mget(keys: &[OsString], server: &mut Connection, out: &mut Printer) -> Result<(), Failure> {
+    let reply = server.ask(&request("MGET", keys))?;
+    out.reply(&reply)?;
+    let missing: Vec<String> = keys
+        .iter()
+        .zip(reply.as_array().unwrap_or_default())
+        .filter(|(_, value)| **value == Reply::Null)
+        .map(|(key, _)| text(Some(key)))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    out.flush()?;
+    Err(Failure::NotFound(format!(
+        "no such key: {}",
+        missing.join(", ")
+    )))
+}
+
+fn scan(args: &ScanArgs, server: &mut Connection, out: &mut Printer) -> Result<(), Failure> {
+    let batch = args.batch.to_string();
+    let mut cursor = b"0".to_vec();
+    let mut left = if args.limit == 0 {
+        u64::MAX
+    } else {
+        args.limit
+    };
+    loop {
+        let words = [
+            &b"SCAN"[..],
+            &cursor,
+            b"MATCH",
+            args.pattern.as_bytes(),
+            b"COUNT",
+            batch.as_bytes(),
+        ];
+        let reply = server.ask(&words)?;
+        let Some([next, keys]) = reply.as_array() else {
+            return Err(Failure::Server(format!(
+                "an answer to SCAN that is none: {}",
+                print::short(&reply)
+            )));
+        };
+        let keys: Vec<&[u8]> = keys
+            .as_array()
+            .unwrap_or_default()
+            .iter()
+            .filter_map(Reply::as_bytes)
+            .collect();
+        let keys = keys
+            .get(..usize::try_from(left).unwrap_or(usize::MAX).min(keys.len()))
+            .unwrap_or_default();
+        left -= keys.len() as u64;
+        if args.values && !keys.is_empty() {
+            let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..])
+                .chain(keys.iter().copied())
+                .collect();
+            let values = server.ask(&words)?;
+            for (key, value) in keys.iter().zip(values.as_array().unwrap_or_default()) {
+                // Gone since the scan met it.
+                if let Some(value) = value.as_bytes() {
+                    out.pair(key, value)?;
+                }
+            }
+        } else {
+            for key in keys {
+                out.line(key)?;
+            }
+        }
+        cursor = next.as_bytes().unwrap_or(b"0").to_vec();
+        if cursor == b"0" || left == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn ping(count: u32, server: &mut Connection, out: &mut Printer) -> Result<(), Failure> {
+    for _ in 0..count {
+        let began = Instant::now();
+        let reply = server.ask(&["PING"])?;
+        let took_us = began.elapsed().as_micros();
+        if out.is_json() {
+            out.json(&json!({ "reply": print::json_of(&reply), "microseconds": took_us as u64 }))?;
+        } else {
+            let reply = print::short(&reply);
+            out.line(format!("{reply} from {} in {took_us} µs", server.address()).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn table(
+    command: &TableCommand,
+    server: &mut Connection,
+    out: &mut Printer,
+) -> Result<(), Failure> {
+    match command {
+        TableCommand::List => out.reply(&server.ask(&["DURAMEN.TABLE", "LIST"])?),
+        TableCommand::Create { name } => out.reply(&server.ask(&table_words("CREATE", name))?),
+        TableCommand::Id { name } => match server.ask(&table_words("ID", name))? {
+            Reply::Null => absent("no such table", out),
+            reply => out.reply(&reply),
+        },
+        TableCommand::Drop { name } => out.done(&server.ask(&table_words("DROP", name))?),
+    }
+}
+
+fn table_words<'a>(action: &'a str, name: &'a OsString) -> [&'a [u8]; 3] {
+    [b"DURAMEN.TABLE", action.as_bytes(), name.as_bytes()]
+}

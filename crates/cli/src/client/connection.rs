@@ -1,0 +1,185 @@
+//! One blocking connection to a server.
+
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+use clap::Args;
+use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
+
+use crate::failure::Failure;
+
+// Where the server is and who asks. The same for every command that asks a server: no doc comment, because clap would
+// take it for the description of each of them.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct ConnectArgs {
+    /// Server's host name or address.
+    #[arg(long, global = true, env = "DURAMEN_HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Server's RESP port.
+    #[arg(
+        long,
+        short = 'p',
+        global = true,
+        env = "DURAMEN_PORT",
+        default_value_t = 6379
+    )]
+    pub(crate) port: u16,
+    /// User to authenticate as.
+    #[arg(long, global = true, env = "DURAMEN_USER", requires = "password")]
+    pub(crate) user: Option<String>,
+    /// Password. Prefer the environment: other users of this machine can read command lines.
+    #[arg(long, global = true, env = "DURAMEN_PASSWORD", hide_env_values = true)]
+    pub(crate) password: Option<String>,
+    /// Table to work in, by name.
+    #[arg(long, global = true, env = "DURAMEN_TABLE")]
+    pub(crate) table: Option<String>,
+    /// Longest wait for the server, in seconds; 0 = for ever.
+    #[arg(long, global = true, default_value_t = 30, value_name = "SECONDS")]
+    pub(crate) timeout: u64,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// One request at a time; replies are read into memory whole.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    address: String,
+    parser: ReplyParser,
+    request: Vec<u8>,
+    input: Box<[u8]>,
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const READ_BYTES: usize = 64 * 1024;
+
+impl Connection {
+    /// Connects, authenticates and chooses the table.
+    pub(crate) fn open(args: &ConnectArgs) -> Result<Connection, Failure> {
+        let address = if args.host.contains(':') {
+            format!("[{}]:{}", args.host, args.port)
+        } else {
+            format!("{}:{}", args.host, args.port)
+        };
+        let stream = dial(&args.host, args.port)
+            .and_then(|stream| {
+                let timeout = (args.timeout > 0).then(|| Duration::from_secs(args.timeout));
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)?;
+                stream.set_nodelay(true)?;
+                Ok(stream)
+            })
+            .map_err(|reason| Failure::Unreachable {
+                address: address.clone(),
+                reason,
+            })?;
+        let mut connection = Connection {
+            stream,
+            address,
+            parser: ReplyParser::new(ReplyLimits::default()),
+            request: Vec::new(),
+            input: vec![0; READ_BYTES].into(),
+        };
+        if let Some(password) = &args.password {
+            match &args.user {
+                Some(user) => connection.ask(&["AUTH", user, password])?,
+                None => connection.ask(&["AUTH", password])?,
+            };
+        }
+        if let Some(table) = &args.table {
+            connection.ask(&["DURAMEN.USE", table])?;
+        }
+        Ok(connection)
+    }
+
+    /// Where it leads, for messages.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sends one request and waits for its reply.
+    ///
+    /// # Errors
+    /// [`Failure::Server`] if the reply is an error, else the connection is broken.
+    pub(crate) fn ask<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<Reply, Failure> {
+        self.request.clear();
+        RequestEncoder::new(&mut self.request).request(args);
+        self.stream
+            .write_all(&self.request)
+            .map_err(|reason| self.broken(reason))?;
+        loop {
+            let reply = self
+                .parser
+                .next_reply()
+                .map_err(|reason| Failure::NotResp {
+                    address: self.address.clone(),
+                    reason,
+                })?;
+            match reply {
+                Some(Reply::Error(text)) => return Err(Failure::Server(with_advice(text))),
+                // Nothing here subscribes to anything.
+                Some(Reply::Push(_)) => {}
+                Some(reply) => return Ok(reply),
+                None => self.receive()?,
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), Failure> {
+        match self.stream.read(&mut self.input) {
+            Ok(0) => {
+                let reason = io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed it");
+                Err(self.broken(reason))
+            }
+            Ok(bytes) => {
+                self.parser
+                    .feed(self.input.get(..bytes).unwrap_or_default());
+                Ok(())
+            }
+            Err(reason) if reason.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(reason) => Err(self.broken(reason)),
+        }
+    }
+
+    fn broken(&self, reason: io::Error) -> Failure {
+        let reason = match reason.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                io::Error::new(io::ErrorKind::TimedOut, "no answer in time (--timeout)")
+            }
+            _ => reason,
+        };
+        Failure::Broken {
+            address: self.address.clone(),
+            reason,
+        }
+    }
+}
+
+fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// What to do about errors that a person can do something about.
+fn with_advice(mut text: String) -> String {
+    let advice = match text.split(' ').next() {
+        Some("NOAUTH") => "Give --password, or set DURAMEN_PASSWORD.",
+        Some("WRONGPASS") => "Check --user and --password (or DURAMEN_USER and DURAMEN_PASSWORD).",
+        Some("OOM") => {
+            "Delete something, give the server more --memory, or start it with --mode cache."
+        }
+        _ => return text,
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(text, "\n{advice}");
+    text
+}

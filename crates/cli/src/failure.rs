@@ -1,0 +1,62 @@
+//! How a command fails, in words and as an exit code.
+
+use std::io;
+use std::process::ExitCode;
+
+use duramen_wire::resp::ReplyError;
+
+/// Shown under each command's help.
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 not found or condition not met, 2 wrong usage, 3 error from the server, 4 no connection.";
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The key is absent, or the condition did not hold. Says nothing if there is nothing to add.
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{0}")]
+    Usage(String),
+    #[error("the server refused: {0}")]
+    Server(String),
+    #[error(
+        "cannot reach a server at {address}: {reason}\nIs one running there? Start one with `duramen serve`, or name another with --host and --port."
+    )]
+    Unreachable { address: String, reason: io::Error },
+    #[error("the connection to {address} broke: {reason}")]
+    Broken { address: String, reason: io::Error },
+    #[error("{address}: {reason}")]
+    NotResp { address: String, reason: ReplyError },
+    #[error("cannot read {what}: {reason}")]
+    Input { what: String, reason: io::Error },
+    #[error("cannot write {what}: {reason}")]
+    Output { what: String, reason: io::Error },
+}
+
+impl Failure {
+    /// Standard output was closed or is full.
+    pub(crate) fn stdout(reason: io::Error) -> Failure {
+        Failure::Output {
+            what: "to standard output".to_owned(),
+            reason,
+        }
+    }
+
+    /// Prints the reason to standard error; returns the exit code that `--help` documents.
+    pub(crate) fn report(&self) -> ExitCode {
+        let code = match self {
+            // The reader went away (`duramen scan | head`): that is how it said "enough".
+            Failure::Output { reason, .. } if reason.kind() == io::ErrorKind::BrokenPipe => {
+                return ExitCode::SUCCESS;
+            }
+            Failure::NotFound(_) => 1,
+            Failure::Usage(_) | Failure::Input { .. } | Failure::Output { .. } => 2,
+            Failure::Server(_) => 3,
+            Failure::Unreachable { .. } | Failure::Broken { .. } | Failure::NotResp { .. } => 4,
+        };
+        let text = self.to_string();
+        if !text.is_empty() {
+            eprintln!("duramen: {text}");
+        }
+        ExitCode::from(code)
+    }
+}

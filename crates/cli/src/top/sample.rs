@@ -1,0 +1,343 @@
+//! From two `INFO` replies to what happened between them.
+//!
+//! Field names are Redis's where Redis has the figure; `duramen_…` ones are the log's own and absent on other servers:
+//! whatever a server does not tell is left out, never shown as 0.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use serde_json::{Map, Value, json};
+
+use crate::client::Connection;
+use crate::failure::Failure;
+
+/// One `INFO` reply.
+pub(super) struct Sample {
+    at: Instant,
+    fields: HashMap<String, String>,
+}
+
+/// Sections beyond the default ones that Redis gives only when asked.
+const REQUEST: [&str; 2] = ["INFO", "everything"];
+
+impl Sample {
+    /// Asks the server.
+    pub(super) fn take(server: &mut Connection) -> Result<Sample, Failure> {
+        let reply = server.ask(&REQUEST)?;
+        Ok(Sample::parse(&String::from_utf8_lossy(
+            reply.as_bytes().unwrap_or_default(),
+        )))
+    }
+
+    fn parse(text: &str) -> Sample {
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        Sample {
+            at: Instant::now(),
+            fields: fields
+                .map(|(name, value)| (name.to_owned(), value.trim_end().to_owned()))
+                .collect(),
+        }
+    }
+
+    fn number(&self, name: &str) -> Option<f64> {
+        self.fields.get(name)?.parse().ok()
+    }
+}
+
+/// Latency of one command, in microseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Latency {
+    pub(super) command: String,
+    pub(super) calls: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) p999_us: f64,
+}
+
+/// What happened between two samples, and how things stand at the second one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reading {
+    pub(super) server: String,
+    pub(super) uptime_seconds: Option<f64>,
+    pub(super) ops_per_second: Option<f64>,
+    pub(super) hit_ratio: Option<f64>,
+    pub(super) input_bytes_per_second: Option<f64>,
+    pub(super) output_bytes_per_second: Option<f64>,
+    pub(super) cpu_cores: Option<f64>,
+    pub(super) clients: Option<f64>,
+    pub(super) keys: Option<f64>,
+    pub(super) memory_bytes: Option<f64>,
+    pub(super) rss_bytes: Option<f64>,
+    pub(super) memory_limit_bytes: Option<f64>,
+    pub(super) live_bytes: Option<f64>,
+    pub(super) index_bytes: Option<f64>,
+    pub(super) utilization: Option<f64>,
+    pub(super) expired_per_second: Option<f64>,
+    pub(super) evicted_per_second: Option<f64>,
+    pub(super) cleaner_passes_per_second: Option<f64>,
+    pub(super) cleaner_freed_bytes_per_second: Option<f64>,
+    pub(super) cleaner_relocated_bytes_per_second: Option<f64>,
+    pub(super) cleaner_busy: Option<f64>,
+    pub(super) stall_ms_per_second: Option<f64>,
+    /// Most called first.
+    pub(super) latency: Vec<Latency>,
+}
+
+impl Reading {
+    /// Above the lines of [`line`](Self::line).
+    pub(super) const HEADER: &'static str = "       ops/s     hit   clients        keys   memory    limit  utilized  cleaner    freed/s  evicted/s";
+
+    /// What happened from `before` to `now`.
+    pub(super) fn between(before: &Sample, now: &Sample) -> Reading {
+        let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-9);
+        // A counter that went back: the server restarted or its statistics were reset.
+        let delta = |name: &str| Some((now.number(name)? - before.number(name)?).max(0.0));
+        let rate = |name: &str| Some(delta(name)? / seconds);
+        let sum = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
+        let hits = delta("keyspace_hits");
+        let lookups = sum(hits, delta("keyspace_misses"));
+        Reading {
+            server: server_name(now),
+            uptime_seconds: now.number("uptime_in_seconds"),
+            ops_per_second: rate("total_commands_processed"),
+            hit_ratio: hits
+                .zip(lookups)
+                .filter(|(_, lookups)| *lookups > 0.0)
+                .map(|(hits, all)| hits / all),
+            input_bytes_per_second: rate("total_net_input_bytes"),
+            output_bytes_per_second: rate("total_net_output_bytes"),
+            cpu_cores: sum(rate("used_cpu_user"), rate("used_cpu_sys")),
+            clients: now.number("connected_clients"),
+            keys: Some(keys(now)),
+            memory_bytes: now.number("used_memory"),
+            rss_bytes: now.number("used_memory_rss"),
+            memory_limit_bytes: now.number("maxmemory").filter(|limit| *limit > 0.0),
+            live_bytes: now.number("duramen_live_bytes"),
+            index_bytes: now.number("duramen_index_bytes"),
+            utilization: now.number("duramen_utilization"),
+            expired_per_second: rate("expired_keys"),
+            evicted_per_second: rate("evicted_keys"),
+            cleaner_passes_per_second: rate("duramen_cleaner_passes"),
+            cleaner_freed_bytes_per_second: rate("duramen_cleaner_bytes_freed"),
+            cleaner_relocated_bytes_per_second: rate("duramen_cleaner_bytes_relocated"),
+            cleaner_busy: rate("duramen_cleaner_busy_ns").map(|ns| ns / 1e9),
+            stall_ms_per_second: rate("duramen_writer_stall_ns").map(|ns| ns / 1e6),
+            latency: latency(now),
+        }
+    }
+
+    /// One line under [`HEADER`](Self::HEADER).
+    pub(super) fn line(&self) -> String {
+        let ratio = |value: Option<f64>| {
+            value.map_or("-".to_owned(), |value| format!("{:.1} %", value * 100.0))
+        };
+        format!(
+            "{:>12} {:>7} {:>9} {:>11} {:>8} {:>8} {:>9} {:>8} {:>10} {:>10}",
+            count(self.ops_per_second),
+            ratio(self.hit_ratio),
+            count(self.clients),
+            count(self.keys),
+            size(self.memory_bytes),
+            size(self.memory_limit_bytes),
+            ratio(self.utilization),
+            ratio(self.cleaner_busy),
+            size(self.cleaner_freed_bytes_per_second),
+            count(self.evicted_per_second),
+        )
+    }
+
+    /// All figures that the server gave.
+    pub(super) fn json(&self) -> Value {
+        let figures = [
+            ("uptime_seconds", self.uptime_seconds),
+            ("ops_per_second", self.ops_per_second),
+            ("hit_ratio", self.hit_ratio),
+            ("input_bytes_per_second", self.input_bytes_per_second),
+            ("output_bytes_per_second", self.output_bytes_per_second),
+            ("cpu_cores", self.cpu_cores),
+            ("clients", self.clients),
+            ("keys", self.keys),
+            ("memory_bytes", self.memory_bytes),
+            ("rss_bytes", self.rss_bytes),
+            ("memory_limit_bytes", self.memory_limit_bytes),
+            ("live_bytes", self.live_bytes),
+            ("index_bytes", self.index_bytes),
+            ("utilization", self.utilization),
+            ("expired_per_second", self.expired_per_second),
+            ("evicted_per_second", self.evicted_per_second),
+            ("cleaner_passes_per_second", self.cleaner_passes_per_second),
+            (
+                "cleaner_freed_bytes_per_second",
+                self.cleaner_freed_bytes_per_second,
+            ),
+            (
+                "cleaner_relocated_bytes_per_second",
+                self.cleaner_relocated_bytes_per_second,
+            ),
+            ("cleaner_busy", self.cleaner_busy),
+            ("stall_ms_per_second", self.stall_ms_per_second),
+        ];
+        let mut object = Map::new();
+        object.insert("server".to_owned(), json!(self.server));
+        for (name, value) in figures {
+            if let Some(value) = value {
+                object.insert(name.to_owned(), json!(value));
+            }
+        }
+        let latency = self.latency.iter().map(|one| {
+            json!({ "command": one.command, "calls": one.calls, "p50_us": one.p50_us, "p99_us": one.p99_us, "p999_us": one.p999_us })
+        });
+        object.insert("latency".to_owned(), latency.collect());
+        Value::Object(object)
+    }
+}
+
+fn server_name(sample: &Sample) -> String {
+    let field = |name| sample.fields.get(name).map(String::as_str);
+    match (field("duramen_version"), field("redis_version")) {
+        (Some(version), _) => format!("Duramen {version}"),
+        (_, Some(version)) => format!("Redis {version}"),
+        _ => "unknown server".to_owned(),
+    }
+}
+
+/// Keys of all databases: `db0:keys=1,expires=0,…`.
+fn keys(sample: &Sample) -> f64 {
+    let databases = sample.fields.iter().filter(|(name, _)| {
+        name.strip_prefix("db")
+            .is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    });
+    databases.filter_map(|(_, value)| part(value, "keys")).sum()
+}
+
+/// The number called `name` in `name=1,other=2`.
+fn part(list: &str, name: &str) -> Option<f64> {
+    let mut parts = list.split(',').filter_map(|part| part.split_once('='));
+    parts.find(|(found, _)| *found == name)?.1.parse().ok()
+}
+
+/// `latency_percentiles_usec_get:p50=1.003,p99=3.007,p99.9=9.023`, the most called commands first.
+fn latency(sample: &Sample) -> Vec<Latency> {
+    let mut all: Vec<Latency> = sample
+        .fields
+        .iter()
+        .filter_map(|(name, value)| {
+            let command = name.strip_prefix("latency_percentiles_usec_")?;
+            let calls = sample
+                .fields
+                .get(&format!("cmdstat_{command}"))
+                .and_then(|stat| part(stat, "calls"));
+            Some(Latency {
+                command: command.to_owned(),
+                calls: calls.unwrap_or(0.0),
+                p50_us: part(value, "p50")?,
+                p99_us: part(value, "p99")?,
+                p999_us: part(value, "p99.9")?,
+            })
+        })
+        .collect();
+    all.sort_by(|a, b| {
+        b.calls
+            .total_cmp(&a.calls)
+            .then_with(|| a.command.cmp(&b.command))
+    });
+    all
+}
+
+/// A count with thousands separated, `-` if unknown.
+pub(super) fn count(value: Option<f64>) -> String {
+    let Some(value) = value else {
+        return "-".to_owned();
+    };
+    let digits = format!("{:.0}", value.max(0.0));
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number of bytes in the largest unit that leaves a whole number before the point, `-` if unknown.
+pub(super) fn size(value: Option<f64>) -> String {
+    let Some(mut value) = value else {
+        return "-".to_owned();
+    };
+    for unit in ["B", "K", "M", "G"] {
+        if value < 1024.0 {
+            return if unit == "B" {
+                format!("{value:.0}B")
+            } else {
+                format!("{value:.1}{unit}")
+            };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1}T")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn sample(text: &str, at: Instant) -> Sample {
+        Sample {
+            at,
+            ..Sample::parse(text)
+        }
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let began = Instant::now();
+        let before = sample(
+            "total_commands_processed:100\r\nkeyspace_hits:10\r\nkeyspace_misses:0\r\n",
+            began,
+        );
+        let text = "# Stats\r\ntotal_commands_processed:300\r\nkeyspace_hits:40\r\nkeyspace_misses:10\r\n\
+            duramen_utilization:0.5\r\ndb0:keys=7,expires=1\r\ndb1:keys=5,expires=1\r\ncmdstat_get:calls=9,usec=1\r\n\
+            latency_percentiles_usec_get:p50=1.5,p99=3,p99.9=9\r\nlatency_percentiles_usec_set:p50=1,p99=3,p99.9=9\r\n";
+        let reading = Reading::between(&before, &sample(text, began + Duration::from_secs(2)));
+        assert_eq!(reading.ops_per_second, Some(100.0));
+        assert_eq!(reading.hit_ratio, Some(0.75));
+        assert_eq!(reading.utilization, Some(0.5));
+        assert_eq!(reading.keys, Some(12.0));
+        assert_eq!(reading.clients, None);
+        assert_eq!(
+            reading
+                .latency
+                .iter()
+                .map(|one| one.command.as_str())
+                .collect::<Vec<_>>(),
+            ["get", "set"]
+        );
+        assert_eq!(reading.latency.first().map(|one| one.p50_us), Some(1.5));
+        let json = reading.json();
+        assert_eq!(json["ops_per_second"], 100.0);
+        assert!(json.get("clients").is_none());
+    }
+
+    #[test]
+    fn a_restart_is_no_negative_rate() {
+        let began = Instant::now();
+        let before = sample("total_commands_processed:100\r\n", began);
+        let now = sample(
+            "total_commands_processed:3\r\n",
+            began + Duration::from_secs(1),
+        );
+        assert_eq!(Reading::between(&before, &now).ops_per_second, Some(0.0));
+    }
+
+    #[test]
+    fn figures_for_people() {
+        assert_eq!(count(Some(1_234_567.0)), "1,234,567");
+        assert_eq!(count(Some(12.0)), "12");
+        assert_eq!(count(None), "-");
+        assert_eq!(size(Some(1023.0)), "1023B");
+        assert_eq!(size(Some(1536.0)), "1.5K");
+        assert_eq!(size(Some(3.0 * 1024.0 * 1024.0 * 1024.0)), "3.0G");
+    }
+}
