@@ -14,8 +14,8 @@ import socket
 import subprocess
 import time
 
-BINARY = os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen")
-BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients"))
+BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen"))
+BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients")).absolute()
 PEER = os.environ.get("DURAMEN_TEST_PEER")
 
 # How long anything may take before a test calls it stuck, in seconds. Two shared cores are slow at times.
