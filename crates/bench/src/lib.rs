@@ -22,6 +22,17 @@ pub struct BenchArgs {
 enum Figure {
     /// YCSB A, B, C, F and all-update in process, batched and single, beside dashmap (feature `peers`)
     Ycsb(Options),
+    /// Write throughput as live data fill the log: 30 to 95 %, three object sizes, two distributions
+    Utilization(figures::utilization::UtilizationArgs),
+    /// Write latency at 90 % utilization and 70 % load, cleaners on and off
+    CleanerLatency(Options),
+    /// Latency of inserts from empty, and the size of the index on the way
+    Growth(Options),
+    /// Resident memory per live byte: W1-W8, P1-P6, and after deleting 90 %, beside four allocators
+    Memory(figures::memory::MemoryArgs),
+    /// One cell of `memory`, in a process of its own
+    #[command(hide = true)]
+    MemoryCell(figures::memory_cell::CellArgs),
     /// Puts the JSON reports found in a directory into the marked sections of a document
     Render {
         /// Directory with the reports and plots
@@ -50,6 +61,17 @@ impl Figure {
     fn run(self) -> Result<()> {
         match self {
             Figure::Ycsb(options) => report(options, figures::ycsb::run),
+            Figure::CleanerLatency(options) => report(options, figures::cleaner_latency::run),
+            Figure::Growth(options) => report(options, figures::growth::run),
+            Figure::Utilization(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::utilization::run(&args)?)
+            }
+            Figure::Memory(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::memory::run(&args)?)
+            }
+            Figure::MemoryCell(args) => args.run(),
             Figure::Render { from, into } => {
                 let figures = harness::render::render_into(&into, &from)?;
                 println!("rendered {} into {}", figures.join(", "), into.display());
@@ -61,19 +83,15 @@ impl Figure {
 
 /// Runs a figure, prints its report and saves it.
 fn report(mut options: Options, figure: impl FnOnce(&Options) -> Result<Report>) -> Result<()> {
-    options.command = command_line(std::env::args());
-    let report = figure(&options)?;
+    options.note_command();
+    finish(&options, figure(&options)?)
+}
+
+fn finish(options: &Options, report: Report) -> Result<()> {
     report.print();
     report.save(&options.out)?;
     println!("\nsaved in {}", options.out.display());
     Ok(())
-}
-
-/// The command as a reader can repeat it: the program by its name, not by where it lay.
-fn command_line(mut args: impl Iterator<Item = String>) -> String {
-    let program = args.next().unwrap_or_default();
-    let name = program.rsplit('/').next().unwrap_or_default().to_owned();
-    args.fold(name, |line, word| line + " " + &word)
 }
 
 #[derive(Debug, clap::Parser)]
@@ -96,12 +114,5 @@ mod tests {
     fn the_command_line_is_well_formed() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn commands_are_shown_without_their_directory() {
-        let args = ["/somewhere/target/release/duramen-bench", "ycsb", "--quick"];
-        let line = command_line(args.into_iter().map(str::to_owned));
-        assert_eq!(line, "duramen-bench ycsb --quick");
     }
 }

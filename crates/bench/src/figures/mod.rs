@@ -1,3 +1,8 @@
 //! One file per figure of `docs/benchmarks.md`.
 
+pub mod cleaner_latency;
+pub mod growth;
+pub mod memory;
+pub mod memory_cell;
+pub mod utilization;
 pub mod ycsb;

@@ -48,6 +48,11 @@ impl Options {
         self.rounds.unwrap_or(self.size(5, 3)).max(1)
     }
 
+    /// Keeps the command line of this process for the report.
+    pub fn note_command(&mut self) {
+        self.command = command_line(std::env::args());
+    }
+
     #[cfg(test)]
     pub(crate) fn for_tests() -> Options {
         Options {
@@ -57,6 +62,13 @@ impl Options {
             command: "test".to_owned(),
         }
     }
+}
+
+/// The command as a reader can repeat it: the program by its name, not by where it lay.
+fn command_line(mut args: impl Iterator<Item = String>) -> String {
+    let program = args.next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default().to_owned();
+    args.fold(name, |line, word| line + " " + &word)
 }
 
 /// One line of progress, on standard error.
@@ -69,3 +81,15 @@ macro_rules! progress {
     ($($word:tt)*) => { $crate::harness::say(format_args!($($word)*)) };
 }
 pub(crate) use progress;
+
+#[cfg(test)]
+mod tests {
+    use super::command_line;
+
+    #[test]
+    fn commands_are_shown_without_their_directory() {
+        let args = ["/somewhere/target/release/duramen-bench", "ycsb", "--quick"];
+        let line = command_line(args.into_iter().map(str::to_owned));
+        assert_eq!(line, "duramen-bench ycsb --quick");
+    }
+}

@@ -26,6 +26,39 @@ pub fn value(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|n| (n as u8).wrapping_mul(31)).collect()
 }
 
+/// Adds sequential keys from `records` on, until the engine says that `utilization` (0 to 1) is reached.
+pub fn fill_to<const KEY: usize>(
+    store: &Arc<Store>,
+    utilization: f64,
+    value_bytes: usize,
+    records: &mut u64,
+) -> Result<()> {
+    let entry_bytes = footprint::<KEY>(value_bytes)?.entry_bytes;
+    loop {
+        let stats = store.stats();
+        // An engine that does not count is filled by the footprint alone.
+        let counted = stats.segment_budget_bytes > 0;
+        let budget_bytes = if counted {
+            stats.segment_budget_bytes
+        } else {
+            store.memory_bytes()
+        };
+        let live_bytes = if counted {
+            stats.live_bytes as f64
+        } else {
+            *records as f64 * entry_bytes
+        };
+        let missing = ((utilization * budget_bytes as f64 - live_bytes) / entry_bytes) as u64;
+        if missing < 2 {
+            return Ok(());
+        }
+        // The index takes its share of the budget while the store fills: come nearer in steps.
+        let step = (missing / 2).max(missing.min(64));
+        fill::<KEY>(store, *records..*records + step, value_bytes)?;
+        *records += step;
+    }
+}
+
 /// How a store is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
