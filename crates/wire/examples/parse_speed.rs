@@ -1,5 +1,6 @@
 //! How long one pipelined request takes to parse and its reply to write: `cargo run --profile bench-dev -p duramen-wire
-//! --example parse_speed`. For instruction counts: `valgrind --tool=callgrind target/bench-dev/examples/parse_speed 1000`.
+//! --example parse_speed`. For instruction counts: `valgrind --tool=callgrind target/bench-dev/examples/parse_speed 1000 GET`,
+//! whose arguments are rounds and a part of the case's name.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,8 +9,14 @@ use duramen_wire::resp::{
     Encoder, Limits, ParseState, Protocol, ReplySkipper, RequestEncoder, Requests, parse_requests,
 };
 
-/// Best of five runs, in nanoseconds per unit, of which one call of `work` does `units`.
+/// Best of five runs, in nanoseconds per unit, of which one call of `work` does `units`. Only if the command line chooses it.
 fn best(name: &str, rounds: usize, units: usize, mut work: impl FnMut()) {
+    if std::env::args()
+        .nth(2)
+        .is_some_and(|chosen| !name.contains(&chosen))
+    {
+        return;
+    }
     let best = (0..5)
         .map(|_| {
             let began = Instant::now();
@@ -48,7 +55,7 @@ fn main() {
     let keys: Vec<&[u8]> = std::iter::once(&b"MGET"[..])
         .chain((0..70).map(|_| &key[..]))
         .collect();
-    parse("MGET of 70, per request", rounds / 20, &keys);
+    parse("70 keys at once, per request", rounds / 20, &keys);
 
     let mut out = Vec::new();
     best("reply of 100 B, written", rounds, 16, || {
@@ -57,6 +64,8 @@ fn main() {
         (0..16).for_each(|_| encoder.bulk(black_box(&value)));
         black_box(&out);
     });
+    out.clear();
+    (0..16).for_each(|_| Encoder::new(&mut out, Protocol::Resp2).bulk(&value));
     let mut skipper = ReplySkipper::new();
     best("reply of 100 B, skipped", rounds, 16, || {
         let skipped = skipper.advance(black_box(&out));

@@ -132,7 +132,7 @@ fn bad_replies_are_refused() {
         "_x\r\n",
         ",x\r\n",
         "+OK\n",
-        "$1\r\naxx",
+        "$1\r\nax",
         "=2\r\nab\r\n",
         "$5\r\n",
         "*7\r\n",
@@ -140,6 +140,8 @@ fn bad_replies_are_refused() {
         "*1\r\n*1\r\n*1\r\n",
     ] {
         let (replies, error) = fed([input.as_bytes()], small);
+        let (_, bytewise) = fed(input.as_bytes().chunks(1), small);
+        assert_eq!(bytewise, error, "{input:?}");
         assert!(
             replies.is_empty() && error.is_some(),
             "{input:?} gave {replies:?}"

@@ -316,7 +316,7 @@ fn declared_lengths_are_waited_for() {
             more: false
         })
     );
-    assert_eq!(state.bytes_needed(), 22 + 536_870_912 + 2);
+    assert_eq!(state.bytes_needed(), 22 + 536_870_912 + 1);
 }
 
 /// A request of many arguments that comes in small pieces is not parsed from its beginning each time.

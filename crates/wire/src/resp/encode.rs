@@ -1,7 +1,7 @@
 //! Replies on the server's side: appended to the connection's output, in the dialect that it negotiated.
 
 use super::Protocol;
-use super::number::{format_double, write_integer};
+use super::number::{format_double, write_frame};
 
 /// Appends replies to an output buffer. A value that the dialect lacks is written as Redis writes it there (a map as a flat
 /// array, a double as a bulk string, a boolean as 0 or 1).
@@ -48,10 +48,7 @@ impl<'a> Encoder<'a> {
     /// `:value`.
     #[inline]
     pub fn integer(&mut self, value: i64) {
-        self.out.reserve(FRAME_BYTES);
-        self.out.push(b':');
-        write_integer(self.out, value);
-        self.out.extend_from_slice(b"\r\n");
+        write_frame(self.out, b':', value);
     }
 
     /// A binary-safe string.
@@ -176,25 +173,10 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// A header `kind`, decimal `len`, CR LF.
+/// A header: `kind`, decimal `len`, CR LF.
 #[inline]
 pub(super) fn write_length(out: &mut Vec<u8>, kind: u8, len: usize) {
-    // One store for the lengths that are common; `as u8` of a value below 10 loses nothing.
-    match len {
-        0..=9 => out.extend_from_slice(&[kind, b'0' + len as u8, b'\r', b'\n']),
-        10..=99 => out.extend_from_slice(&[
-            kind,
-            b'0' + (len / 10) as u8,
-            b'0' + (len % 10) as u8,
-            b'\r',
-            b'\n',
-        ]),
-        _ => {
-            out.push(kind);
-            write_integer(out, i64::try_from(len).unwrap_or(i64::MAX));
-            out.extend_from_slice(b"\r\n");
-        }
-    }
+    write_frame(out, kind, i64::try_from(len).unwrap_or(i64::MAX));
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! - A quote may open inside a word (`foo"bar"` is `foobar`), and must be followed by white space or the end when it closes.
 
 use super::error::ProtocolError;
-use super::request::Requests;
+use super::requests::Requests;
 
 /// Appends the words of `line` to `out` as arguments of a request that the caller ends.
 ///
@@ -15,8 +15,8 @@ use super::request::Requests;
 pub(super) fn split(line: &[u8], out: &mut Requests) -> Result<(), ProtocolError> {
     let mut rest = skip_spaces(line);
     while !rest.is_empty() {
-        let start = out.copied_mut().len();
-        rest = skip_spaces(word(rest, out.copied_mut())?);
+        let start = out.copied.len();
+        rest = skip_spaces(word(rest, &mut out.copied)?);
         if !out.close_copied_arg(start) {
             return Err(ProtocolError::TooBigRequest);
         }

@@ -25,13 +25,15 @@ pub mod number;
 mod reply;
 mod request;
 mod request_encode;
+mod requests;
 mod skip;
 
 pub use encode::Encoder;
 pub use error::{ProtocolError, ReplyError};
 pub use reply::{Reply, ReplyLimits, ReplyParser};
-pub use request::{Args, ArgsIter, Consumed, Limits, ParseState, Requests, parse_requests};
+pub use request::{Consumed, Limits, ParseState, parse_requests};
 pub use request_encode::RequestEncoder;
+pub use requests::{Args, ArgsIter, Requests};
 pub use skip::{ReplySkipper, Skipped};
 
 /// The protocol version that a connection negotiated with `HELLO`; connections start in [`Protocol::Resp2`].

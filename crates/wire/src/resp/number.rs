@@ -47,14 +47,22 @@ const fn pairs() -> [[u8; 2]; 100] {
     table
 }
 
+/// Where the digits end in the buffer of an [`IntegerText`]; the prefix fits before the longest, the line end after.
+const DIGITS_END: usize = 22;
+/// A frame of any integer (prefix, 20 bytes of text, CR LF) is copied as this many bytes, whatever its length: a copy of
+/// constant length is a few moves, one of variable length is a call.
+const FRAME_BYTES: usize = 24;
+
 /// Text of an integer, built from its end.
 pub struct IntegerText {
-    bytes: [u8; INTEGER_BYTES_MAX],
+    /// Room for `FRAME_BYTES` from any start.
+    bytes: [u8; DIGITS_END + FRAME_BYTES],
     start: usize,
 }
 
 impl IntegerText {
     /// Formats `value`.
+    #[inline]
     #[must_use]
     pub fn new(value: i64) -> IntegerText {
         let mut text = IntegerText::unsigned(value.unsigned_abs());
@@ -65,11 +73,12 @@ impl IntegerText {
     }
 
     /// Formats `value`, which may be above `i64::MAX`.
+    #[inline]
     #[must_use]
     pub fn unsigned(mut value: u64) -> IntegerText {
         let mut text = IntegerText {
-            bytes: [0; INTEGER_BYTES_MAX],
-            start: INTEGER_BYTES_MAX,
+            bytes: [0; DIGITS_END + FRAME_BYTES],
+            start: DIGITS_END,
         };
         while value >= 100 {
             let [tens, ones] = pair(value % 100);
@@ -86,11 +95,13 @@ impl IntegerText {
     }
 
     /// The digits.
+    #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(self.start..).unwrap_or_default()
+        self.bytes.get(self.start..DIGITS_END).unwrap_or_default()
     }
 
+    #[inline]
     fn push_front(&mut self, byte: u8) {
         self.start = self.start.saturating_sub(1);
         if let Some(place) = self.bytes.get_mut(self.start) {
@@ -99,17 +110,49 @@ impl IntegerText {
     }
 }
 
+#[inline]
 fn pair(below_100: u64) -> [u8; 2] {
     PAIRS.get(below_100 as usize).copied().unwrap_or_default()
 }
 
 /// Appends the decimal text of `value`.
-#[inline]
 pub fn write_integer(out: &mut Vec<u8>, value: i64) {
-    if let Ok(digit @ 0..=9) = u8::try_from(value) {
-        out.push(b'0' + digit);
-    } else {
-        out.extend_from_slice(IntegerText::new(value).as_bytes());
+    out.extend_from_slice(IntegerText::new(value).as_bytes());
+}
+
+/// Appends `kind`, the decimal text of `value`, CR LF.
+#[inline]
+pub(super) fn write_frame(out: &mut Vec<u8>, kind: u8, value: i64) {
+    // The lengths that are common take one store each; no cast loses anything at these values.
+    let digit = |value: i64| b'0' + (value % 10) as u8;
+    match value {
+        0..=9 => out.extend_from_slice(&[kind, digit(value), b'\r', b'\n']),
+        10..=99 => out.extend_from_slice(&[kind, digit(value / 10), digit(value), b'\r', b'\n']),
+        100..=999 => out.extend_from_slice(&[
+            kind,
+            digit(value / 100),
+            digit(value / 10),
+            digit(value),
+            b'\r',
+            b'\n',
+        ]),
+        _ => write_long_frame(out, kind, value),
+    }
+}
+
+fn write_long_frame(out: &mut Vec<u8>, kind: u8, value: i64) {
+    let mut text = IntegerText::new(value);
+    text.push_front(kind);
+    text.bytes[DIGITS_END] = b'\r';
+    text.bytes[DIGITS_END + 1] = b'\n';
+    let frame = text
+        .bytes
+        .get(text.start..)
+        .and_then(|frame| frame.first_chunk::<FRAME_BYTES>());
+    if let Some(frame) = frame {
+        let end = out.len() + (DIGITS_END + 2 - text.start);
+        out.extend_from_slice(frame);
+        out.truncate(end);
     }
 }
 

@@ -338,7 +338,8 @@ fn bulk(
     let end = start + length;
     match input.get(end..).unwrap_or_default() {
         [b'\r', b'\n', ..] => {}
-        [] | [b'\r'] => return Ok(Parsed::Incomplete { needed: end + 2 }),
+        [] => return Ok(Parsed::Incomplete { needed: end + 1 }),
+        [b'\r'] => return Ok(Parsed::Incomplete { needed: end + 2 }),
         _ => {
             return Err(ReplyError::Malformed {
                 what: "end of a string",

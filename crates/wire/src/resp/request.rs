@@ -1,9 +1,8 @@
 //! Requests on the server's side: arrays of bulk strings and inline commands, parsed in place.
 //!
 //! **Invariants**
-//! 1. An argument is a range of the input, or (inline commands, queued requests) of [`Requests::copied`]: never a copy of its own.
-//! 2. The input begins with the request that was incomplete last time; [`ParseState`] describes that one and no other.
-//! 3. Ranges fit 31 bits: a longer request is refused before its bytes are waited for.
+//! 1. The input begins with the request that was incomplete last time; [`ParseState`] describes that one and no other.
+//! 2. Ranges fit 31 bits: a longer request is refused before its bytes are waited for.
 //!
 //! **Speed.** `*2\r\n$3\r\nGET\r\n$16\r\n…` is the case that counts: [`short_request`] reads each header as one word and takes
 //! lengths of one to three digits; everything else (more arguments, longer ones, cut ones, wrong ones) goes the long way.
@@ -11,6 +10,7 @@
 use super::error::ProtocolError;
 use super::inline;
 use super::number::parse_integer;
+use super::requests::{Place, REQUEST_BYTES_MAX, Requests, Span};
 
 /// What one request may be. A client that has not authenticated gets smaller ones.
 #[derive(Clone, Copy, Debug)]
@@ -59,9 +59,9 @@ impl Limits {
 
     /// Whether no request that [`short_request`] accepts can be over a limit.
     fn allow_short_requests(&self) -> bool {
-        self.args_max >= 9
+        self.args_max >= SHORT_ARGS_MAX
             && self.bulk_bytes_max >= 999
-            && self.request_bytes_max >= 4 + 9 * (6 + 999 + 2)
+            && self.request_bytes_max >= 4 + SHORT_ARGS_MAX * (6 + 999 + 2)
     }
 
     fn multibulk_error(&self) -> ProtocolError {
@@ -83,234 +83,14 @@ impl Limits {
 
 /// Redis's `PROTO_INLINE_MAX_SIZE`.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// What a 31-bit range can reach (invariant 3).
-const REQUEST_BYTES_MAX: usize = i32::MAX as usize;
 /// Type byte, sign, 19 digits and CR LF are 23 bytes: a header line without CR in 32 is no number.
 const HEADER_BYTES_MAX: usize = 32;
 /// Parsed arguments of an incomplete request are kept from this count on; fewer are cheaper to parse again, and cost an
 /// idle connection no memory.
 const KEPT_ARGS_MIN: usize = 32;
-/// Tables above this many entries are given back by [`Requests::clear`], so that one giant request is not kept for ever.
-const KEPT_CAPACITY: usize = 64 * 1024;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) start: u32,
-    pub(super) end: u32,
-}
-
-/// In [`Requests::ends`]: the spans of this request are ranges of `copied`, not of the input.
-const IN_COPIED: u32 = 1 << 31;
-
-/// Requests parsed out of one input buffer: flat tables of argument ranges, reused from round to round.
-#[derive(Debug, Default)]
-pub struct Requests {
-    spans: Vec<Span>,
-    /// For each request the index after its last span, and [`IN_COPIED`].
-    ends: Vec<u32>,
-    /// Bytes of arguments that are no plain range of the input.
-    copied: Vec<u8>,
-}
-
-impl Requests {
-    /// No requests, no memory.
-    #[must_use]
-    pub fn new() -> Requests {
-        Requests::default()
-    }
-
-    /// Number of requests.
-    #[inline]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there is no request.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// The arguments of request `n` (from 0), whose bytes are in `input`: the same bytes that were parsed. A request always
-    /// has a name; one past the end has no arguments at all.
-    #[inline]
-    #[must_use]
-    pub fn args<'a>(&'a self, n: usize, input: &'a [u8]) -> Args<'a> {
-        let end = self.ends.get(n).copied().unwrap_or(0);
-        let start = match n.checked_sub(1) {
-            Some(before) => self.ends.get(before).copied().unwrap_or(0) & !IN_COPIED,
-            None => 0,
-        };
-        let bytes = if end & IN_COPIED == 0 {
-            input
-        } else {
-            &self.copied
-        };
-        let spans = self
-            .spans
-            .get(start as usize..(end & !IN_COPIED) as usize)
-            .unwrap_or_default();
-        Args { spans, bytes }
-    }
-
-    /// Bytes of arguments held here as copies (inline commands and [`push`](Self::push)).
-    #[must_use]
-    pub fn copied_bytes(&self) -> usize {
-        self.copied.len()
-    }
-
-    /// Adds a copy of a request, which no longer needs its input: the queue of a `MULTI`. Returns false, and adds nothing,
-    /// when the copies would exceed 2 GiB.
-    #[must_use]
-    pub fn push(&mut self, args: Args<'_>) -> bool {
-        let first = self.spans.len();
-        for arg in args {
-            if !self.push_copied_arg(arg) {
-                self.spans.truncate(first);
-                return false;
-            }
-        }
-        self.end_request(IN_COPIED);
-        true
-    }
-
-    /// Forgets all requests, and keeps the tables' memory unless it is unusually large.
-    pub fn clear(&mut self) {
-        self.spans.clear();
-        self.ends.clear();
-        self.copied.clear();
-        self.spans.shrink_to(KEPT_CAPACITY);
-        self.ends.shrink_to(KEPT_CAPACITY);
-        self.copied.shrink_to(KEPT_CAPACITY);
-    }
-
-    fn push_copied_arg(&mut self, arg: &[u8]) -> bool {
-        let start = self.copied.len();
-        self.copied.extend_from_slice(arg);
-        let whole = self.close_copied_arg(start);
-        if !whole {
-            self.copied.truncate(start);
-        }
-        whole
-    }
-
-    /// The bytes since `start` become one argument.
-    pub(super) fn close_copied_arg(&mut self, start: usize) -> bool {
-        let end = self.copied.len();
-        if end > REQUEST_BYTES_MAX {
-            return false;
-        }
-        self.spans.push(Span {
-            start: start as u32,
-            end: end as u32,
-        });
-        true
-    }
-
-    pub(super) fn copied_mut(&mut self) -> &mut Vec<u8> {
-        &mut self.copied
-    }
-
-    fn end_request(&mut self, place: u32) {
-        self.ends.push(self.spans.len() as u32 | place);
-    }
-
-    fn spans_of_whole_requests(&self) -> usize {
-        (self.ends.last().copied().unwrap_or(0) & !IN_COPIED) as usize
-    }
-}
-
-/// The arguments of one request; the first is the command's name.
-#[derive(Clone, Copy, Debug)]
-pub struct Args<'a> {
-    spans: &'a [Span],
-    bytes: &'a [u8],
-}
-
-impl<'a> Args<'a> {
-    /// Number of arguments, the name included.
-    #[inline]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.spans.len()
-    }
-
-    /// Whether there is nothing, not even a name.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.spans.is_empty()
-    }
-
-    /// Argument `i`; the name is argument 0.
-    #[inline]
-    #[must_use]
-    pub fn get(&self, i: usize) -> Option<&'a [u8]> {
-        let span = self.spans.get(i)?;
-        self.bytes.get(span.start as usize..span.end as usize)
-    }
-
-    /// The command's name as the client wrote it, in any case; empty if there are no arguments.
-    #[inline]
-    #[must_use]
-    pub fn name(&self) -> &'a [u8] {
-        self.get(0).unwrap_or_default()
-    }
-
-    /// The arguments from `n` on.
-    #[inline]
-    #[must_use]
-    pub fn skip(&self, n: usize) -> Args<'a> {
-        Args {
-            spans: self.spans.get(n..).unwrap_or_default(),
-            bytes: self.bytes,
-        }
-    }
-
-    /// All arguments in order, the name first.
-    #[inline]
-    #[must_use]
-    pub fn iter(&self) -> ArgsIter<'a> {
-        ArgsIter {
-            spans: self.spans.iter(),
-            bytes: self.bytes,
-        }
-    }
-}
-
-impl<'a> IntoIterator for Args<'a> {
-    type Item = &'a [u8];
-    type IntoIter = ArgsIter<'a>;
-
-    fn into_iter(self) -> ArgsIter<'a> {
-        self.iter()
-    }
-}
-
-/// Iterator of [`Args`].
-#[derive(Clone, Debug)]
-pub struct ArgsIter<'a> {
-    spans: std::slice::Iter<'a, Span>,
-    bytes: &'a [u8],
-}
-
-impl<'a> Iterator for ArgsIter<'a> {
-    type Item = &'a [u8];
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let span = self.spans.next()?;
-        self.bytes.get(span.start as usize..span.end as usize)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.spans.size_hint()
-    }
-}
-
-impl ExactSizeIterator for ArgsIter<'_> {}
+/// Most arguments of a request that [`short_request`] takes: one digit of them.
+const SHORT_ARGS_MAX: usize = 9;
 
 /// What a connection remembers about the incomplete request at the beginning of its input. Holds no memory of its own unless
 /// that request has many arguments.
@@ -416,7 +196,9 @@ pub fn parse_requests(
 fn short_request(input: &[u8], at: usize, out: &mut Requests) -> Option<usize> {
     let header = u32::from_le_bytes(*input.get(at..)?.first_chunk()?);
     let count = (header >> 8 & 0xFF).wrapping_sub(u32::from(b'0'));
-    if header & 0xFFFF_00FF != u32::from_le_bytes(*b"*\0\r\n") || count.wrapping_sub(1) > 8 {
+    if header & 0xFFFF_00FF != u32::from_le_bytes(*b"*\0\r\n")
+        || count.wrapping_sub(1) >= SHORT_ARGS_MAX as u32
+    {
         return None;
     }
     let first = out.spans.len();
@@ -433,35 +215,29 @@ fn short_request(input: &[u8], at: usize, out: &mut Requests) -> Option<usize> {
             }
         }
     }
-    out.end_request(0);
+    out.end_request(Place::Input);
     Some(next)
 }
 
 /// A whole bulk string of at most 999 bytes at `at`.
 #[inline(always)]
 fn short_bulk(input: &[u8], at: usize) -> Option<Span> {
-    const ZERO: u64 = b'0' as u64;
+    const CR_LF: u16 = u16::from_le_bytes(*b"\r\n");
     let word = u64::from_le_bytes(*input.get(at..)?.first_chunk()?);
-    let [_, first, second, third, ..] = word.to_le_bytes();
-    let [first, second, third] =
-        [first, second, third].map(|digit| u64::from(digit).wrapping_sub(ZERO));
-    let (header, bytes) =
-        if word & 0xFFFF_00FF == u64::from_le_bytes(*b"$\0\r\n\0\0\0\0") && first <= 9 {
-            (4, first)
-        } else if word & 0xFF_FF00_00FF == u64::from_le_bytes(*b"$\0\0\r\n\0\0\0")
-            && first.wrapping_sub(1) <= 8
-            && second <= 9
-        {
-            (5, first * 10 + second)
-        } else if word & 0xFFFF_0000_00FF == u64::from_le_bytes(*b"$\0\0\0\r\n\0\0")
-            && first.wrapping_sub(1) <= 8
-            && second <= 9
-            && third <= 9
-        {
-            (6, first * 100 + second * 10 + third)
-        } else {
-            return None;
-        };
+    let pair = |n: u32| (word >> (8 * n)) as u16;
+    let digit = |n: u32| u32::from((word >> (8 * n)) as u8).wrapping_sub(u32::from(b'0'));
+    if word as u8 != b'$' {
+        return None;
+    }
+    let (header, bytes) = if pair(2) == CR_LF && digit(1) <= 9 {
+        (4, digit(1))
+    } else if pair(3) == CR_LF && digit(1).wrapping_sub(1) <= 8 && digit(2) <= 9 {
+        (5, digit(1) * 10 + digit(2))
+    } else if pair(4) == CR_LF && digit(1).wrapping_sub(1) <= 8 && digit(2) <= 9 && digit(3) <= 9 {
+        (6, digit(1) * 100 + digit(2) * 10 + digit(3))
+    } else {
+        return None;
+    };
     let start = at + header;
     let end = start + bytes as usize;
     if input.get(end..)?.first_chunk() != Some(b"\r\n") {
@@ -562,7 +338,7 @@ fn array(
         out.spans.append(&mut state.spans);
     }
     state.reset();
-    out.end_request(0);
+    out.end_request(Place::Input);
     Ok(Some(next))
 }
 
@@ -599,10 +375,10 @@ fn bulk(input: &[u8], request: usize, at: usize, limits: &Limits) -> Result<Bulk
         if (span.end - span.start) as usize > limits.bulk_bytes_max {
             return Err(limits.bulk_error());
         }
-        if span.end as usize + 2 <= request_end_max {
-            return Ok(Bulk::Whole(span));
+        if span.end as usize + 2 > request_end_max {
+            return Err(ProtocolError::TooBigRequest);
         }
-        return Err(ProtocolError::TooBigRequest);
+        return Ok(Bulk::Whole(span));
     }
     long_bulk(input, at, request_end_max, limits)
 }
@@ -646,7 +422,8 @@ fn long_bulk(
             };
             Ok(Bulk::Whole(Span { start, end }))
         }
-        [] | [b'\r'] => Ok(Bulk::Incomplete { needed: end + 2 }),
+        [] => Ok(Bulk::Incomplete { needed: end + 1 }),
+        [b'\r'] => Ok(Bulk::Incomplete { needed: end + 2 }),
         _ => Err(ProtocolError::ExpectedLineEnd),
     }
 }
@@ -683,7 +460,7 @@ fn line(
     }
     state.reset();
     if out.spans.len() > spans {
-        out.end_request(IN_COPIED);
+        out.end_request(Place::Copied);
     }
     Ok(Some(at + newline + 1))
 }
