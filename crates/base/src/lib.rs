@@ -1,4 +1,6 @@
-//! Ids, units, limits and the seams (clock, synchronisation) that every Duramen crate shares.
+//! Ids, units, limits and the seams (ticks, synchronisation) that every Duramen crate shares.
 
 pub mod limits;
+pub mod sync;
+pub mod ticks;
 pub mod units;

@@ -74,6 +74,8 @@ pub struct MemoryReport {
     /// Backed but not yet appended to: tails of heads and survivors, free windows.
     pub unused_bytes: u64,
     pub index_bytes: u64,
+    /// Of `index_bytes`, what buckets take; the rest is free memory of the index.
+    pub index_used_bytes: u64,
     /// Engine tables: window states, counters, directories.
     pub overhead_bytes: u64,
     pub total_bytes: u64,

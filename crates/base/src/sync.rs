@@ -1,0 +1,59 @@
+//! The synchronisation seam: the standard library's primitives, or loom's or shuttle's when a model checker drives.
+//!
+//! Code whose interleavings are model-checked takes its atomics, spins and fences from here and from nowhere else.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(all(shuttle, not(loom)))]
+pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(not(any(loom, shuttle)))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Waiting for another thread's short critical section: spins, then gives the core away.
+///
+/// The holder may have been descheduled (this machine may have fewer cores than busy threads), so a waiter that only
+/// spun could burn a whole time slice.
+#[derive(Default)]
+pub struct Backoff {
+    rounds: u32,
+}
+
+impl Backoff {
+    /// Pauses of the spinning phase: about a microsecond, longer than any bucket lock is held.
+    const SPINS: u32 = 64;
+
+    pub fn new() -> Backoff {
+        Backoff::default()
+    }
+
+    #[inline]
+    pub fn wait(&mut self) {
+        self.rounds += 1;
+        #[cfg(any(loom, shuttle))]
+        yield_now();
+        #[cfg(not(any(loom, shuttle)))]
+        if self.rounds < Self::SPINS {
+            std::hint::spin_loop();
+        } else {
+            yield_now();
+        }
+    }
+}
+
+#[cfg(loom)]
+fn yield_now() {
+    loom::thread::yield_now();
+}
+#[cfg(all(shuttle, not(loom)))]
+fn yield_now() {
+    shuttle::thread::yield_now();
+}
+#[cfg(not(any(loom, shuttle)))]
+fn yield_now() {
+    std::thread::yield_now();
+}
+
+/// A value alone on its cache lines (two of them: the adjacent-line prefetcher pairs lines).
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Padded<T>(pub T);

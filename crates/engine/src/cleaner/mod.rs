@@ -1,0 +1,142 @@
+//! The cleaner: gives the memory of dead entries back, while everybody works on.
+//!
+//! `select` chooses victims, `context` empties them step by step, `pacer` says when and how fast; this file is the
+//! background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
+
+pub mod context;
+pub mod pacer;
+mod select;
+
+use crate::core::Core;
+use context::Step;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A background step: short enough that shutdown and exclusive sessions do not wait noticeably.
+const STEP_BYTES: u64 = 512 << 10;
+/// How long a cleaner sleeps when nothing is to be done; writers wake it when memory gets short.
+const NAP: Duration = Duration::from_millis(20);
+/// Time between looks at deleted data, expiry, and free memory to give back.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(100);
+/// Free windows kept backed ahead of the heads, so that no writer waits for the first touch of memory.
+const PREPARED_WINDOWS: usize = 2;
+/// Free windows kept when memory is given back after deletions.
+const KEPT_WINDOWS: usize = 2;
+
+/// Starts the background threads of a store.
+pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
+    (0..core.cleaners())
+        .map(|number| {
+            let core = core.clone();
+            std::thread::Builder::new()
+                .name(format!("cleaner-{number}"))
+                .spawn(move || {
+                    Cleaner {
+                        number,
+                        housekept: Instant::now(),
+                        cursor: 0,
+                    }
+                    .run(&core)
+                })
+        })
+        .collect()
+}
+
+struct Cleaner {
+    number: usize,
+    housekept: Instant,
+    /// Where the expiry pass goes on.
+    cursor: usize,
+}
+
+impl Cleaner {
+    fn run(mut self, core: &Core) {
+        while !core.wakeup.shutdown.load(Ordering::Acquire) {
+            let busy = self.clean(core);
+            if self.number < core.space.nodes() {
+                self.prepare(core);
+            }
+            if self.number == 0 && self.housekept.elapsed() >= HOUSEKEEPING_EVERY {
+                self.housekept = Instant::now();
+                self.keep_house(core);
+            }
+            if !busy {
+                nap(core);
+            }
+        }
+    }
+
+    /// One step if memory is short or to be given back. False: nothing to do now.
+    fn clean(&self, core: &Core) -> bool {
+        let mut context = core.contexts[self.number].lock().expect("cleaning context");
+        let node = context.node();
+        core.space.reap(node, &core.epochs);
+        let shrinking = core.pacer.is_shrinking();
+        if !core.is_low(node) && !shrinking {
+            return false;
+        }
+        let me = context.me();
+        match context.step(core, STEP_BYTES, me, false) {
+            Step::Worked => {
+                drop(context);
+                if shrinking {
+                    core.space.reap(node, &core.epochs);
+                    core.space.trim(node, KEPT_WINDOWS, 16);
+                }
+                true
+            }
+            Step::Idle | Step::Blocked => false,
+        }
+    }
+
+    /// Backs a free window before a head needs it, as long as that is no memory a cleaner could free instead.
+    fn prepare(&self, core: &Core) {
+        let node = self.number % core.space.nodes();
+        while !core.pacer.is_shrinking()
+            && core.is_filling(node)
+            && core.space.prepare_one(node, PREPARED_WINDOWS)
+        {}
+    }
+
+    fn keep_house(&mut self, core: &Core) {
+        core.watch_live_size();
+        core.arena.reap(core.epochs.quiet_before());
+        core.arena.trim(&core.space.budget);
+        self.expire(core);
+    }
+
+    /// Looks for segments of which a good part has expired, and empties them of it; a tenth of the time at most.
+    fn expire(&mut self, core: &Core) {
+        let now_ms = core.clock.now_ms();
+        let started = Instant::now();
+        let total = core.space.segments.len();
+        for _ in 0..total {
+            let window = self.cursor % total;
+            self.cursor = window + 1;
+            let segment = &core.space.segments[window];
+            if !segment.is_in_log() {
+                continue;
+            }
+            let expired = segment.expired_estimate(now_ms);
+            if expired > 0 && expired >= segment.expiring_bytes() / 8 {
+                core.contexts[self.number]
+                    .lock()
+                    .expect("cleaning context")
+                    .expire(core, window as u32);
+                if started.elapsed() > HOUSEKEEPING_EVERY / 10 {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn nap(core: &Core) {
+    let guard = core.wakeup.lock.lock().expect("cleaner's bell");
+    core.wakeup.sleeping.store(true, Ordering::Relaxed);
+    if !core.wakeup.shutdown.load(Ordering::Acquire) {
+        drop(core.wakeup.bell.wait_timeout(guard, NAP));
+    }
+}

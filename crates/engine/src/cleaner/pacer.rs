@@ -1,0 +1,221 @@
+//! When to clean, and how much of it writers do themselves.
+//!
+//! Cleaning early is never cheaper than cleaning late [Rumble14 §5.2], so nothing happens until free memory falls to the
+//! threshold. Below half of it, writers pay a tax: for each byte appended they scan a few bytes of a victim, more the less
+//! memory is free. So throughput bends, and no writer ever meets an empty pool and a cold cleaner: a step of the tax is
+//! bounded, and what it costs is spread over all batches.
+
+use crate::cleaner::context::Step;
+use crate::core::Core;
+use crate::counters::add;
+use crate::head::Head;
+use crate::{Error, Mode};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// A writer looks at the memory pressure once per so many bytes appended: about 100 small objects.
+pub const LOOK_EVERY_BYTES: u64 = 16 << 10;
+/// Victim bytes that one step of tax scans at most: about 0.2 ms.
+const TAX_STEP_BYTES: u64 = 256 << 10;
+/// Most victim bytes scanned per byte appended: what a victim that is 95 % live asks for, and half as much again.
+const TAX_RATE_MAX: f64 = 30.0;
+/// A cache evicts when this part of what segments can hold is live: cleaning stays cheap.
+const CACHE_LIVE_PART: f64 = 0.92;
+
+/// Victims retired before a lack of gain counts as one.
+const GAIN_JUDGED_AFTER: u64 = 64;
+
+/// What the cleaners know of the load.
+#[derive(Default)]
+pub struct Pacer {
+    /// Live part of recent victims, in thousandths (exponential average).
+    victim_live: AtomicU64,
+    /// Largest live size lately, to notice that data was deleted.
+    live_peak: AtomicU64,
+    /// 1 while memory is being given back after a deletion.
+    shrinking: AtomicU64,
+    /// 1 while a cache must evict though little is live: fragments of large objects fill its memory.
+    forced_eviction: AtomicU64,
+}
+
+impl Pacer {
+    pub fn note_victim(&self, live_bytes: u64, segment_bytes: u64) {
+        let now = live_bytes * 1000 / segment_bytes.max(1);
+        let average = self.victim_live.load(Ordering::Relaxed);
+        self.victim_live
+            .store((average * 7 + now.min(1000)) / 8, Ordering::Relaxed);
+    }
+
+    pub fn is_shrinking(&self) -> bool {
+        self.shrinking.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Core {
+    /// Free windows per node at which cleaning starts: F <= min(0.1, (1 - L) / 2) of the memory [Rumble14 §5.2].
+    pub fn low_windows(&self) -> f64 {
+        let budget = self.segment_budget().max(1) as f64;
+        let live = self.live_bytes() as f64 / budget;
+        let windows = budget / self.space.segment_bytes() as f64 / self.space.nodes() as f64;
+        ((1.0 - live).max(0.0) / 2.0).min(0.1) * windows
+    }
+
+    pub fn is_low(&self, node: usize) -> bool {
+        self.space.free_windows(node) as f64 <= self.low_windows().max(1.0)
+    }
+
+    /// True while the store still grows into its budget: then backing windows ahead of the heads costs nothing extra.
+    pub fn is_filling(&self, node: usize) -> bool {
+        self.space.waiting(node).1 == 0 || self.log_time() < self.space.budget.limit()
+    }
+
+    /// True if a cache holds so much that cleaning must evict.
+    pub fn must_evict(&self) -> bool {
+        self.mode == Mode::Cache
+            && (self.pacer.forced_eviction.load(Ordering::Relaxed) != 0
+                || self.live_bytes() as f64 > CACHE_LIVE_PART * self.live_limit() as f64)
+    }
+
+    /// Victim bytes to scan per byte appended.
+    fn tax_rate(&self, node: usize) -> f64 {
+        let free = self.space.free_windows(node) as f64 / self.low_windows().max(1.0);
+        if free >= 0.5 {
+            return 0.0;
+        }
+        let dead_part = 1.0 - self.pacer.victim_live.load(Ordering::Relaxed) as f64 / 1000.0;
+        let needed = (1.5 / dead_part.max(0.01)).min(TAX_RATE_MAX);
+        needed * (0.5 - free) / 0.5
+    }
+
+    /// Cleans in proportion to what the caller appended, if memory is short. The caller is outside (not pinned).
+    pub fn pay_tax(&self, appended_bytes: u64, head: &Head, me: u16) {
+        let rate = self.tax_rate(head.node);
+        if rate > 0.0 {
+            let quota = (rate * appended_bytes as f64) as u64;
+            // Nobody waits for a context: if all helpers are at work, cleaning is going on.
+            self.help(head.node, quota.min(TAX_STEP_BYTES), me, false, false);
+        }
+    }
+
+    /// One step in one of the helpers' contexts. `wait`: for a context if all are busy.
+    fn help(
+        &self,
+        node: usize,
+        quota_bytes: u64,
+        me: u16,
+        alone: bool,
+        wait: bool,
+    ) -> Option<Step> {
+        let helpers = self.helper_contexts();
+        let free = helpers
+            .clone()
+            .filter_map(|n| self.contexts[n].try_lock().ok())
+            .find(|c| c.node() == node);
+        let mut context = match free {
+            Some(context) => context,
+            None if wait => {
+                let n = helpers
+                    .clone()
+                    .find(|n| n % self.space.nodes() == node)
+                    .unwrap_or(helpers.start);
+                self.contexts[n].lock().expect("cleaning context")
+            }
+            None => return None,
+        };
+        Some(context.step(self, quota_bytes, me, alone))
+    }
+
+    /// Finds a window's worth of memory for a head, cleaning until there is one. `refresh` is called between steps by who
+    /// stays pinned.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when cleaning frees nothing more.
+    pub fn find_memory(
+        &self,
+        head: &Head,
+        me: u16,
+        alone: bool,
+        mut refresh: impl FnMut(),
+    ) -> Result<(), Error> {
+        let started = Instant::now();
+        self.wakeup.ring();
+        let result = self.clean_until_free(head.node, me, alone, &mut refresh);
+        add(&head.counters.stalls, 1);
+        add(&head.counters.stall_ns, started.elapsed().as_nanos() as u64);
+        result
+    }
+
+    fn clean_until_free(
+        &self,
+        node: usize,
+        me: u16,
+        alone: bool,
+        refresh: &mut impl FnMut(),
+    ) -> Result<(), Error> {
+        let mut gain_before = self.gain();
+        let mut fruitless = 0;
+        loop {
+            refresh();
+            self.space.reap(node, &self.epochs);
+            if self.space.free_windows(node) > 0 {
+                self.pacer.forced_eviction.store(0, Ordering::Relaxed);
+                return Ok(());
+            }
+            if self.mode == Mode::Store && self.live_bytes() > self.live_limit() {
+                return Err(self.out_of_memory());
+            }
+            match self.help(node, TAX_STEP_BYTES, me, alone, true) {
+                Some(Step::Worked) => {}
+                Some(Step::Blocked) => std::thread::yield_now(),
+                Some(Step::Idle) | None => {
+                    // Others may be finishing victims, or readers be leaving retired windows: that is progress too.
+                    let (retired, _) = self.space.waiting(node);
+                    if retired == 0 && self.victims() == 0 {
+                        fruitless += 1;
+                        if fruitless > 3 {
+                            self.give_up_cleaning()?;
+                        }
+                    }
+                    std::thread::yield_now();
+                }
+            }
+            // Fragments of large objects can make every victim as long as its survivor: then cleaning is no way out.
+            let (freed, used) = self.gain();
+            let (freed, used) = (freed - gain_before.0, used - gain_before.1);
+            if freed >= GAIN_JUDGED_AFTER && used >= freed {
+                self.give_up_cleaning()?;
+                gain_before = self.gain();
+            }
+        }
+    }
+
+    /// Cleaning alone frees nothing: a store is full, a cache must evict.
+    fn give_up_cleaning(&self) -> Result<(), Error> {
+        if self.mode == Mode::Store {
+            return Err(self.out_of_memory());
+        }
+        self.pacer.forced_eviction.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Looks whether data was deleted: then memory follows it down. Called by the first cleaner thread now and then.
+    pub fn watch_live_size(&self) {
+        let live = self.live_bytes();
+        let peak = self.pacer.live_peak.load(Ordering::Relaxed).max(live);
+        let slack = (4 + self.heads.len() + 2 * self.contexts.len()) * self.space.segment_bytes();
+        let goal = live + live / 8 + slack as u64;
+        let committed = self.segment_bytes_committed();
+        let shrinking = if self.pacer.is_shrinking() {
+            committed > goal
+        } else {
+            live < peak - peak / 4 && committed > goal
+        };
+        self.pacer
+            .shrinking
+            .store(u64::from(shrinking), Ordering::Relaxed);
+        // A peak lasts until memory has followed; then the next fall counts from here.
+        self.pacer
+            .live_peak
+            .store(if shrinking { peak } else { live }, Ordering::Relaxed);
+    }
+}

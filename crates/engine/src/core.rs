@@ -1,0 +1,352 @@
+//! The heart that sessions and cleaners share: space, heads, indexes, epochs, and the sums over them.
+
+use crate::cleaner::context::{Context, Tally};
+use crate::cleaner::pacer::Pacer;
+use crate::counters::Counters;
+use crate::epoch::{Epochs, SlotId};
+use crate::head::Head;
+use crate::index::arena::Arena;
+use crate::index::{Index, Resources};
+use crate::space::segment::State;
+use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use crate::table::Tables;
+use crate::topology::Topology;
+use crate::{Clock, Error, Mode, Options, TableId};
+use duramen_base::limits::MEMORY_BYTES_MIN;
+use duramen_base::sync::{Backoff, fence};
+use duramen_base::ticks::Ticks;
+use duramen_format::hash::KeyHasher;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
+
+/// Sessions at once, cleaners included. Each has a cache-line slot.
+const SESSIONS_MAX: usize = 1024;
+/// Live data above this part of what segments can hold is refused (store mode): the cleaner needs some dead bytes to find.
+const LIVE_PART_MAX: f64 = 0.98;
+
+pub struct Core {
+    pub mode: Mode,
+    pub clock: Clock,
+    pub hasher: KeyHasher,
+    pub space: Space,
+    pub arena: Arena,
+    pub epochs: Epochs,
+    pub tables: Tables,
+    pub heads: Box<[Head]>,
+    /// One per cleaner thread, then those that helping writers share.
+    pub contexts: Box<[Mutex<Context>]>,
+    /// Counters of the contexts, outside their locks.
+    pub context_counters: Box<[Counters]>,
+    pub tallies: Box<[Tally]>,
+    /// Contexts before this one belong to cleaner threads.
+    cleaners: usize,
+    pub pacer: Pacer,
+    pub exclusive: Exclusive,
+    pub wakeup: Wakeup,
+}
+
+/// Keeps all but one session out; see `Session::pin_exclusive`.
+#[derive(Default)]
+pub struct Exclusive {
+    /// Somebody is, or waits to be, alone.
+    wanted: AtomicBool,
+}
+
+/// Rouses the cleaner threads.
+#[derive(Default)]
+pub struct Wakeup {
+    pub shutdown: AtomicBool,
+    pub sleeping: AtomicBool,
+    pub lock: Mutex<()>,
+    pub bell: Condvar,
+}
+
+impl Wakeup {
+    /// Cheap when the cleaners are awake. A wakeup that is missed by a race costs one tick of the cleaner's timer.
+    pub fn ring(&self) {
+        if self.sleeping.swap(false, Ordering::Relaxed) {
+            self.bell.notify_all();
+        }
+    }
+}
+
+impl Core {
+    pub fn new(options: &Options, topology: &Topology) -> Result<Core, Error> {
+        let memory_bytes = options.memory_bytes;
+        if memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::BudgetTooSmall {
+                bytes: memory_bytes,
+                minimum: MEMORY_BYTES_MIN,
+            });
+        }
+        let maximum = crate::space::MEMORY_BYTES_MAX;
+        if memory_bytes > maximum {
+            return Err(Error::BudgetTooLarge {
+                bytes: memory_bytes,
+                maximum,
+            });
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let heads = if options.heads == 0 {
+            cores
+        } else {
+            options.heads
+        };
+        // Many heads on a small budget would leave nothing to clean: a head takes a segment, and so does its survivor.
+        let heads = heads
+            .min((memory_bytes / (8 * MEMORY_BYTES_MIN / 32)) as usize)
+            .max(1);
+        let nodes = topology.nodes();
+        let helpers = nodes.max(heads / 4);
+        let cleaners = options
+            .cleaners
+            .max(nodes * usize::from(options.cleaners > 0));
+        let contexts = cleaners + helpers;
+        let space = Space::new(options, topology, contexts.div_ceil(nodes))?;
+        let epochs = Epochs::new(SESSIONS_MAX + contexts, Ticks::detect());
+        let windows = space.segments.len();
+        let contexts = (0..contexts)
+            .map(|n| Ok(Mutex::new(Context::new(n, n % nodes, epochs.register()?))))
+            .collect::<Result<Box<[_]>, Error>>()?;
+        let core = Core {
+            mode: options.mode,
+            clock: options.clock.clone(),
+            hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
+            arena: Arena::new(memory_bytes / 2, options.huge_pages)?,
+            tables: Tables::new(),
+            heads: (0..heads)
+                .map(|n| Head {
+                    counters: Counters::new(windows),
+                    tail: Mutex::default(),
+                    node: topology.node_of(n),
+                })
+                .collect(),
+            context_counters: contexts.iter().map(|_| Counters::new(windows)).collect(),
+            tallies: contexts.iter().map(|_| Tally::default()).collect(),
+            contexts,
+            cleaners,
+            pacer: Pacer::default(),
+            exclusive: Exclusive::default(),
+            wakeup: Wakeup::default(),
+            epochs,
+            space,
+        };
+        let overhead = core.overhead_bytes();
+        if !core.space.budget.charge(overhead) {
+            return Err(Error::BudgetTooSmall {
+                bytes: memory_bytes,
+                minimum: overhead + MEMORY_BYTES_MIN,
+            });
+        }
+        Ok(core)
+    }
+
+    pub fn resources(&self) -> Resources<'_> {
+        Resources {
+            arena: &self.arena,
+            budget: &self.space.budget,
+            epochs: &self.epochs,
+        }
+    }
+
+    /// All that count: heads, then cleaning contexts.
+    pub fn actors(&self) -> impl Iterator<Item = &Counters> {
+        self.heads
+            .iter()
+            .map(|head| &head.counters)
+            .chain(&self.context_counters)
+    }
+
+    /// Bytes appended by writers since the start: log time.
+    pub fn log_time(&self) -> u64 {
+        self.heads.iter().map(|head| head.counters.appended()).sum()
+    }
+
+    /// Padded bytes of live entries.
+    pub fn live_bytes(&self) -> u64 {
+        // Dead first: an entry counted as dead has been counted as appended before, so the difference is not negative.
+        let dead: u64 = self.actors().map(Counters::dead).sum();
+        fence(duramen_base::sync::Ordering::Acquire);
+        self.log_time().saturating_sub(dead)
+    }
+
+    /// Padded bytes of live entries in a window.
+    pub fn live_in(&self, window: u32) -> u64 {
+        let segment = &self.space.segments[window as usize];
+        let appended =
+            u64::from(segment.appended_bytes()).saturating_sub(SEGMENT_HEADER_BYTES as u64);
+        let dead = self.dead_sum(window).wrapping_sub(segment.dead_base());
+        appended.saturating_sub(dead)
+    }
+
+    pub fn dead_sum(&self, window: u32) -> u64 {
+        self.actors()
+            .map(|actor| actor.dead_in(window as usize))
+            .fold(0, u64::wrapping_add)
+    }
+
+    /// Bytes of the budget that segments can have.
+    pub fn segment_budget(&self) -> u64 {
+        let other = self.arena.committed_bytes() + self.overhead_bytes();
+        self.space.budget.limit().saturating_sub(other)
+    }
+
+    /// Live bytes beyond which writes are refused: leaves the heads, the survivors and their reserve, and a little dead.
+    pub fn live_limit(&self) -> u64 {
+        let open = self.heads.len() + 2 * self.contexts.len();
+        let usable = self
+            .segment_budget()
+            .saturating_sub((open * self.space.segment_bytes()) as u64);
+        (usable as f64 * LIVE_PART_MAX) as u64
+    }
+
+    pub fn out_of_memory(&self) -> Error {
+        Error::OutOfMemory {
+            live_bytes: self.live_bytes(),
+            limit_bytes: self.live_limit(),
+        }
+    }
+
+    pub fn new_index(&self) -> Index {
+        Index::new(self.space.budget.limit(), 1)
+    }
+
+    pub fn objects(&self, table: TableId) -> u64 {
+        self.actors()
+            .map(|actor| actor.objects(table))
+            .sum::<i64>()
+            .max(0) as u64
+    }
+
+    /// Memory of the tables that are there from the start.
+    pub fn overhead_bytes(&self) -> u64 {
+        let counters: u64 = self.actors().map(Counters::bytes).sum();
+        self.space.overhead_bytes()
+            + self.epochs.bytes()
+            + counters
+            + (crate::counters::TABLES_MAX * 8) as u64
+    }
+
+    /// Pins a slot unless somebody is, or wants to be, alone in the store. `alone`: the caller is that somebody, or holds
+    /// what it waits for.
+    #[inline(always)]
+    pub fn try_enter(&self, slot: SlotId, alone: bool) -> bool {
+        self.epochs.pin(slot);
+        // The pin's full barrier orders this load after it (pairs with the fence in `others_idle`): either we see the
+        // wish, or its owner sees our pin.
+        if self.exclusive.wanted.load(Ordering::Relaxed) && !alone {
+            self.epochs.unpin(slot);
+            return false;
+        }
+        true
+    }
+
+    #[inline(always)]
+    pub fn enter(&self, slot: SlotId) {
+        if !self.try_enter(slot, false) {
+            self.enter_slowly(slot);
+        }
+    }
+
+    #[cold]
+    fn enter_slowly(&self, slot: SlotId) {
+        let mut backoff = Backoff::new();
+        while !self.try_enter(slot, false) {
+            backoff.wait();
+        }
+    }
+
+    /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by `leave_exclusive`.
+    pub fn enter_exclusive(&self, slot: SlotId) {
+        let mut backoff = Backoff::new();
+        while self
+            .exclusive
+            .wanted
+            .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
+            .is_err()
+        {
+            backoff.wait();
+        }
+        while !self.epochs.others_idle(slot) {
+            backoff.wait();
+        }
+        self.epochs.pin(slot);
+    }
+
+    pub fn leave_exclusive(&self) {
+        self.exclusive.wanted.store(false, Ordering::Release);
+    }
+
+    /// Opens a window for a head or survivor and makes its counters start from now.
+    pub fn open_window(&self, node: usize, purpose: crate::space::Purpose) -> Option<u32> {
+        let window = self.space.acquire(
+            node,
+            purpose,
+            &self.epochs,
+            self.clock.now_ms(),
+            self.log_time(),
+        )?;
+        self.space.segments[window as usize].set_dead_base(self.dead_sum(window));
+        Some(window)
+    }
+
+    /// Bytes charged for segments now.
+    pub fn segment_bytes_committed(&self) -> u64 {
+        self.space
+            .budget
+            .used()
+            .saturating_sub(self.arena.committed_bytes() + self.overhead_bytes())
+    }
+
+    pub fn cleaners(&self) -> usize {
+        self.cleaners
+    }
+
+    /// Contexts that helping writers share.
+    pub fn helper_contexts(&self) -> std::ops::Range<usize> {
+        self.cleaners..self.contexts.len()
+    }
+
+    /// Victims retired and survivors opened since the start.
+    pub fn gain(&self) -> (u64, u64) {
+        self.tallies.iter().fold((0, 0), |(freed, used), tally| {
+            (
+                freed + tally.segments_cleaned.load(Ordering::Relaxed),
+                used + tally.survivors.load(Ordering::Relaxed),
+            )
+        })
+    }
+
+    /// Victims chosen and not yet retired.
+    pub fn victims(&self) -> u64 {
+        self.tallies
+            .iter()
+            .map(|tally| tally.victims.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Number of windows in each state: open, closed (victims included), retired.
+    pub fn census(&self) -> (u64, u64, u64) {
+        self.space
+            .segments
+            .iter()
+            .fold(
+                (0, 0, 0),
+                |(open, closed, retired), segment| match segment.state() {
+                    State::Head | State::Survivor => (open + 1, closed, retired),
+                    State::Closed | State::Victim => (open, closed + 1, retired),
+                    State::Retired => (open, closed, retired + 1),
+                    State::Unbacked | State::Backed => (open, closed, retired),
+                },
+            )
+    }
+}
+
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library's map keys are seeded by the operating system's randomness.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
+    hasher.finish()
+}

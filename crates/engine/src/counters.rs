@@ -1,0 +1,110 @@
+//! Counters of one actor (a head or a cleaner): written by their one owner without atomic read-modify-writes, summed
+//! by whoever wants to know. So an overwrite writes no cache line that another core writes.
+
+use crate::TableId;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Tables of a store at once. Each actor keeps 8 bytes per possible table.
+pub const TABLES_MAX: usize = 1024;
+
+#[repr(align(128))]
+pub struct Counters {
+    /// Padded bytes of all entries appended by writers; log time.
+    appended: AtomicU64,
+    /// Key and value bytes of these.
+    payload: AtomicU64,
+    /// Padded bytes of all entries that died.
+    dead: AtomicU64,
+    pub expired: AtomicU64,
+    pub evicted: AtomicU64,
+    /// Largest object version this actor has assigned.
+    version_max: AtomicU64,
+    pub stalls: AtomicU64,
+    pub stall_ns: AtomicU64,
+    /// Objects created less objects removed, per table.
+    objects: Box<[AtomicI64]>,
+    /// Padded bytes of entries that died, per window; only grows (see `Segment::dead_base`).
+    dead_by_window: Box<[AtomicU64]>,
+}
+
+/// Adds to a counter that only the caller writes.
+#[inline(always)]
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.store(
+        counter.load(Ordering::Relaxed).wrapping_add(n),
+        Ordering::Relaxed,
+    );
+}
+
+impl Counters {
+    pub fn new(windows: usize) -> Counters {
+        Counters {
+            appended: AtomicU64::new(0),
+            payload: AtomicU64::new(0),
+            dead: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            version_max: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
+            stall_ns: AtomicU64::new(0),
+            objects: (0..TABLES_MAX).map(|_| AtomicI64::new(0)).collect(),
+            dead_by_window: (0..windows).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    #[inline(always)]
+    pub fn note_append(&self, entry_bytes: usize, payload_bytes: usize, version: u64) {
+        add(&self.appended, entry_bytes as u64);
+        add(&self.payload, payload_bytes as u64);
+        if version > self.version_max.load(Ordering::Relaxed) {
+            self.version_max.store(version, Ordering::Relaxed);
+        }
+    }
+
+    /// An entry of `window` died. Called while pinned, before the window could be reused.
+    #[inline(always)]
+    pub fn note_dead(&self, window: usize, entry_bytes: usize) {
+        add(&self.dead, entry_bytes as u64);
+        add(&self.dead_by_window[window], entry_bytes as u64);
+    }
+
+    /// A live entry of `window` was moved elsewhere: here it no longer counts.
+    pub fn note_moved(&self, window: usize, entry_bytes: usize) {
+        add(&self.dead_by_window[window], entry_bytes as u64);
+    }
+
+    #[inline(always)]
+    pub fn note_objects(&self, table: TableId, change: i64) {
+        let counter = &self.objects[table.0 as usize];
+        counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
+    }
+
+    pub fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Relaxed)
+    }
+
+    pub fn payload(&self) -> u64 {
+        self.payload.load(Ordering::Relaxed)
+    }
+
+    pub fn dead(&self) -> u64 {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    pub fn version_max(&self) -> u64 {
+        self.version_max.load(Ordering::Relaxed)
+    }
+
+    pub fn objects(&self, table: TableId) -> i64 {
+        self.objects[table.0 as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn dead_in(&self, window: usize) -> u64 {
+        self.dead_by_window[window].load(Ordering::Relaxed)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        (size_of::<Counters>() + size_of_val(&*self.objects) + size_of_val(&*self.dead_by_window))
+            as u64
+    }
+}

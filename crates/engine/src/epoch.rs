@@ -1,0 +1,146 @@
+//! Reclaim epochs: memory is reused only when nobody who could still see it is inside the store.
+//!
+//! **Invariants**
+//! - E1: a session's slot holds its stamp while it is pinned and `IDLE` otherwise; the store of the stamp is ordered
+//!   before the session's first index read (StoreLoad fence in `pin`).
+//! - E2: what was unlinked before `retire_stamp` returned `s` may be reused once `quiet_before() > s`: every session
+//!   pinned now then took its stamp after the unlinking, and so cannot have found the memory.
+//!
+//! **Concurrency**: a slot is written by its session alone; `quiet_before` reads all of them.
+//! Paper: [Merritt17 §3.3]; differs: the fence that Nibble's code lacks (a pin there may pass its first index read).
+
+use crate::Error;
+use duramen_base::sync::{AtomicU64, AtomicUsize, Ordering, Padded, fence};
+use duramen_base::ticks::Ticks;
+use std::sync::Mutex;
+
+const IDLE: u64 = u64::MAX;
+
+/// The table of slots of one store.
+pub struct Epochs {
+    ticks: Ticks,
+    slots: Box<[Padded<AtomicU64>]>,
+    /// Slots below this were ever in use: bounds the scan of `quiet_before`.
+    used: AtomicUsize,
+    free: Mutex<Vec<usize>>,
+}
+
+/// A slot of the table; given back by [`Epochs::unregister`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotId(pub usize);
+
+impl Epochs {
+    pub fn new(slots: usize, ticks: Ticks) -> Epochs {
+        Epochs {
+            ticks,
+            slots: (0..slots).map(|_| Padded(AtomicU64::new(IDLE))).collect(),
+            used: AtomicUsize::new(0),
+            free: Mutex::new((0..slots).rev().collect()),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::TooManySessions`] when all slots are taken.
+    pub fn register(&self) -> Result<SlotId, Error> {
+        let mut free = self.free.lock().expect("slot list");
+        let id = free.pop().ok_or(Error::TooManySessions {
+            limit: self.slots.len(),
+        })?;
+        // SeqCst: a later `quiet_before` must scan this slot if it could miss its pin otherwise (pairs with the load there).
+        self.used.fetch_max(id + 1, Ordering::SeqCst);
+        Ok(SlotId(id))
+    }
+
+    pub fn unregister(&self, id: SlotId) {
+        debug_assert!(!self.is_pinned(id));
+        self.free.lock().expect("slot list").push(id.0);
+    }
+
+    /// Marks the slot's owner as inside (E1).
+    #[inline(always)]
+    pub fn pin(&self, id: SlotId) {
+        let slot = &self.slots[id.0].0;
+        let now = self.ticks.now();
+        #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+        {
+            // XCHG is a full barrier and cheaper than a store and MFENCE.
+            slot.swap(now, Ordering::SeqCst);
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
+        {
+            slot.store(now, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Marks the slot's owner as outside.
+    #[inline(always)]
+    pub fn unpin(&self, id: SlotId) {
+        // Release: what the owner read is done with before the slot reads as idle (pairs with Acquire in `quiet_before`).
+        self.slots[id.0].0.store(IDLE, Ordering::Release);
+    }
+
+    pub fn is_pinned(&self, id: SlotId) -> bool {
+        self.slots[id.0].0.load(Ordering::Relaxed) != IDLE
+    }
+
+    /// A stamp for memory that was just unlinked by this thread (E2).
+    pub fn retire_stamp(&self) -> u64 {
+        // The unlinking stores come before the stamp in the one order of SeqCst fences.
+        fence(Ordering::SeqCst);
+        self.ticks.now_after()
+    }
+
+    /// The oldest stamp of a pinned session; what was retired before it is nobody's. `u64::MAX` if all are outside.
+    pub fn quiet_before(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        let used = self.used.load(Ordering::SeqCst);
+        self.slots[..used]
+            .iter()
+            .map(|slot| slot.0.load(Ordering::Acquire))
+            .min()
+            .unwrap_or(IDLE)
+    }
+
+    /// True if every slot but `except` is outside.
+    pub fn others_idle(&self, except: SlotId) -> bool {
+        fence(Ordering::SeqCst);
+        let used = self.used.load(Ordering::SeqCst);
+        self.slots[..used]
+            .iter()
+            .enumerate()
+            .all(|(n, slot)| n == except.0 || slot.0.load(Ordering::Acquire) == IDLE)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        size_of_val(&*self.slots) as u64
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_holds_back_what_is_retired_after_it() {
+        for ticks in [Ticks::detect(), Ticks::counting()] {
+            let epochs = Epochs::new(2, ticks);
+            let (a, b) = (epochs.register().unwrap(), epochs.register().unwrap());
+            assert_eq!(epochs.register(), Err(Error::TooManySessions { limit: 2 }));
+            let before = epochs.retire_stamp();
+            epochs.pin(a);
+            let stamp = epochs.retire_stamp();
+            assert!(epochs.quiet_before() > before);
+            assert!(epochs.quiet_before() <= stamp, "a may still see it");
+            epochs.pin(b);
+            epochs.unpin(a);
+            assert!(epochs.quiet_before() > stamp, "b came later");
+            assert!(epochs.others_idle(b) && !epochs.others_idle(a));
+            epochs.unpin(b);
+            assert_eq!(epochs.quiet_before(), IDLE);
+            epochs.unregister(a);
+            assert!(epochs.register().is_ok());
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! One cache line of the index: a control word and seven slots.
+//!
+//! **Layout**
+//!
+//! ```text
+//! slot     | tag: 22 | access: 3 | tier: 1 | location: 38 (8-byte units) |     0 = empty
+//! control  | - : 8 | reach: 16 | overflow: 16 | owner: 16 | - : 5 | MOVED | TRANSACTION | LOCKED |
+//! ```
+//!
+//! **Invariants**
+//! - B1: a key's slot is changed only by the holder of the lock of the key's *home* bucket, wherever the slot lies. An
+//!   empty slot is claimed by compare-and-swap, because holders of other homes may want it too.
+//! - B2: no key is moved between slots within a view. So a reader that scans home and overflow and does not find the key
+//!   has a moment in between at which the key was absent; it needs no version check, only single-word loads.
+//! - B3: readers wait for a bucket whose TRANSACTION bit is set: what the transaction has published so far is not yet visible.
+//! - B4: MOVED is set, together with the lock, on *all* buckets of a view before the first slot is copied to the next view;
+//!   the view's slots never change again.
+//! - B5: `overflow` counts the keys homed here that lie in later buckets, at most `reach` buckets away (cyclically).
+//!
+//! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: B2 makes the version number (and the
+//! reader's second look at it) unnecessary; tags make a miss cost one line.
+
+use duramen_base::sync::{AtomicU64, Backoff, Ordering};
+
+pub const SLOTS: usize = 7;
+pub const TAG_BITS: u32 = 22;
+const LOCATION_BITS: u32 = 38;
+const LOCATION_MASK: u64 = (1 << LOCATION_BITS) - 1;
+const ACCESS_SHIFT: u32 = LOCATION_BITS + 1;
+const ACCESS_MASK: u64 = 0b111 << ACCESS_SHIFT;
+const TAG_SHIFT: u32 = 64 - TAG_BITS;
+
+const LOCKED: u64 = 1;
+const TRANSACTION: u64 = 1 << 1;
+const MOVED: u64 = 1 << 2;
+const OWNER_SHIFT: u32 = 8;
+const OWNER_MASK: u64 = 0xffff << OWNER_SHIFT;
+const OVERFLOW_SHIFT: u32 = 24;
+const OVERFLOW_ONE: u64 = 1 << OVERFLOW_SHIFT;
+const REACH_SHIFT: u32 = 40;
+const REACH_MASK: u64 = 0xffff << REACH_SHIFT;
+pub const REACH_MAX: usize = 0xffff;
+
+const _: () = assert!(TAG_SHIFT == ACCESS_SHIFT + 3);
+
+/// A slot's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(pub u64);
+
+impl Slot {
+    pub const EMPTY: Slot = Slot(0);
+
+    pub fn new(tag: u64, location: u64) -> Slot {
+        debug_assert!(tag < 1 << TAG_BITS && location != 0 && location <= LOCATION_MASK);
+        Slot(tag << TAG_SHIFT | location)
+    }
+
+    #[inline(always)]
+    pub fn location(self) -> u64 {
+        self.0 & LOCATION_MASK
+    }
+
+    #[inline(always)]
+    pub fn tag(self) -> u64 {
+        self.0 >> TAG_SHIFT
+    }
+
+    /// How often it was read lately, 0 to 7 (cache mode).
+    pub fn access(self) -> u64 {
+        (self.0 & ACCESS_MASK) >> ACCESS_SHIFT
+    }
+
+    pub fn with_access(self, access: u64) -> Slot {
+        Slot(self.0 & !ACCESS_MASK | access << ACCESS_SHIFT)
+    }
+
+    /// The same tag and access count at another location.
+    #[inline(always)]
+    pub fn moved_to(self, location: u64) -> Slot {
+        debug_assert!(location != 0 && location <= LOCATION_MASK);
+        Slot(self.0 & !LOCATION_MASK | location)
+    }
+}
+
+/// One cache line of the index.
+#[repr(C, align(64))]
+pub struct Bucket {
+    control: AtomicU64,
+    slots: [AtomicU64; SLOTS],
+}
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+impl Bucket {
+    #[cfg(any(test, loom, shuttle))]
+    pub fn empty() -> Bucket {
+        Bucket {
+            control: AtomicU64::new(0),
+            slots: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+/// What a caller that wants a bucket's lock gets.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Locking {
+    /// The lock is taken; the caller unlocks.
+    Taken,
+    /// The caller's transaction holds it already; the caller must not unlock.
+    Mine,
+    /// The view has been replaced (B4): look up the new one.
+    Moved,
+    /// Another session's transaction holds it (only from [`View::try_lock`]).
+    Busy,
+}
+
+/// The buckets of one partition at one size. Copyable: a pointer and a length.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    buckets: &'a [Bucket],
+}
+
+impl<'a> View<'a> {
+    #[inline(always)]
+    pub fn new(buckets: &'a [Bucket]) -> View<'a> {
+        View { buckets }
+    }
+
+    pub fn len(self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Home bucket of a tag. Monotonic in the tag, so order of buckets is order of hashes at every size.
+    #[inline(always)]
+    pub fn home(self, tag: u64) -> usize {
+        ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
+    }
+
+    /// The lowest tag whose home is `bucket` (for cursors).
+    pub fn first_tag(self, bucket: usize) -> u64 {
+        ((bucket as u64) << TAG_BITS).div_ceil(self.buckets.len() as u64)
+    }
+
+    #[inline(always)]
+    pub fn line(self, bucket: usize) -> *const Bucket {
+        &raw const self.buckets[bucket]
+    }
+
+    #[inline(always)]
+    fn wrap(self, bucket: usize) -> usize {
+        if bucket >= self.buckets.len() {
+            bucket - self.buckets.len()
+        } else {
+            bucket
+        }
+    }
+
+    /// Finds the slot with this tag for which `is_it` holds, reading optimistically (B2). `me` is the reader's owner
+    /// number: it need not wait for its own transaction (B3).
+    #[inline(always)]
+    pub fn find(
+        self,
+        tag: u64,
+        me: u16,
+        is_it: impl FnMut(Slot) -> bool,
+    ) -> Option<(&'a AtomicU64, Slot)> {
+        let home = self.home(tag);
+        // Acquire pairs with Release in `unlock`: an overflowed key's count is seen if its writer has finished.
+        let mut control = self.buckets[home].control.load(Ordering::Acquire);
+        if control & TRANSACTION != 0 && owner_of(control) != me {
+            control = self.wait_for_transaction(home);
+        }
+        self.find_from(home, control, tag, is_it)
+    }
+
+    /// Finds the slot that points to `location`, without waiting for transactions: for cleaners, who only ask whether
+    /// an entry is referenced, and must not wait for a transaction that may be waiting for them.
+    pub fn find_location(self, tag: u64, location: u64) -> Option<(&'a AtomicU64, Slot)> {
+        let home = self.home(tag);
+        let control = self.buckets[home].control.load(Ordering::Acquire);
+        self.find_from(home, control, tag, |slot| slot.location() == location)
+    }
+
+    #[inline(always)]
+    fn find_from(
+        self,
+        home: usize,
+        control: u64,
+        tag: u64,
+        mut is_it: impl FnMut(Slot) -> bool,
+    ) -> Option<(&'a AtomicU64, Slot)> {
+        let bucket = &self.buckets[home];
+        if let Some(found) = find_in(bucket, tag, &mut is_it) {
+            return Some(found);
+        }
+        if control >> OVERFLOW_SHIFT & 0xffff == 0 {
+            return None;
+        }
+        let reach = (control & REACH_MASK) >> REACH_SHIFT;
+        (1..=reach as usize)
+            .find_map(|d| find_in(&self.buckets[self.wrap(home + d)], tag, &mut is_it))
+    }
+
+    #[cold]
+    fn wait_for_transaction(self, bucket: usize) -> u64 {
+        let mut backoff = Backoff::new();
+        loop {
+            let control = self.buckets[bucket].control.load(Ordering::Acquire);
+            // A moved view is frozen: what it shows is the state before the move, which precedes every later change.
+            if control & TRANSACTION == 0 || control & MOVED != 0 {
+                return control;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Location of the first slot of the home bucket with this tag, for a prefetch: a guess, not an answer.
+    #[inline(always)]
+    pub fn peek(self, tag: u64) -> Option<u64> {
+        let bucket = &self.buckets[self.home(tag)];
+        let slots = bucket
+            .slots
+            .iter()
+            .map(|place| Slot(place.load(Ordering::Relaxed)));
+        slots
+            .filter(|slot| slot.tag() == tag && slot.location() != 0)
+            .map(Slot::location)
+            .next()
+    }
+
+    /// Shows every slot whose home is `bucket`.
+    pub fn each_homed(self, bucket: usize, me: u16, mut show: impl FnMut(Slot)) {
+        let mut control = self.buckets[bucket].control.load(Ordering::Acquire);
+        if control & TRANSACTION != 0 && owner_of(control) != me {
+            control = self.wait_for_transaction(bucket);
+        }
+        let overflow = control >> OVERFLOW_SHIFT & 0xffff;
+        let reach = if overflow == 0 {
+            0
+        } else {
+            (control & REACH_MASK) >> REACH_SHIFT
+        };
+        for d in 0..=reach as usize {
+            for slot in &self.buckets[self.wrap(bucket + d)].slots {
+                let slot = Slot(slot.load(Ordering::Acquire));
+                if slot.location() != 0 && self.home(slot.tag()) == bucket {
+                    show(slot);
+                }
+            }
+        }
+    }
+
+    /// Takes the lock of a home bucket, waiting for whoever holds it.
+    #[inline(always)]
+    pub fn lock(self, bucket: usize, me: u16) -> Locking {
+        let control = &self.buckets[bucket].control;
+        let seen = control.load(Ordering::Relaxed);
+        // Acquire pairs with Release in `unlock`: the holder's changes are seen.
+        if seen & (LOCKED | MOVED) == 0
+            && control
+                .compare_exchange(
+                    seen,
+                    seen | LOCKED | owner_bits(me),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+        {
+            return Locking::Taken;
+        }
+        self.lock_slowly(bucket, me, true)
+    }
+
+    /// As [`lock`](Self::lock), but gives up when a transaction of another session holds the bucket.
+    pub fn try_lock(self, bucket: usize, me: u16) -> Locking {
+        self.lock_slowly(bucket, me, false)
+    }
+
+    #[cold]
+    fn lock_slowly(self, bucket: usize, me: u16, wait_for_transactions: bool) -> Locking {
+        let control = &self.buckets[bucket].control;
+        let mut backoff = Backoff::new();
+        loop {
+            let seen = control.load(Ordering::Acquire);
+            if seen & MOVED != 0 {
+                return Locking::Moved;
+            }
+            if seen & LOCKED == 0 {
+                let locked = seen | LOCKED | owner_bits(me);
+                if control
+                    .compare_exchange(seen, locked, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return Locking::Taken;
+                }
+            } else if seen & TRANSACTION != 0 {
+                if owner_of(seen) == me {
+                    return Locking::Mine;
+                }
+                if !wait_for_transactions {
+                    return Locking::Busy;
+                }
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Turns a taken lock into one that readers wait for as well (B3).
+    pub fn begin_transaction(self, bucket: usize) {
+        let control = &self.buckets[bucket].control;
+        debug_assert!(control.load(Ordering::Relaxed) & LOCKED != 0);
+        control.fetch_or(TRANSACTION, Ordering::AcqRel);
+    }
+
+    #[inline(always)]
+    pub fn unlock(self, bucket: usize) {
+        let control = &self.buckets[bucket].control;
+        // Only the holder writes the word while it is locked, so a plain store is enough.
+        let word = control.load(Ordering::Relaxed) & !(LOCKED | TRANSACTION | OWNER_MASK);
+        control.store(word, Ordering::Release);
+    }
+
+    /// Marks a bucket whose lock the caller holds as moved (B4); its lock is never released.
+    pub fn mark_moved(self, bucket: usize) {
+        self.buckets[bucket]
+            .control
+            .fetch_or(MOVED, Ordering::Release);
+    }
+
+    /// Puts a new key's slot into its home bucket or the nearest later one with room. The caller holds the home's lock.
+    /// False: every slot within reach is taken.
+    pub fn insert(self, tag: u64, slot: Slot) -> bool {
+        let home = self.home(tag);
+        for d in 0..self.buckets.len().min(REACH_MAX) {
+            let bucket = &self.buckets[self.wrap(home + d)];
+            for place in &bucket.slots {
+                if place.load(Ordering::Relaxed) == 0
+                    // Release pairs with Acquire in `find`: the entry's bytes are seen before its location.
+                    && place.compare_exchange(0, slot.0, Ordering::Release, Ordering::Relaxed).is_ok()
+                {
+                    if d > 0 {
+                        self.note_overflow(home, d);
+                    }
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn note_overflow(self, home: usize, distance: usize) {
+        let control = &self.buckets[home].control;
+        let word = control.load(Ordering::Relaxed);
+        let reach = ((word & REACH_MASK) >> REACH_SHIFT).max(distance as u64);
+        let word = (word & !REACH_MASK | reach << REACH_SHIFT) + OVERFLOW_ONE;
+        control.store(word, Ordering::Release); // B5; pairs with Acquire in `find`
+    }
+
+    /// Empties a slot found by [`find`](Self::find). The caller holds the home's lock.
+    pub fn remove(self, tag: u64, place: &AtomicU64) {
+        let home = self.home(tag);
+        place.store(0, Ordering::Release);
+        let first = self.buckets[home].slots.as_ptr();
+        let inside = first..first.wrapping_add(SLOTS);
+        if !inside.contains(&std::ptr::from_ref(place)) {
+            let control = &self.buckets[home].control;
+            let mut word = control.load(Ordering::Relaxed) - OVERFLOW_ONE;
+            if word >> OVERFLOW_SHIFT & 0xffff == 0 {
+                word &= !REACH_MASK;
+            }
+            control.store(word, Ordering::Release);
+        }
+    }
+
+    /// Copies every slot into `to`, which nobody else sees yet. Returns false if `to` has no room.
+    pub fn copy_into(self, to: View<'_>) -> bool {
+        // In bucket order, which is (but for overflow) the order of the new buckets: both sides run through memory.
+        self.buckets
+            .iter()
+            .flat_map(|bucket| &bucket.slots)
+            .all(|slot| {
+                let slot = Slot(slot.load(Ordering::Relaxed));
+                slot == Slot::EMPTY || to.insert_privately(slot)
+            })
+    }
+
+    fn insert_privately(self, slot: Slot) -> bool {
+        let home = self.home(slot.tag());
+        for d in 0..self.buckets.len().min(REACH_MAX) {
+            let bucket = &self.buckets[self.wrap(home + d)];
+            if let Some(place) = bucket
+                .slots
+                .iter()
+                .find(|place| place.load(Ordering::Relaxed) == 0)
+            {
+                place.store(slot.0, Ordering::Relaxed);
+                if d > 0 {
+                    self.note_overflow(home, d);
+                }
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[inline(always)]
+fn find_in<'a>(
+    bucket: &'a Bucket,
+    tag: u64,
+    is_it: &mut impl FnMut(Slot) -> bool,
+) -> Option<(&'a AtomicU64, Slot)> {
+    for place in &bucket.slots {
+        // Acquire pairs with Release in `insert` and `publish`: the entry's bytes are seen.
+        let slot = Slot(place.load(Ordering::Acquire));
+        if slot.tag() == tag && slot.location() != 0 && is_it(slot) {
+            return Some((place, slot));
+        }
+    }
+    None
+}
+
+/// Replaces the location in a slot whose home lock the caller holds.
+#[inline(always)]
+pub fn publish(place: &AtomicU64, slot: Slot) {
+    place.store(slot.0, Ordering::Release);
+}
+
+/// Counts a read of a slot (cache mode); gives way to any concurrent change.
+#[inline(always)]
+pub fn touch(place: &AtomicU64, slot: Slot) {
+    if slot.access() < 7 {
+        let touched = slot.with_access(slot.access() + 1);
+        let _ = place.compare_exchange(slot.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+fn owner_of(control: u64) -> u16 {
+    (control >> OWNER_SHIFT) as u16
+}
+
+fn owner_bits(me: u16) -> u64 {
+    u64::from(me) << OWNER_SHIFT
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn buckets(n: usize) -> Vec<Bucket> {
+        (0..n).map(|_| Bucket::empty()).collect()
+    }
+
+    #[test]
+    fn overflowing_keys_are_found_and_counted() {
+        let memory = buckets(4);
+        let view = View::new(&memory);
+        let tag = view.first_tag(3); // the last bucket: overflow wraps
+        for n in 1..=20 {
+            assert_eq!(view.lock(3, 1), Locking::Taken);
+            assert!(view.insert(tag, Slot::new(tag, n)));
+            view.unlock(3);
+        }
+        for n in 1..=20 {
+            assert!(
+                view.find(tag, 1, |slot| slot.location() == n).is_some(),
+                "{n}"
+            );
+        }
+        let mut homed = 0;
+        view.each_homed(3, 1, |_| homed += 1);
+        assert_eq!(homed, 20);
+        for n in 1..=20 {
+            assert_eq!(view.lock(3, 1), Locking::Taken);
+            let (place, _) = view.find(tag, 1, |slot| slot.location() == n).unwrap();
+            view.remove(tag, place);
+            view.unlock(3);
+        }
+        assert!(
+            memory
+                .iter()
+                .all(|b| b.control.load(Ordering::Relaxed) == 0),
+            "counts return to zero"
+        );
+        assert!(view.find(tag, 1, |_| true).is_none());
+    }
+
+    #[test]
+    fn a_full_view_refuses() {
+        let memory = buckets(2);
+        let view = View::new(&memory);
+        assert!((1..=14).all(|n| view.insert(0, Slot::new(0, n))));
+        assert!(!view.insert(0, Slot::new(0, 15)));
+    }
+
+    #[test]
+    fn first_tags_partition_the_tags() {
+        for n in [1usize, 2, 3, 7, 1000, 1023] {
+            let memory = buckets(n);
+            let view = View::new(&memory);
+            for bucket in 0..n {
+                let first = view.first_tag(bucket);
+                assert_eq!(view.home(first), bucket);
+                assert!(first == 0 || view.home(first - 1) == bucket - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn copying_keeps_every_slot() {
+        let (small, large) = (buckets(3), buckets(5));
+        let (from, to) = (View::new(&small), View::new(&large));
+        for n in 1..=20u64 {
+            let tag = n * 199_999 % (1 << TAG_BITS);
+            assert!(from.insert(tag, Slot::new(tag, n)));
+        }
+        assert!(from.copy_into(to));
+        for n in 1..=20u64 {
+            let tag = n * 199_999 % (1 << TAG_BITS);
+            assert!(to.find(tag, 1, |slot| slot.location() == n).is_some());
+        }
+    }
+}

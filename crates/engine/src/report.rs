@@ -1,0 +1,123 @@
+//! Figures about a store: [`Stats`] and "explain my memory".
+
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::space::SEGMENT_HEADER_BYTES;
+use crate::space::segment::State;
+use crate::stats::{CleanerStats, MemoryReport, SegmentReport, SegmentState, Stats};
+use crate::{Store, TableId};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+impl Store {
+    /// Counters since the start and gauges of now.
+    pub fn stats(&self) -> Stats {
+        let core = self.core();
+        let sum = |f: fn(&Counters) -> u64| core.actors().map(f).sum();
+        let segment_budget_bytes = core.segment_budget();
+        let live_bytes = core.live_bytes();
+        let (segments_open, segments_closed, retired) = core.census();
+        let backed: usize = (0..core.space.nodes())
+            .map(|node| core.space.waiting(node).1)
+            .sum();
+        Stats {
+            objects: self.tables().iter().map(|table| table.objects).sum(),
+            live_bytes,
+            appended_bytes: sum(Counters::payload),
+            segment_budget_bytes,
+            utilization: live_bytes as f64 / segment_budget_bytes.max(1) as f64,
+            committed_bytes: core.space.budget.used(),
+            index_bytes: core.arena.committed_bytes(),
+            segments_open,
+            segments_closed,
+            segments_free: backed as u64 + retired,
+            entries_expired: sum(|counters| counters.expired.load(Ordering::Relaxed)),
+            entries_evicted: sum(|counters| counters.evicted.load(Ordering::Relaxed)),
+            cleaner: cleaner_stats(core),
+            writer_stalls: sum(|counters| counters.stalls.load(Ordering::Relaxed)),
+            writer_stall_ns: sum(|counters| counters.stall_ns.load(Ordering::Relaxed)),
+            page_bytes: core.space.page_bytes(),
+        }
+    }
+
+    /// Every byte of the budget, by segment and by purpose.
+    pub fn memory_report(&self) -> MemoryReport {
+        let core = self.core();
+        let now_ms = core.clock.now_ms();
+        let mut report = MemoryReport {
+            index_bytes: core.arena.committed_bytes(),
+            index_used_bytes: core.arena.allocated_bytes(),
+            overhead_bytes: core.overhead_bytes(),
+            budget_bytes: core.space.budget.limit(),
+            ..MemoryReport::default()
+        };
+        for (window, segment) in core.space.segments.iter().enumerate() {
+            let Some(state) = shown_state(segment.state()) else {
+                continue;
+            };
+            let committed_bytes = u64::from(segment.committed_bytes());
+            let in_log = segment.is_in_log();
+            let appended_bytes = if in_log {
+                u64::from(segment.appended_bytes()).min(committed_bytes)
+            } else {
+                0
+            };
+            let entries = appended_bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);
+            let live_bytes = if in_log {
+                core.live_in(window as u32).min(entries)
+            } else {
+                0
+            };
+            report.live_bytes += live_bytes;
+            report.dead_bytes += entries - live_bytes;
+            report.unused_bytes += committed_bytes - entries;
+            report.segments.push(SegmentReport {
+                window: window as u32,
+                state,
+                committed_bytes,
+                appended_bytes,
+                live_bytes,
+                age_ms: now_ms.saturating_sub(segment.opened_ms()),
+            });
+        }
+        core.tables.each(|id, _, index| {
+            let (slots, _) = index.slots();
+            report.index_slots += slots;
+            report.objects += core.objects(id);
+            if id != TableId::DEFAULT {
+                report.overhead_bytes += index.overhead_bytes();
+            }
+        });
+        report.total_bytes = report.live_bytes
+            + report.dead_bytes
+            + report.unused_bytes
+            + report.index_bytes
+            + report.overhead_bytes;
+        report
+    }
+}
+
+fn shown_state(state: State) -> Option<SegmentState> {
+    match state {
+        State::Unbacked => None,
+        State::Backed => Some(SegmentState::Free),
+        State::Head => Some(SegmentState::Head),
+        State::Survivor => Some(SegmentState::Survivor),
+        State::Closed | State::Victim => Some(SegmentState::Closed),
+        State::Retired => Some(SegmentState::Retired),
+    }
+}
+
+fn cleaner_stats(core: &Core) -> CleanerStats {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    core.tallies
+        .iter()
+        .fold(CleanerStats::default(), |sum, tally| CleanerStats {
+            passes: sum.passes + load(&tally.passes),
+            compactions: sum.compactions + load(&tally.compactions),
+            segments_cleaned: sum.segments_cleaned + load(&tally.segments_cleaned),
+            bytes_scanned: sum.bytes_scanned + load(&tally.bytes_scanned),
+            bytes_relocated: sum.bytes_relocated + load(&tally.bytes_relocated),
+            bytes_freed: sum.bytes_freed + load(&tally.bytes_freed),
+            busy_ns: sum.busy_ns + load(&tally.busy_ns),
+        })
+}

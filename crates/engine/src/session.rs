@@ -1,0 +1,388 @@
+//! Sessions and guards: how a thread enters the store.
+//!
+//! A session belongs to one thread at a time; it appends to one head and owns one reclaim slot. A guard is one batch: it
+//! pins what it sees. Reads borrow the guard, so no slice of the log outlives the pin; writes borrow it mutably, because
+//! a write that has to find memory first lets go of the pin for a moment.
+
+use crate::core::Core;
+use crate::epoch::SlotId;
+use crate::head::{Head, Tail};
+use crate::index::bucket::View;
+use crate::index::{Index, Partition};
+use crate::{Error, KeyHash, Object, Stamp, Store, TableId};
+use duramen_format::entry::{self, Entry};
+use std::cell::Cell;
+use std::sync::{Arc, MutexGuard};
+
+/// One thread's way into the store (its head, its reclaim slot). `Send`, not shareable: use one per thread.
+pub struct Session {
+    store: Arc<Store>,
+    slot: SlotId,
+    me: u16,
+    head: usize,
+    scratch: Vec<u8>,
+    carried: Carried,
+}
+
+/// What a session remembers from guard to guard.
+pub(crate) struct Carried {
+    /// Bytes appended since the writer last looked at the memory pressure (`pacer`).
+    pub appended: u64,
+    /// Cache lines that an entry takes on average, in sixteenths: how much `prefetch_entry` fetches.
+    pub lines: Cell<u32>,
+}
+
+impl Session {
+    pub(crate) fn new(store: Arc<Store>) -> Result<Session, Error> {
+        let slot = store.core().epochs.register()?;
+        let head = store.next_head();
+        let carried = Carried {
+            appended: 0,
+            lines: Cell::new(2 * 16),
+        };
+        Ok(Session {
+            me: slot.0 as u16 + 1,
+            store,
+            slot,
+            head,
+            scratch: Vec::new(),
+            carried,
+        })
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Enters the store for one batch of operations.
+    #[inline]
+    pub fn pin(&mut self) -> Guard<'_> {
+        self.store.core().enter(self.slot);
+        self.guard(false)
+    }
+
+    /// Enters the store alone: waits until every other session is between guards and keeps them out.
+    /// For what must be atomic over everything (`FLUSHALL`, a transaction with such a command).
+    pub fn pin_exclusive(&mut self) -> Guard<'_> {
+        self.store.core().enter_exclusive(self.slot);
+        self.guard(true)
+    }
+
+    #[inline(always)]
+    fn guard(&mut self, alone: bool) -> Guard<'_> {
+        let core = self.store.core();
+        Guard {
+            core,
+            slot: self.slot,
+            me: self.me,
+            head: &core.heads[self.head],
+            tail: None,
+            scratch: &mut self.scratch,
+            carried: &mut self.carried,
+            now_ms: Cell::new(0),
+            transaction: None,
+            alone,
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.store.core().epochs.unregister(self.slot);
+    }
+}
+
+/// A pinned session: memory it has seen is not reused until it is dropped. Keep it for one batch, not longer.
+pub struct Guard<'s> {
+    pub(crate) core: &'s Core,
+    pub(crate) slot: SlotId,
+    pub(crate) me: u16,
+    pub(crate) head: &'s Head,
+    /// The head's lock, from the first write on (H1).
+    pub(crate) tail: Option<MutexGuard<'s, Tail>>,
+    pub(crate) scratch: &'s mut Vec<u8>,
+    pub(crate) carried: &'s mut Carried,
+    now_ms: Cell<u64>,
+    pub(crate) transaction: Option<crate::transaction::Transaction<'s>>,
+    /// Nobody else is in the store.
+    pub(crate) alone: bool,
+}
+
+impl<'s> Guard<'s> {
+    /// Milliseconds since the Unix epoch, read once per guard.
+    #[inline]
+    pub fn now_ms(&self) -> u64 {
+        if self.now_ms.get() == 0 {
+            self.now_ms.set(self.core.clock.now_ms());
+        }
+        self.now_ms.get()
+    }
+
+    #[inline(always)]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash(self.core.hasher.hash(key))
+    }
+
+    #[inline(always)]
+    pub(crate) fn index(&self, table: TableId) -> Result<&'s Index, Error> {
+        self.core.tables.index(table)
+    }
+
+    /// First step of a batch: starts fetching the bucket's line.
+    #[inline(always)]
+    pub fn prefetch_bucket(&self, table: TableId, hash: KeyHash) {
+        if let Ok(index) = self.index(table) {
+            let view = index.partition(hash).view();
+            if view.len() != 0 {
+                prefetch(view.line(view.home(index.tag(hash))).cast());
+            }
+        }
+    }
+
+    /// Second step of a batch, some operations later: starts fetching the entry's first lines.
+    #[inline(always)]
+    pub fn prefetch_entry(&self, table: TableId, hash: KeyHash) {
+        if let Ok(index) = self.index(table) {
+            let view = index.partition(hash).view();
+            if view.len() != 0
+                && let Some(location) = view.peek(index.tag(hash))
+            {
+                let at = self.core.space.at(location);
+                let lines = self.carried.lines.get().div_ceil(16);
+                for line in 0..lines as usize {
+                    prefetch(at.wrapping_add(line * 64));
+                }
+            }
+        }
+    }
+
+    /// Leaves the store and enters it again: what was read before may be reused now. For guards that are kept over
+    /// several batches.
+    pub fn refresh(&mut self) {
+        if !self.alone && self.transaction.is_none() {
+            self.core.epochs.unpin(self.slot);
+            self.core.enter(self.slot);
+        }
+        self.now_ms.set(0);
+    }
+
+    /// The entry at a location found in the index under this pin.
+    #[inline(always)]
+    pub(crate) fn entry(&self, location: u64) -> Entry<'s> {
+        // SAFETY: the index pointed to this location under our pin, so a whole entry was published there (Acquire in
+        // `find`), and neither writer nor cleaner changes or reuses it before the pin ends (E2, S3).
+        unsafe { entry::parse_trusted(self.core.space.at(location)) }
+    }
+
+    /// True if the entry at `location` has this key.
+    #[inline(always)]
+    pub(crate) fn has_key(&self, location: u64, key: &[u8]) -> bool {
+        let at = self.core.space.at(location);
+        // SAFETY: as in `entry`.
+        let header = unsafe { entry::header_trusted(at) };
+        header.key_bytes == key.len()
+            // SAFETY: the key lies inside the entry.
+            && unsafe { std::slice::from_raw_parts(at.add(header.key_start), header.key_bytes) } == key
+    }
+
+    /// An entry as an object, `None` if it has expired.
+    #[inline(always)]
+    pub(crate) fn object(&self, entry: Entry<'s>) -> Option<Object<'s>> {
+        let expires_at_ms = if entry.expires_at_ms == 0 {
+            None
+        } else if entry.expires_at_ms <= self.now_ms() {
+            return None;
+        } else {
+            Some(entry.expires_at_ms)
+        };
+        Some(Object {
+            key: entry.key,
+            value: entry.value,
+            version: entry.version,
+            expires_at_ms,
+        })
+    }
+
+    /// The object, or `None` if absent or expired.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    #[inline(always)]
+    pub fn read(
+        &self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Option<Object<'_>>, Error> {
+        let index = self.index(table)?;
+        Ok(self
+            .find(index, hash, key)
+            .and_then(|entry| self.object(entry)))
+    }
+
+    #[inline(always)]
+    fn find(&self, index: &Index, hash: KeyHash, key: &[u8]) -> Option<Entry<'s>> {
+        let view = index.partition(hash).view();
+        if view.len() == 0 {
+            return None;
+        }
+        let (place, slot) = view.find(index.tag(hash), self.me, |slot| {
+            self.has_key(slot.location(), key)
+        })?;
+        if self.core.mode == crate::Mode::Cache {
+            crate::index::bucket::touch(place, slot);
+        }
+        let entry = self.entry(slot.location());
+        let lines = self.carried.lines.get();
+        // An exponential average over 16 reads, at most 20 lines: beyond that the hardware prefetcher has caught on.
+        let now = (entry.padded_bytes.min(20 * 64) / 64 + 1) as u32;
+        self.carried
+            .lines
+            .set((lines + now).saturating_sub(lines.div_ceil(16)).max(16));
+        Some(entry)
+    }
+
+    /// Identifies the key's present state.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn stamp(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Stamp, Error> {
+        // The floor first: a key deleted between the two looks then differs from what was seen.
+        let floor = self.index(table)?.partition(hash).floor();
+        Ok(match self.read(table, hash, key)? {
+            Some(object) => Stamp::Present {
+                version: object.version,
+            },
+            None => Stamp::Absent { floor },
+        })
+    }
+
+    /// Bytes the object takes in the log and the index; `None` if absent.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn footprint_bytes(
+        &self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Option<u64>, Error> {
+        let index = self.index(table)?;
+        let found = self
+            .find(index, hash, key)
+            .filter(|entry| self.object(*entry).is_some());
+        Ok(found.map(|entry| {
+            let partition = index.partition(hash);
+            let bucket_bytes = (partition.view().len() * 64) as u64;
+            entry.padded_bytes as u64 + bucket_bytes / partition.count().max(1) as u64
+        }))
+    }
+
+    /// Shows about `count` objects from `cursor` (0 = start) in hash order; returns the next cursor, 0 = finished.
+    /// An object that is there for the whole scan is shown at least once, whatever grows or moves meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn scan(
+        &self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        mut show: impl FnMut(Object<'_>),
+    ) -> Result<u64, Error> {
+        let index = self.index(table)?;
+        let Some((mut partition, mut tag)) = index.at_position(cursor) else {
+            return Ok(0);
+        };
+        let (mut shown, mut looked) = (0, 0);
+        while partition < index.partitions().len() {
+            let view = index.partitions()[partition].view();
+            let first = if view.len() == 0 { 0 } else { view.home(tag) };
+            for bucket in first..view.len() {
+                // Many empty or expired buckets also end a step: a step is bounded work.
+                if shown >= count.max(1) || looked > 16 * count.max(64) {
+                    return Ok(index.position(partition, view.first_tag(bucket)));
+                }
+                looked += 1;
+                self.show_bucket(view, bucket, |object| {
+                    shown += 1;
+                    show(object);
+                });
+            }
+            (partition, tag) = (partition + 1, 0);
+            looked += 1;
+        }
+        Ok(0)
+    }
+
+    fn show_bucket(&self, view: View<'_>, bucket: usize, mut show: impl FnMut(Object<'s>)) {
+        view.each_homed(bucket, self.me, |slot| {
+            if let Some(object) = self.object(self.entry(slot.location())) {
+                show(object);
+            }
+        });
+    }
+
+    /// Some object of the table, chosen by `random`; `None` if the table has none.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn random(&self, table: TableId, random: u64) -> Result<Option<Object<'_>>, Error> {
+        let index = self.index(table)?;
+        let partitions = index.partitions();
+        // Start anywhere, then take the first bucket with something in it; twice round the starting partition.
+        let start = (random >> 32) as usize % partitions.len();
+        let mut found: Vec<Object<'_>> = Vec::new();
+        for n in 0..=partitions.len() {
+            let view = partitions[(start + n) % partitions.len()].view();
+            let skip = if n == 0 && view.len() != 0 {
+                random as u32 as usize % view.len()
+            } else {
+                0
+            };
+            for bucket in skip..view.len() {
+                self.show_bucket(view, bucket, |object| found.push(object));
+                if !found.is_empty() {
+                    return Ok(Some(found[(random >> 7) as usize % found.len()]));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.core.space.budget.limit()
+    }
+
+    /// Resizes a partition after an operation if its load asks for it. The caller holds no bucket lock.
+    #[cold]
+    pub(crate) fn resize(&self, partition: &Partition) {
+        // A refusal (no memory, a transaction) is fine: the next insert asks again, until the view is full.
+        let _ = partition.resize(0, self.me, self.core.resources());
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.unlock_keys();
+        let wrote = self.tail.take().is_some();
+        self.core.epochs.unpin(self.slot);
+        if self.alone {
+            self.core.leave_exclusive();
+        } else if wrote && self.carried.appended >= crate::cleaner::pacer::LOOK_EVERY_BYTES {
+            let appended = std::mem::take(&mut self.carried.appended);
+            self.core.pay_tax(appended, self.head, self.me);
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

@@ -1,0 +1,45 @@
+//! The hard memory budget, in bytes: whoever wants backing charges it first.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub struct Budget {
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl Budget {
+    pub fn new(limit: u64) -> Budget {
+        Budget {
+            limit,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes `bytes` of the budget, or nothing and `false`.
+    #[must_use]
+    pub fn charge(&self, bytes: u64) -> bool {
+        // Relaxed: the budget orders nothing, it only counts.
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= self.limit)
+            })
+            .is_ok()
+    }
+
+    pub fn release(&self, bytes: u64) {
+        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "budget released twice"); // S1
+    }
+
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub fn free(&self) -> u64 {
+        self.limit - self.used()
+    }
+}

@@ -1,0 +1,285 @@
+//! The memory of a store: one reserved region of windows, a hard budget, and who holds which window.
+//!
+//! **Invariants**
+//! - S1: `budget.used()` is at least what the region and the index arena can have resident; it never exceeds the limit.
+//! - S2: a window is in exactly one state; only its holder moves it on:
+//!   `Unbacked → Head | Survivor → Closed → Victim → Retired → Backed (or Unbacked) → …`
+//! - S3: a retired window is handed out again only when no session pinned before its retirement is still inside (E2).
+//! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start.
+//!
+//! **Layout**: a location is `region offset / 8`; the window number is the offset shifted by the segment's size, so an
+//! address alone tells its segment. The first [`SEGMENT_HEADER_BYTES`] of each window stay free for the segment's header,
+//! so no entry has location 0.
+//!
+//! Paper: [Rumble14 §5.1] seglets; differs: segments are contiguous virtual windows and seglets the unit of backing, so
+//! an entry never straddles and a reader gets a plain slice.
+
+pub mod budget;
+pub mod pool;
+pub mod region;
+pub mod segment;
+
+use crate::epoch::Epochs;
+use crate::topology::Topology;
+use crate::{Error, Options};
+use budget::Budget;
+use duramen_base::units::MIB;
+use pool::Pool;
+use region::Region;
+use segment::{Segment, State};
+
+/// The unit of backing: 64 KiB [Rumble14 §5.1].
+pub const SEGLET_BYTES: usize = 64 << 10;
+/// Kept free at the start of each window for the header that the segment has on disk.
+pub const SEGMENT_HEADER_BYTES: usize = 64;
+
+const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
+/// Holds the longest entry (a little over 1 MiB) with room to spare.
+const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
+/// Enough segments that heads and survivors are a small part of the budget.
+const SEGMENTS_WANTED: u64 = 512;
+/// Locations have 38 bits of 8-byte units: 2 TiB of region, which is twice the budget.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
+
+/// What a window is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Head,
+    Survivor,
+}
+
+/// Region, budget, segment table and the pools of windows, one pool per NUMA node.
+pub struct Space {
+    region: Region,
+    pub budget: Budget,
+    pub segments: Box<[Segment]>,
+    pools: Box<[Pool]>,
+    segment_bytes: usize,
+    segment_shift: u32,
+    windows_per_node: u32,
+}
+
+impl Space {
+    /// `reserve`: windows that only survivors may take, per node (S4).
+    pub fn new(options: &Options, topology: &Topology, reserve: usize) -> Result<Space, Error> {
+        let bytes = options.memory_bytes;
+        let segment_bytes = (bytes / SEGMENTS_WANTED)
+            .next_power_of_two()
+            .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let nodes = topology.nodes();
+        // Twice the budget in address space: compacted segments leave the tails of their windows unbacked.
+        let windows_per_node = (2 * bytes).div_ceil(segment_bytes * nodes as u64) as u32;
+        let windows = windows_per_node as usize * nodes;
+        let region = Region::reserve(windows * segment_bytes as usize, options.huge_pages)?;
+        for node in 0..nodes {
+            let per_node = windows_per_node as usize * segment_bytes as usize;
+            topology.prefer(node, region.at(node * per_node), per_node);
+        }
+        let pools = (0..nodes as u32)
+            .map(|n| Pool::new(n * windows_per_node..(n + 1) * windows_per_node, reserve));
+        Ok(Space {
+            budget: Budget::new(bytes),
+            segments: (0..windows).map(|_| Segment::default()).collect(),
+            pools: pools.collect(),
+            segment_shift: segment_bytes.trailing_zeros(),
+            segment_bytes: segment_bytes as usize,
+            windows_per_node,
+            region,
+        })
+    }
+
+    pub fn segment_bytes(&self) -> usize {
+        self.segment_bytes
+    }
+
+    pub fn nodes(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Memory of a location.
+    #[inline(always)]
+    pub fn at(&self, location: u64) -> *mut u8 {
+        self.region.at((location as usize) << 3)
+    }
+
+    /// Location of an offset in the region.
+    #[inline(always)]
+    pub fn location(offset: usize) -> u64 {
+        (offset >> 3) as u64
+    }
+
+    #[inline(always)]
+    pub fn window_of(&self, location: u64) -> usize {
+        (location as usize) << 3 >> self.segment_shift
+    }
+
+    /// Offset in the region where a window starts.
+    pub fn offset_of(&self, window: u32) -> usize {
+        (window as usize) << self.segment_shift
+    }
+
+    pub fn windows_of_node(&self, node: usize) -> std::ops::Range<u32> {
+        let first = node as u32 * self.windows_per_node;
+        first..first + self.windows_per_node
+    }
+
+    /// Windows that a head on this node could take now without touching the reserve; the measure of memory pressure.
+    pub fn free_windows(&self, node: usize) -> usize {
+        self.raw_free_windows(node)
+            .saturating_sub(self.pools[node].reserve())
+    }
+
+    fn raw_free_windows(&self, node: usize) -> usize {
+        let unbacked = self.budget.free() as usize / self.segment_bytes / self.pools.len();
+        self.pools[node].backed() + unbacked
+    }
+
+    /// Takes a window for a head or a survivor, fully backed and charged. `None`: none is free (now).
+    pub fn acquire(
+        &self,
+        node: usize,
+        purpose: Purpose,
+        epochs: &Epochs,
+        now_ms: u64,
+        tick: u64,
+    ) -> Option<u32> {
+        let pool = &self.pools[node];
+        self.reap(node, epochs);
+        if purpose == Purpose::Head && self.raw_free_windows(node) <= pool.reserve() {
+            return None; // S4
+        }
+        let window = pool.take_backed().or_else(|| self.back_one(node))?;
+        let state = if purpose == Purpose::Head {
+            State::Head
+        } else {
+            State::Survivor
+        };
+        let segment = &self.segments[window as usize];
+        segment.open(state, self.segment_bytes as u32, now_ms, tick);
+        Some(window)
+    }
+
+    /// Takes a window that backs only `bytes` (rounded up to seglets): for compaction when no whole window is left.
+    pub fn acquire_partial(
+        &self,
+        node: usize,
+        bytes: usize,
+        now_ms: u64,
+        tick: u64,
+    ) -> Option<u32> {
+        let bytes = bytes.next_multiple_of(SEGLET_BYTES).min(self.segment_bytes);
+        self.budget.charge(bytes as u64).then_some(())?;
+        let Some(window) = self.pools[node].take_unbacked() else {
+            self.budget.release(bytes as u64);
+            return None;
+        };
+        self.segments[window as usize].open(State::Survivor, bytes as u32, now_ms, tick);
+        Some(window)
+    }
+
+    fn back_one(&self, node: usize) -> Option<u32> {
+        self.budget
+            .charge(self.segment_bytes as u64)
+            .then_some(())?;
+        let window = self.pools[node].take_unbacked();
+        if window.is_none() {
+            self.budget.release(self.segment_bytes as u64);
+        }
+        window
+    }
+
+    /// Touches the memory of one free window ahead of its use, so that no writer pays for first touches. True if it did.
+    pub fn prepare_one(&self, node: usize, wanted: usize) -> bool {
+        let pool = &self.pools[node];
+        if pool.backed() >= wanted || self.raw_free_windows(node) <= pool.reserve() + wanted {
+            return false;
+        }
+        let Some(window) = self.back_one(node) else {
+            return false;
+        };
+        self.region
+            .populate(self.offset_of(window), self.segment_bytes);
+        pool.put_backed(window);
+        true
+    }
+
+    /// Retires a cleaned window (S2): it becomes free when its readers have left.
+    pub fn retire(&self, node: usize, window: u32, epochs: &Epochs) {
+        self.segments[window as usize].set_state(State::Retired);
+        self.pools[node].retire(epochs.retire_stamp(), window);
+    }
+
+    /// Hands back retired windows that nobody sees any more (S3). Returns how many.
+    pub fn reap(&self, node: usize, epochs: &Epochs) -> usize {
+        let pool = &self.pools[node];
+        if pool.retired() == 0 {
+            return 0;
+        }
+        let quiet = epochs.quiet_before();
+        pool.reap(quiet, |window| {
+            let segment = &self.segments[window as usize];
+            let whole = segment.committed_bytes() as usize == self.segment_bytes;
+            if whole {
+                segment.set_state(State::Backed);
+            } else {
+                self.unback(window);
+            }
+            whole
+        })
+    }
+
+    /// Gives the memory of free windows beyond `keep` back to the system, at most `limit` of them. Returns how many.
+    pub fn trim(&self, node: usize, keep: usize, limit: usize) -> usize {
+        let pool = &self.pools[node];
+        let mut trimmed = 0;
+        while trimmed < limit && pool.backed() > keep {
+            let Some(window) = pool.take_backed() else {
+                break;
+            };
+            self.unback(window);
+            pool.put_unbacked(window);
+            trimmed += 1;
+        }
+        trimmed
+    }
+
+    /// Decommits a window wholly.
+    fn unback(&self, window: u32) {
+        let segment = &self.segments[window as usize];
+        let committed = segment.committed_bytes() as usize;
+        self.region
+            .decommit(self.offset_of(window), self.segment_bytes);
+        segment.set_committed(0);
+        segment.set_state(State::Unbacked);
+        self.budget.release(committed as u64);
+    }
+
+    /// Decommits the unused tail of a closed segment, in seglets.
+    pub fn cut_tail(&self, window: u32) {
+        let segment = &self.segments[window as usize];
+        let committed = segment.committed_bytes() as usize;
+        let needed = (segment.appended_bytes() as usize).next_multiple_of(SEGLET_BYTES);
+        if needed < committed {
+            // To the window's very end: a huge page may have backed more than was charged.
+            self.region
+                .decommit(self.offset_of(window) + needed, self.segment_bytes - needed);
+            segment.set_committed(needed as u32);
+            self.budget.release((committed - needed) as u64);
+        }
+    }
+
+    /// Windows retired and not yet free, and free windows that are backed.
+    pub fn waiting(&self, node: usize) -> (usize, usize) {
+        (self.pools[node].retired(), self.pools[node].backed())
+    }
+
+    /// Page size of the region's memory as the kernel reports it, in bytes.
+    pub fn page_bytes(&self) -> u64 {
+        self.region.page_bytes()
+    }
+
+    /// Bytes of the segment table and the pools.
+    pub fn overhead_bytes(&self) -> u64 {
+        size_of_val(&*self.segments) as u64 + self.segments.len() as u64 * 4
+    }
+}

@@ -1,0 +1,205 @@
+//! The store as its owner sees it: made from options, entered by sessions, asked for tables and figures.
+
+use crate::cleaner;
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::session::Session;
+use crate::topology::Topology;
+use crate::{Error, Options, TableId, TableInfo};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// Tables of objects in log-structured memory. Shared by [`Arc`]; when the last one goes, the cleaners are joined and
+/// the memory is returned.
+pub struct Store {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    next_head: AtomicUsize,
+}
+
+impl Store {
+    /// # Errors
+    /// [`Error::BudgetTooSmall`], [`Error::BudgetTooLarge`], [`Error::Reserve`].
+    pub fn new(options: Options) -> Result<Arc<Store>, Error> {
+        Store::with_topology(&options, &Topology::detect())
+    }
+
+    pub(crate) fn with_topology(
+        options: &Options,
+        topology: &Topology,
+    ) -> Result<Arc<Store>, Error> {
+        let core = Arc::new(Core::new(options, topology)?);
+        core.tables.create("default", || core.new_index())?;
+        let threads = cleaner::start(&core).map_err(|e| Error::Reserve {
+            bytes: 0,
+            reason: format!("starting a cleaner thread: {e}"),
+        })?;
+        Ok(Arc::new(Store {
+            core,
+            threads: Mutex::new(threads),
+            next_head: AtomicUsize::new(0),
+        }))
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    pub(crate) fn next_head(&self) -> usize {
+        self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.heads.len()
+    }
+
+    /// A way into the store for one thread. Sessions share the heads in turn.
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`].
+    pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
+        Session::new(self.clone())
+    }
+
+    /// The hard budget, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.core.space.budget.limit()
+    }
+
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`], [`Error::OutOfMemory`].
+    pub fn create_table(&self, name: &str) -> Result<TableId, Error> {
+        let index = self.core.new_index();
+        let bytes = index.overhead_bytes();
+        if !self.core.space.budget.charge(bytes) {
+            return Err(self.core.out_of_memory());
+        }
+        let created = self.core.tables.create(name, || index);
+        if created.is_err() {
+            self.core.space.budget.release(bytes);
+        }
+        created
+    }
+
+    pub fn table_id(&self, name: &str) -> Option<TableId> {
+        let mut found = None;
+        self.core.tables.each(|id, other, _| {
+            if other == name {
+                found = Some(id);
+            }
+        });
+        found
+    }
+
+    pub fn tables(&self) -> Vec<TableInfo> {
+        let mut tables = Vec::new();
+        self.core.tables.each(|id, name, _| {
+            tables.push(TableInfo {
+                id,
+                name: name.to_owned(),
+                objects: self.core.objects(id),
+            });
+        });
+        tables
+    }
+
+    /// Objects in a table; expired ones that nobody has met yet count too.
+    pub fn objects(&self, table: TableId) -> u64 {
+        if (table.0 as usize) < crate::counters::TABLES_MAX {
+            self.core.objects(table)
+        } else {
+            0
+        }
+    }
+
+    /// Drops a table and its objects; the default table can only be cleared. Must not be called while this thread holds
+    /// a guard: it waits until nobody does.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], also for the default table; [`Error::TooManySessions`].
+    pub fn drop_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
+        if table == TableId::DEFAULT {
+            return Err(Error::NoSuchTable(table));
+        }
+        let mut session = self.session()?;
+        let guard = session.pin_exclusive();
+        guard.clear(table)?;
+        if let Some(index) = self.core.tables.remove(table) {
+            self.core.space.budget.release(index.overhead_bytes());
+        }
+        Ok(())
+    }
+
+    /// Removes every object of a table at one instant, for all sessions. Must not be called while this thread holds a
+    /// guard: use [`Guard::clear`](crate::Guard::clear) of an exclusive one.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
+    pub fn clear_table(self: &Arc<Self>, table: TableId) -> Result<(), Error> {
+        self.session()?.pin_exclusive().clear(table)
+    }
+}
+
+impl crate::Guard<'_> {
+    /// Removes every object of a table. Only under [`pin_exclusive`](Session::pin_exclusive).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    ///
+    /// # Panics
+    /// If the guard is not exclusive.
+    pub fn clear(&self, table: TableId) -> Result<(), Error> {
+        assert!(self.alone, "clearing a table takes an exclusive guard");
+        let core = self.core;
+        let index = core.tables.index(table)?;
+        let counters = &core.heads[0].counters;
+        let objects = core.objects(table);
+        // Nobody else is inside, so the counters of any actor may be written (H1: no head is in the middle of an append).
+        let mut others = 0;
+        core.tables
+            .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
+        if others == 0 {
+            kill_everything(core, counters);
+        } else {
+            for partition in index.partitions() {
+                let view = partition.view();
+                for bucket in 0..view.len() {
+                    view.each_homed(bucket, self.me, |slot| {
+                        let entry = self.entry(slot.location());
+                        counters
+                            .note_dead(core.space.window_of(slot.location()), entry.padded_bytes);
+                    });
+                }
+            }
+        }
+        counters.note_objects(table, -(objects as i64));
+        // Every version ever given is below this floor, so re-created keys go on growing.
+        let floor = core.actors().map(Counters::version_max).max().unwrap_or(0) + 1;
+        index.clear(floor, core.resources());
+        core.wakeup.ring();
+        Ok(())
+    }
+}
+
+/// Counts all entries of all segments as dead.
+fn kill_everything(core: &Core, counters: &Counters) {
+    for (window, segment) in core.space.segments.iter().enumerate() {
+        if segment.is_in_log() {
+            counters.note_dead(window, core.live_in(window as u32) as usize);
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.core.wakeup.shutdown.store(true, Ordering::Release);
+        self.core.wakeup.bell.notify_all();
+        let threads = std::mem::take(
+            &mut *self
+                .threads
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+        );
+        for thread in threads {
+            // A cleaner that panicked has said so on stderr; there is nothing left to clean.
+            let _ = thread.join();
+        }
+    }
+}

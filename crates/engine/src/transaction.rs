@@ -1,0 +1,119 @@
+//! Several keys as one atomic step: their home buckets stay locked, and readers of them wait (B3).
+//!
+//! **Invariants**
+//! - T1: buckets are locked in hash order within tables in id order, so two transactions never wait for each other in a ring.
+//! - T2: room for one insert per declared key is set aside before the first lock, so that no insert of a transaction ever
+//!   has to resize a partition whose buckets it holds.
+//! - T3: who resizes gives up at a bucket of a transaction, so a transaction never waits for a resizer that waits for it.
+
+use crate::index::bucket::{Locking, View};
+use crate::index::{Partition, Resize};
+use crate::session::Guard;
+use crate::{Error, KeyHash, TableId};
+use duramen_base::sync::Backoff;
+
+/// What a guard holds between `lock_keys` and `unlock_keys`.
+pub struct Transaction<'s> {
+    buckets: Vec<(View<'s>, usize)>,
+    /// Partitions with room set aside, and for how many inserts.
+    reserved: Vec<(&'s Partition, i64)>,
+}
+
+impl<'s> Guard<'s> {
+    /// Makes the operations of this guard on these keys one atomic step: other sessions see all of them or none, from the
+    /// first call until [`unlock_keys`](Self::unlock_keys). Writes in between must be to these keys only. A second call
+    /// ends the first step and begins another.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`] if the index has no room for the keys.
+    pub fn lock_keys(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
+        self.unlock_keys();
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut places = Vec::with_capacity(keys.len());
+        for (table, hash) in &keys {
+            let index = self.index(*table)?;
+            places.push((index.partition(*hash), index.tag(*hash)));
+        }
+        let reserved = self.reserve_room(&places)?;
+        let mut backoff = Backoff::new();
+        let buckets = loop {
+            match self.lock_buckets(&places) {
+                Some(buckets) => break buckets,
+                None => backoff.wait(),
+            }
+        };
+        self.transaction = Some(Transaction { buckets, reserved });
+        Ok(())
+    }
+
+    /// T2: sets room aside in every partition, growing those that have none.
+    fn reserve_room(
+        &self,
+        places: &[(&'s Partition, u64)],
+    ) -> Result<Vec<(&'s Partition, i64)>, Error> {
+        let mut reserved: Vec<(&Partition, i64)> = Vec::new();
+        for group in places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
+            let (partition, inserts) = (group[0].0, group.len() as i64);
+            let mut backoff = Backoff::new();
+            while partition.view().len() == 0 || !partition.reserve(inserts) {
+                match partition.resize(inserts, self.me, self.core.resources()) {
+                    Resize::NoMemory => {
+                        reserved
+                            .iter()
+                            .for_each(|(partition, inserts)| partition.unreserve(*inserts));
+                        return Err(self.core.out_of_memory());
+                    }
+                    Resize::Done | Resize::Busy => backoff.wait(),
+                }
+            }
+            reserved.push((partition, inserts));
+        }
+        Ok(reserved)
+    }
+
+    /// Locks all home buckets in order (T1); `None` if a partition was resized meanwhile: nothing is locked then.
+    fn lock_buckets(&self, places: &[(&'s Partition, u64)]) -> Option<Vec<(View<'s>, usize)>> {
+        let mut buckets: Vec<(View<'s>, usize)> = Vec::with_capacity(places.len());
+        for (partition, tag) in places {
+            let view = partition.view();
+            let home = view.home(*tag);
+            if let Some((last, bucket)) = buckets.last()
+                && *bucket == home
+                && std::ptr::eq(last.line(0), view.line(0))
+            {
+                continue;
+            }
+            match view.lock(home, self.me) {
+                Locking::Taken => {
+                    view.begin_transaction(home);
+                    buckets.push((view, home));
+                }
+                Locking::Moved | Locking::Mine | Locking::Busy => {
+                    buckets
+                        .iter()
+                        .for_each(|(view, bucket)| view.unlock(*bucket));
+                    return None;
+                }
+            }
+        }
+        Some(buckets)
+    }
+
+    /// Ends the atomic step: others see it. Does nothing if there is none.
+    pub fn unlock_keys(&mut self) {
+        let Some(transaction) = self.transaction.take() else {
+            return;
+        };
+        for (view, bucket) in &transaction.buckets {
+            view.unlock(*bucket);
+        }
+        for (partition, inserts) in &transaction.reserved {
+            partition.unreserve(*inserts);
+            if partition.wants_growth(partition.view().len()) {
+                self.resize(partition);
+            }
+        }
+    }
+}

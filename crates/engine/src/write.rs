@@ -1,0 +1,454 @@
+//! Writes: one locked read-modify-write, and everything that is built from it.
+//!
+//! Order within one update: home bucket locked → closure decides → entry appended to the session's head → slot published →
+//! bucket unlocked. So no two sessions are ever inside one key, and the index never points to what is not written.
+
+use crate::core::Core;
+use crate::head::Tail;
+use crate::index::bucket::{self, Locking, Slot, View};
+use crate::index::{Index, Partition, Resize};
+use crate::session::Guard;
+use crate::space::{Purpose, Space};
+use crate::{Condition, Decision, Error, Incremented, KeyHash, Mode, Object, Outcome, TableId};
+use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_base::sync::{AtomicU64, Backoff};
+use duramen_format::entry::{Entry, NewObject};
+
+/// A locked home bucket and what was found in it.
+struct Locked<'s> {
+    partition: &'s Partition,
+    view: View<'s>,
+    home: usize,
+    tag: u64,
+    /// The lock belongs to the guard's transaction and outlives the update.
+    in_transaction: bool,
+    found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
+}
+
+/// How a put ended.
+enum Put {
+    Done(u64),
+    /// No window is free: find memory and start again.
+    NoSpace,
+    /// The index has no room and no memory to grow; or must be grown with no lock held.
+    IndexFull,
+}
+
+impl<'s> Guard<'s> {
+    /// Read-modify-write of one key, atomic against every other session. The closure sees the object (or `None`) and an
+    /// empty scratch buffer; it may be called again if memory had to be found first, so it must reset what it collects.
+    ///
+    /// # Errors
+    /// Limits, [`Error::NoSuchTable`], [`Error::OutOfMemory`]: nothing was changed.
+    #[inline]
+    pub fn update<'v>(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+        mut decide: impl FnMut(Option<Object<'_>>, &mut Vec<u8>) -> Decision<'v>,
+    ) -> Result<Outcome, Error> {
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Error::KeyTooLarge {
+                bytes: key.len(),
+                limit: KEY_BYTES_MAX,
+            });
+        }
+        let index = self.index(table)?;
+        loop {
+            if self.tail.is_none() {
+                self.tail = Some(self.head.tail.lock().expect("head"));
+            }
+            let locked = self.lock_key(index, hash, key)?;
+            let object = locked.found.and_then(|(_, _, entry)| self.object(entry));
+            let before = object.map(|object| object.version);
+            self.scratch.clear();
+            let decision = decide(object, self.scratch);
+            let (value, expires_at_ms) = match decision {
+                Decision::Keep => {
+                    self.unlock(&locked);
+                    return Ok(Outcome {
+                        before,
+                        after: before,
+                    });
+                }
+                Decision::Put {
+                    value,
+                    expires_at_ms,
+                } if !self.is_past(expires_at_ms) => (Some(value), expires_at_ms),
+                Decision::PutScratch { expires_at_ms } if !self.is_past(expires_at_ms) => {
+                    (None, expires_at_ms)
+                }
+                Decision::Remove | Decision::Put { .. } | Decision::PutScratch { .. } => {
+                    self.remove_locked(table, locked);
+                    return Ok(Outcome {
+                        before,
+                        after: None,
+                    });
+                }
+            };
+            // The scratch buffer leaves the guard while a value is borrowed from it.
+            let scratch = std::mem::take(self.scratch);
+            let put = self.put_locked(
+                table,
+                &locked,
+                key,
+                value.unwrap_or(&scratch),
+                expires_at_ms,
+            );
+            *self.scratch = scratch;
+            self.unlock(&locked);
+            match put? {
+                Put::Done(version) => {
+                    self.after_put(&locked);
+                    return Ok(Outcome {
+                        before,
+                        after: Some(version),
+                    });
+                }
+                Put::NoSpace => self.make_room()?,
+                Put::IndexFull => self.grow_index(locked.partition)?,
+            }
+        }
+    }
+
+    fn is_past(&self, expires_at_ms: Option<u64>) -> bool {
+        expires_at_ms.is_some_and(|expires_at_ms| expires_at_ms <= self.now_ms())
+    }
+
+    #[inline(always)]
+    fn lock_key(&self, index: &'s Index, hash: KeyHash, key: &[u8]) -> Result<Locked<'s>, Error> {
+        let partition = index.partition(hash);
+        let tag = index.tag(hash);
+        let (view, home, locking) = partition
+            .lock(tag, self.me, self.core.resources())
+            .ok_or_else(|| self.core.out_of_memory())?;
+        let found = view
+            .find(tag, self.me, |slot| self.has_key(slot.location(), key))
+            .map(|(place, slot)| (place, slot, self.entry(slot.location())));
+        Ok(Locked {
+            partition,
+            view,
+            home,
+            tag,
+            in_transaction: locking == Locking::Mine,
+            found,
+        })
+    }
+
+    #[inline(always)]
+    fn unlock(&self, locked: &Locked<'_>) {
+        if !locked.in_transaction {
+            locked.view.unlock(locked.home);
+        }
+    }
+
+    fn remove_locked(&mut self, table: TableId, locked: Locked<'s>) {
+        if let Some((place, slot, entry)) = locked.found {
+            locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
+            locked.view.remove(locked.tag, place);
+            locked.partition.count_remove();
+            let counters = &self.head.counters;
+            counters.note_dead(
+                self.core.space.window_of(slot.location()),
+                entry.padded_bytes,
+            );
+            counters.note_objects(table, -1);
+        }
+        self.unlock(&locked);
+        if self.transaction.is_none() && locked.partition.wants_shrinking(locked.view.len()) {
+            self.resize(locked.partition);
+        }
+    }
+
+    #[inline(always)]
+    fn put_locked(
+        &mut self,
+        table: TableId,
+        locked: &Locked<'s>,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Result<Put, Error> {
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge {
+                bytes: value.len(),
+                limit: VALUE_BYTES_MAX,
+            });
+        }
+        let version = match &locked.found {
+            Some((_, _, entry)) => entry.version + 1,
+            None => locked.partition.floor().max(1),
+        };
+        let object = NewObject {
+            table: table.0,
+            version,
+            expires_at_ms,
+            key,
+            value,
+        };
+        let bytes = object.padded_bytes();
+        let tail = self.tail.as_mut().expect("locked before the bucket");
+        if !tail.fits(bytes) && !roll(self.core, self.head, tail)? {
+            return Ok(Put::NoSpace);
+        }
+        if locked.found.is_none()
+            && !locked
+                .partition
+                .count_insert(locked.view.len(), locked.in_transaction)
+        {
+            return Ok(Put::IndexFull);
+        }
+        let offset = tail.take(bytes);
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes while its lock is held.
+        object.write_to(unsafe {
+            std::slice::from_raw_parts_mut(self.core.space.at(Space::location(offset)), bytes)
+        });
+        tail.record(&self.core.space);
+        if let Some(expires_at_ms) = expires_at_ms
+            && let Some(window) = tail.window()
+        {
+            self.core.space.segments[window as usize].note_expiry(bytes as u32, expires_at_ms);
+        }
+        let counters = &self.head.counters;
+        counters.note_append(bytes, key.len() + value.len(), version);
+        self.carried.appended += bytes as u64;
+        let location = Space::location(offset);
+        match locked.found {
+            Some((place, slot, old)) => {
+                bucket::publish(place, slot.moved_to(location));
+                counters.note_dead(self.core.space.window_of(slot.location()), old.padded_bytes);
+            }
+            None => {
+                // A slot may be given up and taken again while we look: counted room (X1) means that one comes.
+                let mut backoff = Backoff::new();
+                while !locked
+                    .view
+                    .insert(locked.tag, Slot::new(locked.tag, location))
+                {
+                    backoff.wait();
+                }
+                counters.note_objects(table, 1);
+            }
+        }
+        Ok(Put::Done(version))
+    }
+
+    #[inline(always)]
+    fn after_put(&self, locked: &Locked<'_>) {
+        if locked.found.is_none()
+            && self.transaction.is_none()
+            && locked.partition.wants_growth(locked.view.len())
+        {
+            self.resize(locked.partition);
+        }
+    }
+
+    /// Finds memory for an append: cleans, and waits for readers to leave what was cleaned. No bucket is locked but those
+    /// of a transaction; nothing read so far may be used again.
+    #[cold]
+    fn make_room(&mut self) -> Result<(), Error> {
+        // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so that memory frees up.
+        let stays = self.transaction.is_some() || self.alone;
+        self.core.epochs.unpin(self.slot);
+        if stays {
+            self.core.epochs.pin(self.slot);
+        }
+        let slot = self.slot;
+        let core = self.core;
+        let refresh = || {
+            if stays {
+                core.epochs.pin(slot);
+            }
+        };
+        let found = core.find_memory(self.head, self.me, stays, refresh);
+        if !stays {
+            core.enter(slot);
+        }
+        found
+    }
+
+    #[cold]
+    fn grow_index(&self, partition: &Partition) -> Result<(), Error> {
+        match partition.resize(1, self.me, self.core.resources()) {
+            Resize::Done => Ok(()),
+            Resize::NoMemory => Err(self.core.out_of_memory()),
+            Resize::Busy => {
+                Backoff::new().wait();
+                Ok(())
+            }
+        }
+    }
+
+    /// Stores a value, whatever was there.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    #[inline]
+    pub fn write(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+    ) -> Result<Outcome, Error> {
+        self.update(table, hash, key, |_, _| Decision::Put {
+            value,
+            expires_at_ms,
+        })
+    }
+
+    /// Removes the object, if there is one. Never fails for want of memory.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
+        if self.index(table)?.partition(hash).view().len() == 0 {
+            return Ok(Outcome {
+                before: None,
+                after: None,
+            });
+        }
+        self.update(table, hash, key, |_, _| Decision::Remove)
+    }
+
+    /// Stores a value if `condition` holds. Paper: [Ousterhout15 §3] conditional write.
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`] with the version found; otherwise as [`update`](Self::update).
+    pub fn conditional_write(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: Option<u64>,
+        condition: Condition,
+    ) -> Result<Outcome, Error> {
+        let mut failed = None;
+        let outcome = self.update(table, hash, key, |found, _| {
+            let current = found.map(|object| object.version);
+            let holds = match condition {
+                Condition::Always => true,
+                Condition::Absent => current.is_none(),
+                Condition::Present => current.is_some(),
+                Condition::Version(wanted) => current == Some(wanted),
+                Condition::NewerThan(offered) => current.is_none_or(|current| current < offered),
+            };
+            failed = (!holds).then_some(current);
+            if holds {
+                Decision::Put {
+                    value,
+                    expires_at_ms,
+                }
+            } else {
+                Decision::Keep
+            }
+        })?;
+        match failed {
+            Some(current) => Err(Error::ConditionFailed { current }),
+            None => Ok(outcome),
+        }
+    }
+
+    /// Adds to a decimal integer (absent = 0), keeping the expiry.
+    ///
+    /// # Errors
+    /// [`Error::NotAnInteger`], [`Error::Overflow`]; otherwise as [`update`](Self::update).
+    pub fn increment(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+        by: i64,
+    ) -> Result<Incremented<i64>, Error> {
+        self.add(table, hash, key, |found| {
+            let old = found.map_or(Ok(0), |value| {
+                parse_integer(value).ok_or(Error::NotAnInteger)
+            })?;
+            let new = old.checked_add(by).ok_or(Error::Overflow)?;
+            Ok((new, new.to_string()))
+        })
+    }
+
+    /// Adds to a decimal floating-point number (absent = 0), keeping the expiry. Stored is the shortest text that reads
+    /// back as the same number.
+    ///
+    /// # Errors
+    /// [`Error::NotAFloat`], [`Error::NotFinite`]; otherwise as [`update`](Self::update).
+    pub fn increment_float(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+        by: f64,
+    ) -> Result<Incremented<f64>, Error> {
+        self.add(table, hash, key, |found| {
+            let text = found.map_or(Ok("0"), |value| {
+                std::str::from_utf8(value).map_err(|_| Error::NotAFloat)
+            })?;
+            let old = text
+                .parse::<f64>()
+                .ok()
+                .filter(|old| old.is_finite())
+                .ok_or(Error::NotAFloat)?;
+            let new = old + by;
+            if !new.is_finite() {
+                return Err(Error::NotFinite);
+            }
+            Ok((new, new.to_string()))
+        })
+    }
+
+    fn add<T>(
+        &mut self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+        next: impl Fn(Option<&[u8]>) -> Result<(T, String), Error>,
+    ) -> Result<Incremented<T>, Error> {
+        let mut result = Err(Error::NotAnInteger);
+        let outcome = self.update(table, hash, key, |found, scratch| {
+            match next(found.map(|object| object.value)) {
+                Ok((value, text)) => {
+                    result = Ok(value);
+                    scratch.extend_from_slice(text.as_bytes());
+                    Decision::PutScratch {
+                        expires_at_ms: found.and_then(|object| object.expires_at_ms),
+                    }
+                }
+                Err(error) => {
+                    result = Err(error);
+                    Decision::Keep
+                }
+            }
+        })?;
+        Ok(Incremented {
+            value: result?,
+            version: outcome.after.unwrap_or_default(),
+        })
+    }
+}
+
+/// A decimal integer as `increment` writes it: no blanks, no plus sign, no leading zeros.
+fn parse_integer(value: &[u8]) -> Option<i64> {
+    let number: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (value == b"0" || !matches!(value, [b'+' | b'0', ..] | [b'-', b'0', ..])).then_some(number)
+}
+
+/// Gives the head a fresh window. `Ok(false)`: none is free now.
+#[cold]
+fn roll(core: &Core, head: &crate::head::Head, tail: &mut Tail) -> Result<bool, Error> {
+    if core.mode == Mode::Store && core.live_bytes() > core.live_limit() {
+        return Err(core.out_of_memory());
+    }
+    let Some(window) = core.open_window(head.node, Purpose::Head) else {
+        return Ok(false);
+    };
+    tail.roll(&core.space, window);
+    if core.is_low(head.node) {
+        core.wakeup.ring();
+    }
+    Ok(true)
+}

@@ -1,0 +1,392 @@
+//! Log entries: the one format of memory, disk and wire.
+//!
+//! **Layout** (little endian; an entry starts on a multiple of 8 and its padded length is one):
+//!
+//! ```text
+//! small   0        1                       8        12      13       14        16
+//! form    +--------+-----------------------+--------+-------+--------+---------+----------+-----+-------+-----+
+//!         | kind   | object version (56 b) | CRC32C | table | key    | value   | [expiry] | key | value | pad |
+//!         | +flags |                       |        |  u8   | len u8 | len u16 |   u64    |     |       | 0s  |
+//!         +--------+-----------------------+--------+-------+--------+---------+----------+-----+-------+-----+
+//! wide    0        1                       8        12              16         18    20         24
+//! form    +--------+-----------------------+--------+---------------+----------+-----+----------+----------+-- -
+//!         | kind   | object version (56 b) | CRC32C | table u32     | key len  |  0  | value    | [expiry] | key
+//!         | +flags |                       |        |               | u16      | u16 | len u32  |   u64    |
+//!         +--------+-----------------------+--------+---------------+----------+-----+----------+----------+-- -
+//! ```
+//!
+//! **Invariants**
+//! - F1: a small object (key < 256 B, value < 64 KiB, table < 256, no expiry) has a header of 16 bytes.
+//! - F2: the CRC32C covers every byte of the padded entry, with the CRC field itself read as zero.
+//! - F3: byte 0 is never zero, so zeroed memory is not an entry.
+//! - F4: an object version has 56 bits and starts at 1; 2^56 writes to one key take 2,000 years at a million a second.
+//!
+//! Paper: [Rumble14 §4] objects are self-identifying; differs: no per-entry length-of-length byte, one fixed header word
+//! pair instead, because a reader then needs one aligned load per word and the scan of a segment has no variable decoding.
+
+use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// Entries start on multiples of this many bytes.
+pub const ALIGN_BYTES: usize = 8;
+/// Header of the small form.
+pub const SMALL_HEADER_BYTES: usize = 16;
+/// Header of the wide form.
+pub const WIDE_HEADER_BYTES: usize = 24;
+/// Largest object version (F4).
+pub const VERSION_MAX: u64 = (1 << 56) - 1;
+/// The longest entry that can be written, padded.
+pub const ENTRY_BYTES_MAX: usize =
+    (WIDE_HEADER_BYTES + 8 + KEY_BYTES_MAX + VALUE_BYTES_MAX).next_multiple_of(ALIGN_BYTES);
+
+const KIND_MASK: u8 = 0b0000_0111;
+const FLAG_WIDE: u8 = 0b0000_1000;
+const FLAG_EXPIRY: u8 = 0b0001_0000;
+
+/// What an entry is. Zero is no kind (F3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Object = 1,
+}
+
+/// The fields of an object to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct NewObject<'a> {
+    pub table: u32,
+    pub version: u64,
+    /// Milliseconds since the Unix epoch; `None` = never.
+    pub expires_at_ms: Option<u64>,
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+}
+
+impl NewObject<'_> {
+    fn is_wide(&self) -> bool {
+        self.key.len() > 0xff || self.value.len() > 0xffff || self.table > 0xff
+    }
+
+    /// Bytes of header, expiry included.
+    fn prefix_bytes(&self) -> usize {
+        let header = if self.is_wide() {
+            WIDE_HEADER_BYTES
+        } else {
+            SMALL_HEADER_BYTES
+        };
+        header + if self.expires_at_ms.is_some() { 8 } else { 0 }
+    }
+
+    /// Bytes the entry takes in the log, padding included: a multiple of [`ALIGN_BYTES`].
+    #[inline]
+    pub fn padded_bytes(&self) -> usize {
+        (self.prefix_bytes() + self.key.len() + self.value.len()).next_multiple_of(ALIGN_BYTES)
+    }
+
+    /// Writes the entry, CRC included, into the first [`padded_bytes`](Self::padded_bytes) bytes of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than that, or a field exceeds its limit: the caller checks limits first.
+    #[inline]
+    pub fn write_to(&self, out: &mut [u8]) {
+        debug_assert!(self.key.len() <= KEY_BYTES_MAX && self.value.len() <= u32::MAX as usize);
+        debug_assert!(self.version <= VERSION_MAX);
+        let total = self.padded_bytes();
+        let out = &mut out[..total];
+        // Padding first: header, key and value then overwrite what they need of the last word.
+        out[total - 8..].fill(0);
+        let wide = self.is_wide();
+        let mut flags = Kind::Object as u8;
+        if wide {
+            flags |= FLAG_WIDE;
+        }
+        if self.expires_at_ms.is_some() {
+            flags |= FLAG_EXPIRY;
+        }
+        out[..8].copy_from_slice(&(u64::from(flags) | self.version << 8).to_le_bytes());
+        let mut at = if wide {
+            out[8..16].copy_from_slice(&(u64::from(self.table) << 32).to_le_bytes());
+            let lengths = self.key.len() as u64 | (self.value.len() as u64) << 32;
+            out[16..24].copy_from_slice(&lengths.to_le_bytes());
+            WIDE_HEADER_BYTES
+        } else {
+            let word = u64::from(self.table) << 32
+                | (self.key.len() as u64) << 40
+                | (self.value.len() as u64) << 48;
+            out[8..16].copy_from_slice(&word.to_le_bytes());
+            SMALL_HEADER_BYTES
+        };
+        if let Some(expires_at_ms) = self.expires_at_ms {
+            out[at..at + 8].copy_from_slice(&expires_at_ms.to_le_bytes());
+            at += 8;
+        }
+        out[at..at + self.key.len()].copy_from_slice(self.key);
+        at += self.key.len();
+        out[at..at + self.value.len()].copy_from_slice(self.value);
+        let crc = crc32c::crc32c(out);
+        out[8..12].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// A parsed entry: slices of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    pub table: u32,
+    pub version: u64,
+    /// 0 = never expires.
+    pub expires_at_ms: u64,
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    /// Bytes of the entry in the log, padding included.
+    pub padded_bytes: usize,
+}
+
+/// The entry's shape, from its header alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub table: u32,
+    pub version: u64,
+    pub has_expiry: bool,
+    pub key_start: usize,
+    pub key_bytes: usize,
+    pub value_bytes: usize,
+}
+
+impl Header {
+    /// Decodes a header from the first three words of an entry; `third` is only looked at in the wide form.
+    #[inline(always)]
+    fn decode(first: u64, second: u64, third: impl FnOnce() -> u64) -> Header {
+        let flags = first as u8;
+        let has_expiry = flags & FLAG_EXPIRY != 0;
+        let expiry_bytes = usize::from(flags & FLAG_EXPIRY) >> 1; // the flag is 16: 8 bytes when set
+        if flags & FLAG_WIDE == 0 {
+            Header {
+                table: (second >> 32) as u32 & 0xff,
+                version: first >> 8,
+                has_expiry,
+                key_start: SMALL_HEADER_BYTES + expiry_bytes,
+                key_bytes: (second >> 40) as usize & 0xff,
+                value_bytes: (second >> 48) as usize,
+            }
+        } else {
+            let third = third();
+            Header {
+                table: (second >> 32) as u32,
+                version: first >> 8,
+                has_expiry,
+                key_start: WIDE_HEADER_BYTES + expiry_bytes,
+                key_bytes: third as usize & 0xffff,
+                value_bytes: (third >> 32) as usize,
+            }
+        }
+    }
+
+    /// Bytes of the entry in the log, padding included.
+    #[inline(always)]
+    pub fn padded_bytes(&self) -> usize {
+        (self.key_start + self.key_bytes + self.value_bytes).next_multiple_of(ALIGN_BYTES)
+    }
+}
+
+/// Why bytes are not an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    #[error("no entry starts here (kind {kind})")]
+    Kind { kind: u8 },
+    #[error("the entry would take {needed} bytes, {available} are there")]
+    Truncated { needed: usize, available: usize },
+    #[error("CRC32C is {stored:#010x} in the header and {computed:#010x} over the bytes")]
+    Checksum { stored: u32, computed: u32 },
+}
+
+/// Parses the entry at the start of untrusted `bytes`, verifying every field and the CRC.
+///
+/// # Errors
+/// [`Damage`] says what does not fit; nothing of the entry may be used then.
+pub fn parse(bytes: &[u8]) -> Result<Entry<'_>, Damage> {
+    let word = |at: usize| {
+        bytes
+            .get(at..at + 8)
+            .and_then(|w| w.try_into().ok())
+            .map(u64::from_le_bytes)
+    };
+    let truncated = |needed| Damage::Truncated {
+        needed,
+        available: bytes.len(),
+    };
+    let first = word(0).ok_or(truncated(SMALL_HEADER_BYTES))?;
+    let second = word(8).ok_or(truncated(SMALL_HEADER_BYTES))?;
+    let flags = first as u8;
+    if flags & KIND_MASK != Kind::Object as u8
+        || flags & !(KIND_MASK | FLAG_WIDE | FLAG_EXPIRY) != 0
+    {
+        return Err(Damage::Kind { kind: flags });
+    }
+    if flags & FLAG_WIDE != 0 && bytes.len() < WIDE_HEADER_BYTES {
+        return Err(truncated(WIDE_HEADER_BYTES));
+    }
+    let header = Header::decode(first, second, || word(16).unwrap_or(0));
+    let padded = header.padded_bytes();
+    let Some(whole) = bytes.get(..padded) else {
+        return Err(truncated(padded));
+    };
+    let stored = second as u32;
+    let computed = crc_of(whole, first, second);
+    if stored != computed {
+        return Err(Damage::Checksum { stored, computed });
+    }
+    // SAFETY: `whole` is an initialised slice that holds the padded entry (checked just above).
+    Ok(unsafe { parse_trusted(whole.as_ptr()) })
+}
+
+/// CRC of a padded entry with its CRC field read as zero (F2).
+fn crc_of(whole: &[u8], first: u64, second: u64) -> u32 {
+    let mut head = [0u8; 16];
+    head[..8].copy_from_slice(&first.to_le_bytes());
+    head[8..].copy_from_slice(&(second & !0xffff_ffff).to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c(&head), whole.get(16..).unwrap_or(&[]))
+}
+
+/// Reads the header of an entry this process wrote.
+///
+/// # Safety
+/// `at` must point to a whole entry written by [`NewObject::write_to`], 8-aligned, which stays valid and unchanged.
+#[inline(always)]
+pub unsafe fn header_trusted(at: *const u8) -> Header {
+    // SAFETY: the caller vouches for a whole, aligned entry: two header words are always there, the third in the wide form.
+    unsafe {
+        let words = at.cast::<u64>();
+        Header::decode(u64::from_le(*words), u64::from_le(*words.add(1)), || {
+            u64::from_le(*words.add(2))
+        })
+    }
+}
+
+/// Reads an entry this process wrote, without checking it again.
+///
+/// # Safety
+/// As [`header_trusted`]; the entry must stay valid and unchanged for `'a`.
+#[inline(always)]
+pub unsafe fn parse_trusted<'a>(at: *const u8) -> Entry<'a> {
+    // SAFETY: the caller vouches for a whole entry, so header, expiry, key and value lie inside it.
+    unsafe {
+        let header = header_trusted(at);
+        let expires_at_ms = if header.has_expiry {
+            u64::from_le(*at.add(header.key_start - 8).cast::<u64>())
+        } else {
+            0
+        };
+        let key = at.add(header.key_start);
+        Entry {
+            table: header.table,
+            version: header.version,
+            expires_at_ms,
+            key: std::slice::from_raw_parts(key, header.key_bytes),
+            value: std::slice::from_raw_parts(key.add(header.key_bytes), header.value_bytes),
+            padded_bytes: header.padded_bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(object: &NewObject<'_>) -> Vec<u8> {
+        // Old bytes in the way: padding must be written too.
+        let mut bytes = vec![0xee; object.padded_bytes()];
+        object.write_to(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn small_object_has_sixteen_bytes_of_header() {
+        let object = NewObject {
+            table: 0,
+            version: 1,
+            expires_at_ms: None,
+            key: &[7; 16],
+            value: &[9; 96],
+        };
+        assert_eq!(object.padded_bytes(), 16 + 16 + 96); // F1
+    }
+
+    #[test]
+    fn golden_bytes_of_both_forms() {
+        let small = NewObject {
+            table: 3,
+            version: 0x0102,
+            expires_at_ms: None,
+            key: b"key",
+            value: b"value",
+        };
+        let bytes = written(&small);
+        assert_eq!(&bytes[..8], &[1, 2, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[12..], b"\x03\x03\x05\x00keyvalue");
+        let crc = crc32c::crc32c(b"\x01\x02\x01\0\0\0\0\0\0\0\0\0\x03\x03\x05\0keyvalue");
+        assert_eq!(&bytes[8..12], &crc.to_le_bytes());
+
+        let wide = NewObject {
+            table: 300,
+            version: 1,
+            expires_at_ms: Some(0x1122),
+            key: b"k",
+            value: b"",
+        };
+        let bytes = written(&wide);
+        assert_eq!(bytes[0], 1 | FLAG_WIDE | FLAG_EXPIRY);
+        assert_eq!(
+            &bytes[12..],
+            b"\x2c\x01\0\0\x01\0\0\0\0\0\0\0\x22\x11\0\0\0\0\0\0k\0\0\0\0\0\0\0"
+        );
+    }
+
+    #[test]
+    fn every_size_round_trips() {
+        let value: Vec<u8> = (0..70_000u32).map(|n| n as u8).collect();
+        for key_bytes in [0, 1, 7, 8, 15, 16, 255, 256, KEY_BYTES_MAX] {
+            for value_bytes in (0..40).chain([65_535, 65_536, 70_000]) {
+                for (table, expires_at_ms) in [
+                    (0, None),
+                    (255, Some(1)),
+                    (256, None),
+                    (u32::MAX, Some(u64::MAX)),
+                ] {
+                    let object = NewObject {
+                        table,
+                        version: VERSION_MAX,
+                        expires_at_ms,
+                        key: &value[..key_bytes],
+                        value: &value[..value_bytes],
+                    };
+                    let bytes = written(&object);
+                    let entry = parse(&bytes).unwrap();
+                    assert_eq!(entry.key, object.key);
+                    assert_eq!(entry.value, object.value);
+                    assert_eq!((entry.table, entry.version), (table, VERSION_MAX));
+                    assert_eq!(entry.expires_at_ms, expires_at_ms.unwrap_or(0));
+                    assert_eq!(entry.padded_bytes, bytes.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let object = NewObject {
+            table: 1,
+            version: 5,
+            expires_at_ms: Some(77),
+            key: b"some key",
+            value: b"value!",
+        };
+        let bytes = written(&object);
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(&damaged).is_err(), "bit {bit}");
+        }
+        for cut in 0..bytes.len() {
+            assert!(parse(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        assert!(parse(&[0; 64]).is_err()); // F3
+    }
+}

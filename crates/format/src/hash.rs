@@ -1,0 +1,84 @@
+//! Key hash = slot (14 bits) ‖ hash (50 bits): a range of key hashes is a range of Redis Cluster slots.
+//!
+//! The index buckets by the 50-bit hash alone, so that a hash tag that gathers thousands of keys in one slot does not
+//! gather them in one bucket. The slot is only computed where a request is routed.
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+
+/// Bits of the hash below the slot.
+pub const HASH_BITS: u32 = 50;
+/// Slots of a Redis Cluster.
+pub const SLOTS: u16 = 1 << 14;
+
+/// The seeded 50-bit hash of keys. A random seed keeps clients from choosing keys that collide.
+#[derive(Clone, Debug)]
+pub struct KeyHasher {
+    secrets: RapidSecrets,
+}
+
+impl KeyHasher {
+    pub fn new(seed: u64) -> KeyHasher {
+        KeyHasher {
+            secrets: RapidSecrets::seed(seed),
+        }
+    }
+
+    /// Hash of a key, below `1 << HASH_BITS`.
+    #[inline(always)]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        rapidhash_v3_inline::<true, false, false>(key, &self.secrets) >> (64 - HASH_BITS)
+    }
+}
+
+/// The Redis Cluster slot of a key: CRC16 (XMODEM) of the part in `{…}` if there is one that is not empty, else of all.
+pub fn slot(key: &[u8]) -> u16 {
+    let tagged = key.iter().position(|b| *b == b'{').and_then(|open| {
+        let rest = key.get(open + 1..)?;
+        let close = rest.iter().position(|b| *b == b'}')?;
+        rest.get(..close).filter(|tag| !tag.is_empty())
+    });
+    crc16(tagged.unwrap_or(key)) % SLOTS
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, byte| {
+        let mut crc = crc ^ u16::from(*byte) << 8;
+        for _ in 0..8 {
+            crc = if crc & 0x8000 != 0 {
+                crc << 1 ^ 0x1021
+            } else {
+                crc << 1
+            };
+        }
+        crc
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis_cluster() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"foo"), 12182);
+        assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
+        assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
+        assert_eq!(slot(b"foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
+    }
+
+    #[test]
+    fn hashes_fit_and_spread() {
+        let hasher = KeyHasher::new(1);
+        let mut ones = [0u32; HASH_BITS as usize];
+        for n in 0..10_000u64 {
+            let hash = hasher.hash(&n.to_le_bytes());
+            assert!(hash < 1 << HASH_BITS);
+            for (bit, count) in ones.iter_mut().enumerate() {
+                *count += (hash >> bit & 1) as u32;
+            }
+        }
+        assert!(ones.iter().all(|n| (4_700..5_300).contains(n)), "{ones:?}");
+        assert_ne!(KeyHasher::new(1).hash(b"a"), KeyHasher::new(2).hash(b"a"));
+    }
+}
