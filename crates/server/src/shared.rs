@@ -89,6 +89,8 @@ pub struct Shared {
     pub store: Arc<Store>,
     /// One per reactor thread, by number.
     pub threads: Box<[ThreadShared]>,
+    /// What the commands share beyond the store.
+    pub commands: crate::exec::State,
     pub started: Instant,
     pub started_unix_ms: u64,
     config: RwLock<Arc<ServerConfig>>,
@@ -109,6 +111,7 @@ impl Shared {
             .map(|_| ThreadShared::new())
             .collect::<Result<Box<[_]>, ServerError>>()?;
         Ok(Shared {
+            commands: crate::exec::State::new(threads.len()),
             store,
             threads,
             started: Instant::now(),

@@ -109,7 +109,10 @@ impl Reactor {
             return self.reject(&fd, b"-ERR server is out of memory for connections\r\n");
         }
         self.me().clients.insert(Arc::clone(&record));
-        let connection = Connection::new(fd, record, self.now_ms);
+        let mut connection = Connection::new(fd, record, self.now_ms);
+        if self.config.get(&self.shared).requirepass.is_empty() {
+            connection.client.authenticate();
+        }
         self.slots.put(token, Box::new(connection));
         if self.stop_deadline.is_some() {
             self.close(token);

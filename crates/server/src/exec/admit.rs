@@ -1,0 +1,217 @@
+//! What stands between a request and its command: unknown names, missing passwords, MULTI, pauses, monitors, silence.
+//! Only requests that cannot go the short way come here.
+
+use super::client::{Client, Db, Verdict, gate};
+use super::local::Local;
+use super::monitor;
+use super::state::global;
+use super::table::{Resolved, Run, Spec, flag};
+use crate::shared::Shared;
+use duramen_engine::TableId;
+use duramen_wire::resp::{Args, Encoder};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(super) enum Admitted {
+    Run(&'static Spec),
+    /// Queued or refused: the reply is written.
+    Answered,
+    /// The server is paused for it; the client's verdict says until when.
+    Later,
+}
+
+/// No table has this id: the engine answers that it does not exist.
+const DROPPED: TableId = TableId(u32::MAX);
+
+/// The table behind what the client selected.
+#[inline]
+pub(super) fn table_of(client: &Client, shared: &Shared) -> TableId {
+    match client.db {
+        // `SELECT` made a table; if it was dropped since, every use is told so.
+        Db::Number(db) => shared.commands.table(db).unwrap_or(DROPPED),
+        Db::Table(table) => table,
+    }
+}
+
+/// Milliseconds since the Unix epoch, for requests without a guard.
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Moves `CLIENT REPLY SKIP` on to the request it was meant for; `true` = this request may be silent.
+pub(super) fn begin_silence(client: &mut Client) -> bool {
+    if client.gate & gate::REPLY_SKIP_NEXT != 0 {
+        client.gate = client.gate & !gate::REPLY_SKIP_NEXT | gate::REPLY_SKIP;
+    }
+    client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0
+}
+
+/// Whether the request is silent still, after it ran (`CLIENT REPLY ON` is not).
+pub(super) fn end_silence(client: &mut Client) -> bool {
+    let silent = client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP) != 0;
+    client.gate &= !gate::REPLY_SKIP;
+    silent
+}
+
+/// Decides what becomes of a request.
+pub(super) fn admit(
+    resolved: &Resolved,
+    shared: &Shared,
+    local: &mut Local,
+    client: &mut Client,
+    args: &Args<'_>,
+    out: &mut Vec<u8>,
+) -> Admitted {
+    let spec = match resolved {
+        Resolved::Command(spec) => spec,
+        _ if is_attack(args) => {
+            client.verdict = Verdict::CloseNow;
+            return Admitted::Answered;
+        }
+        _ => {
+            return refuse(
+                shared,
+                local,
+                client,
+                out,
+                None,
+                &stranger_text(resolved, args),
+            );
+        }
+    };
+    if !client.is_authenticated() && local.config(shared).requirepass.is_empty() {
+        client.authenticate();
+    }
+    if !client.is_authenticated() && !spec.has(flag::NO_AUTH) {
+        return refuse(
+            shared,
+            local,
+            client,
+            out,
+            Some(spec),
+            "NOAUTH Authentication required.",
+        );
+    }
+    if let Run::Refused(reason) = spec.run {
+        return refuse(shared, local, client, out, Some(spec), reason);
+    }
+    if client.in_multi() && spec.has(flag::NO_MULTI) {
+        let text = "ERR Command not allowed inside a transaction";
+        return refuse(shared, local, client, out, Some(spec), text);
+    }
+    if shared.commands.gate() & global::PAUSED != 0 && must_wait(spec, shared, client) {
+        return Admitted::Later;
+    }
+    if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
+        return enqueue(shared, local, client, args, out, spec);
+    }
+    if shared.commands.gate() & global::MONITORED != 0 {
+        monitor::feed(shared, client, spec, args);
+    }
+    Admitted::Run(spec)
+}
+
+/// What an unknown or misspelt request is told.
+fn stranger_text(resolved: &Resolved, args: &Args<'_>) -> String {
+    match resolved {
+        Resolved::Command(spec) | Resolved::Arity(spec) => {
+            format!("ERR wrong number of arguments for '{}' command", spec.name)
+        }
+        Resolved::UnknownSubcommand(container) => format!(
+            "ERR unknown subcommand '{}'. Try {} HELP.",
+            shown(args.get(1).unwrap_or_default(), 128),
+            container.name.to_ascii_uppercase()
+        ),
+        Resolved::UnknownCommand => {
+            let mut list = String::new();
+            for arg in args.skip(1) {
+                if list.len() >= 128 {
+                    break;
+                }
+                let room = 128 - list.len();
+                list.push_str(&format!("'{}' ", shown(arg, room)));
+            }
+            format!(
+                "ERR unknown command '{}', with args beginning with: {list}",
+                shown(args.name(), 128)
+            )
+        }
+    }
+}
+
+/// At most `room` bytes of what a client sent, up to its first NUL.
+fn shown(text: &[u8], room: usize) -> String {
+    let end = text
+        .iter()
+        .take(room)
+        .position(|b| *b == 0)
+        .unwrap_or(text.len().min(room));
+    String::from_utf8_lossy(&text[..end]).into_owned()
+}
+
+/// The first lines of an HTTP request that a web page was tricked into sending.
+fn is_attack(args: &Args<'_>) -> bool {
+    let name = args.name();
+    name.eq_ignore_ascii_case(b"host:") || name.eq_ignore_ascii_case(b"post")
+}
+
+fn refuse(
+    shared: &Shared,
+    local: &Local,
+    client: &mut Client,
+    out: &mut Vec<u8>,
+    spec: Option<&'static Spec>,
+    text: &str,
+) -> Admitted {
+    client.break_transaction();
+    Encoder::new(out, client.protocol).error(text);
+    local.counters(shared).errors.add(1);
+    if let Some(spec) = spec {
+        local.command(shared, spec).rejected.add(1);
+    }
+    Admitted::Answered
+}
+
+/// Whether `CLIENT PAUSE` holds this request back; then the verdict says until when.
+fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
+    let Some((until_ms, writes_only)) = shared.commands.paused(now_ms()) else {
+        return false;
+    };
+    let waits = if spec.name == "client|unpause" {
+        false
+    } else if !writes_only {
+        true
+    } else if spec.name == "exec" {
+        client
+            .transaction
+            .as_ref()
+            .is_some_and(|transaction| transaction.writes)
+    } else {
+        spec.has(flag::WRITE) && !client.in_multi()
+    };
+    if waits {
+        client.verdict = Verdict::Paused { until_ms };
+    }
+    waits
+}
+
+fn enqueue(
+    shared: &Shared,
+    local: &mut Local,
+    client: &mut Client,
+    args: &Args<'_>,
+    out: &mut Vec<u8>,
+    spec: &'static Spec,
+) -> Admitted {
+    let limit = local.config(shared).request_limit_bytes;
+    if let Some(transaction) = &mut client.transaction {
+        if transaction.queue.copied_bytes() > limit || !transaction.queue.push(*args) {
+            let text = format!("ERR transaction is larger than the request limit of {limit} bytes");
+            return refuse(shared, local, client, out, Some(spec), &text);
+        }
+        transaction.writes |= spec.has(flag::WRITE);
+    }
+    Encoder::new(out, client.protocol).simple("QUEUED");
+    Admitted::Answered
+}

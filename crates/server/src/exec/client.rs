@@ -1,0 +1,172 @@
+//! What the commands remember about one connection.
+
+use crate::shared::ClientRecord;
+use duramen_engine::{Stamp, TableId};
+use duramen_wire::resp::{Protocol, Requests};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What the reactor does with a connection after its requests ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Open,
+    /// Write out the replies, then close (`QUIT`, `CLIENT KILL` of itself).
+    CloseAfterReply,
+    /// Close without another byte.
+    CloseNow,
+    /// Requests from `Turn::executed` on were not run and must be shown again, not before `until_ms` (milliseconds since
+    /// the Unix epoch) or the next `Message::Wake` (`CLIENT PAUSE`).
+    Paused {
+        until_ms: u64,
+    },
+}
+
+/// Bits of [`Client::gate`]: anything but 0 sends a request the long way round.
+pub(crate) mod gate {
+    /// Nobody has checked yet whether it must give a password.
+    pub(crate) const STRANGER: u32 = 1;
+    /// Between MULTI and EXEC.
+    pub(crate) const MULTI: u32 = 1 << 1;
+    /// `CLIENT REPLY OFF`.
+    pub(crate) const REPLY_OFF: u32 = 1 << 2;
+    /// `CLIENT REPLY SKIP`: this request's reply is dropped.
+    pub(crate) const REPLY_SKIP: u32 = 1 << 3;
+    /// Set by `CLIENT REPLY SKIP` itself, for the request after it.
+    pub(crate) const REPLY_SKIP_NEXT: u32 = 1 << 4;
+}
+
+/// Bits of `ClientRecord::flags`, for `CLIENT LIST`.
+pub(crate) mod shown {
+    pub(crate) const MULTI: u32 = 1;
+    pub(crate) const MONITOR: u32 = 1 << 1;
+    pub(crate) const NO_EVICT: u32 = 1 << 2;
+    pub(crate) const NO_TOUCH: u32 = 1 << 3;
+}
+
+/// A key under `WATCH`.
+pub(crate) struct Watched {
+    /// The database through which it was watched, and the table that was then behind it.
+    pub(crate) db: Db,
+    pub(crate) table: TableId,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) stamp: Stamp,
+}
+
+/// Requests between MULTI and EXEC.
+#[derive(Default)]
+pub(crate) struct Transaction {
+    pub(crate) queue: Requests,
+    /// One of them writes.
+    pub(crate) writes: bool,
+    /// A request was refused: EXEC will refuse the rest.
+    pub(crate) broken: bool,
+}
+
+/// What a client selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Db {
+    /// `SELECT n`.
+    Number(u8),
+    /// `DURAMEN.USE table`.
+    Table(TableId),
+}
+
+/// What the commands remember about one connection. Embedded in the reactor's connection.
+pub struct Client {
+    record: Arc<ClientRecord>,
+    pub(crate) verdict: Verdict,
+    /// No more of its requests run in this round.
+    pub(crate) halted: bool,
+    pub(crate) gate: u32,
+    pub(crate) protocol: Protocol,
+    pub(crate) db: Db,
+    pub(crate) transaction: Option<Box<Transaction>>,
+    pub(crate) watched: Vec<Watched>,
+}
+
+impl Client {
+    /// `record` is the connection's entry in the client registry; `CLIENT SETNAME` etc. write there.
+    pub fn new(record: Arc<ClientRecord>) -> Client {
+        Client {
+            record,
+            verdict: Verdict::Open,
+            halted: false,
+            gate: gate::STRANGER,
+            protocol: Protocol::Resp2,
+            db: Db::Number(0),
+            transaction: None,
+            watched: Vec::new(),
+        }
+    }
+
+    pub fn record(&self) -> &Arc<ClientRecord> {
+        &self.record
+    }
+
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Until then the reactor parses with the tighter limits for strangers.
+    pub fn is_authenticated(&self) -> bool {
+        self.gate & gate::STRANGER == 0
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.record.id
+    }
+
+    /// The client gave the password, or need not.
+    pub fn authenticate(&mut self) {
+        self.gate &= !gate::STRANGER;
+    }
+
+    pub(crate) fn in_multi(&self) -> bool {
+        self.gate & gate::MULTI != 0
+    }
+
+    /// Marks the transaction, if there is one, as refused.
+    pub(crate) fn break_transaction(&mut self) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.broken = true;
+        }
+    }
+
+    /// Leaves MULTI and forgets the watched keys.
+    pub(crate) fn end_transaction(&mut self) -> Option<Box<Transaction>> {
+        self.gate &= !gate::MULTI;
+        self.show(shown::MULTI, false);
+        self.watched = Vec::new();
+        self.transaction.take()
+    }
+
+    /// Sets a flag of the registry's record.
+    pub(crate) fn show(&self, flag: u32, on: bool) {
+        let flags = self.record.flags.load(Ordering::Relaxed);
+        let flags = if on { flags | flag } else { flags & !flag };
+        self.record.flags.store(flags, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shows(&self, flag: u32) -> bool {
+        self.record.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        let version = match protocol {
+            Protocol::Resp2 => 2,
+            Protocol::Resp3 => 3,
+        };
+        self.record.protocol.store(version, Ordering::Relaxed);
+    }
+
+    /// Back to the state of a new connection; what `RESET` does beyond that is its own affair.
+    pub(crate) fn reset(&mut self) {
+        self.end_transaction();
+        self.gate = gate::STRANGER;
+        self.db = Db::Number(0);
+        self.set_protocol(Protocol::Resp2);
+        self.show(shown::MONITOR | shown::NO_EVICT | shown::NO_TOUCH, false);
+        self.record.change_text(|text| text.name.clear());
+    }
+}

@@ -1,0 +1,153 @@
+//! CONFIG: the settings of the running server, by their own names and by Redis's.
+
+use super::context::{Context, Done, Failure};
+use super::glob;
+use super::totals::Totals;
+use crate::config::{SETTINGS, ServerConfig, Setting};
+use duramen_engine::Mode;
+
+/// Parameters that Redis clients ask for and that are fixed here.
+fn fixed(config: &ServerConfig) -> [(&'static str, &'static str); 8] {
+    let policy = match config.mode {
+        Mode::Store => "noeviction",
+        Mode::Cache => "allkeys-lru",
+    };
+    [
+        ("appendonly", "no"),
+        ("appendfsync", "no"),
+        ("save", ""),
+        ("databases", "16"),
+        ("maxmemory-policy", policy),
+        ("cluster-enabled", "no"),
+        ("proto-max-bulk-len", "1048576"),
+        ("lazyfree-lazy-user-del", "yes"),
+    ]
+}
+
+pub(super) fn get(ctx: &mut Context<'_>) -> Done {
+    let config = ctx.shared.config();
+    let patterns = ctx.args.skip(2);
+    let wanted = |name: &str| {
+        patterns
+            .iter()
+            .any(|pattern| glob::matches(pattern, name.as_bytes(), true))
+    };
+    let mut found: Vec<(&str, String)> = Vec::new();
+    for setting in SETTINGS.iter().filter(|setting| !setting.secret) {
+        for name in std::iter::once(setting.name).chain(setting.redis_name) {
+            if wanted(name) {
+                found.push((name, setting.show_plain(&config)));
+            }
+        }
+    }
+    for (name, value) in fixed(&config) {
+        if wanted(name) && Setting::find(name).is_none() {
+            found.push((name, value.to_string()));
+        }
+    }
+    let mut reply = ctx.reply();
+    reply.map(found.len());
+    for (name, value) in found {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    Ok(())
+}
+
+pub(super) fn set(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() % 2 != 0 {
+        return Err(Failure::Text(
+            "ERR wrong number of arguments for 'config|set' command",
+        ));
+    }
+    let pairs: Vec<(String, String)> = (2..ctx.args.len())
+        .step_by(2)
+        .map(|n| (text(ctx.arg(n)), text(ctx.arg(n + 1))))
+        .collect();
+    // All or nothing: first on a copy.
+    let mut trial = ServerConfig::clone(&ctx.shared.config());
+    let mut changes = Vec::new();
+    for (n, (name, value)) in pairs.iter().enumerate() {
+        if pairs[..n]
+            .iter()
+            .any(|(earlier, _)| earlier.eq_ignore_ascii_case(name))
+        {
+            return Err(refused(name, "duplicate parameter"));
+        }
+        match Setting::find(name) {
+            Some(setting) if setting.runtime => {
+                setting
+                    .apply(&mut trial, value)
+                    .map_err(|error| refused(name, &error.to_string()))?;
+                changes.push((setting, name, value));
+            }
+            Some(setting) => {
+                let why = format!(
+                    "can't set immutable config: {} cannot be changed while the server runs",
+                    setting.name
+                );
+                return Err(refused(name, &why));
+            }
+            None => check_fixed(&trial, name, value)?,
+        }
+    }
+    trial
+        .check()
+        .map_err(|error| Failure::from(format!("ERR CONFIG SET failed - {error}")))?;
+    for (setting, name, value) in changes {
+        ctx.shared
+            .set_config(setting, value)
+            .map_err(|error| refused(name, &error.to_string()))?;
+    }
+    ctx.ok()
+}
+
+/// A fixed parameter may be set to what it is.
+fn check_fixed(config: &ServerConfig, name: &str, value: &str) -> Done {
+    match fixed(config)
+        .iter()
+        .find(|(known, _)| known.eq_ignore_ascii_case(name))
+    {
+        Some((_, current)) if current.eq_ignore_ascii_case(value) => Ok(()),
+        Some((_, current)) => Err(refused(
+            name,
+            &format!("can't set immutable config: it is `{current}` here"),
+        )),
+        None => Err(Failure::from(format!(
+            "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+        ))),
+    }
+}
+
+fn refused(name: &str, why: &str) -> Failure {
+    format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}").into()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(super) fn resetstat(ctx: &mut Context<'_>) -> Done {
+    Totals::reset(ctx.shared);
+    ctx.ok()
+}
+
+pub(super) fn rewrite(_: &mut Context<'_>) -> Done {
+    Err(Failure::Text(
+        "ERR CONFIG REWRITE is not supported: the server does not write its own configuration; put the setting into \
+         duramen.toml, where `duramen config check` checks it",
+    ))
+}
+
+pub(super) fn help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "GET <pattern>",
+        "    Return parameters matching the glob-like <pattern> and their values.",
+        "SET <directive> <value>",
+        "    Set the configuration <directive> to <value>.",
+        "RESETSTAT",
+        "    Reset statistics reported by the INFO command.",
+        "REWRITE",
+        "    Rewrite the configuration file.",
+    ])
+}

@@ -1,0 +1,143 @@
+//! What a command gets to work with, and how it fails.
+
+use super::client::Client;
+use super::local::Local;
+use super::table::Spec;
+use crate::shared::Shared;
+use duramen_engine::{Error, TableId};
+use duramen_wire::resp::{Args, Encoder};
+
+/// Result of a command: its reply is in `out`, or the failure becomes the reply.
+pub(crate) type Done = Result<(), Failure>;
+
+/// Why a command did not happen; the text after `-` of its reply.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Text(&'static str),
+    Owned(Box<str>),
+    Engine(Box<Error>),
+}
+
+impl From<Error> for Failure {
+    #[cold]
+    fn from(error: Error) -> Failure {
+        Failure::Engine(Box::new(error))
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Failure {
+        Failure::Owned(text.into_boxed_str())
+    }
+}
+
+impl Failure {
+    /// The error line's text, without `-` and line end.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Failure::Text(text) => (*text).to_string(),
+            Failure::Owned(text) => text.to_string(),
+            Failure::Engine(error) => match &**error {
+                Error::OutOfMemory {
+                    live_bytes,
+                    limit_bytes,
+                } => format!(
+                    "OOM command not allowed when used memory > 'maxmemory'. \
+                     ({live_bytes} of {limit_bytes} bytes are live data: delete some, raise the budget, or use cache mode)"
+                ),
+                Error::ValueTooLarge { bytes, limit } => format!(
+                    "ERR string exceeds maximum allowed size: value of {bytes} bytes is longer than the limit of {limit}"
+                ),
+                Error::Overflow => "ERR increment or decrement would overflow".to_string(),
+                Error::NoSuchTable(table) => format!(
+                    "ERR table {table} does not exist any more: choose another with SELECT or DURAMEN.USE"
+                ),
+                error => format!("ERR {error}"),
+            },
+        }
+    }
+}
+
+pub(crate) const SYNTAX: Failure = Failure::Text("ERR syntax error");
+pub(crate) const NOT_AN_INTEGER: Failure =
+    Failure::Text("ERR value is not an integer or out of range");
+pub(crate) const NOT_A_FLOAT: Failure = Failure::Text("ERR value is not a valid float");
+pub(crate) const NO_SUCH_KEY: Failure = Failure::Text("ERR no such key");
+pub(crate) const TOO_LONG: Failure =
+    Failure::Text("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+
+/// One request on its way through a command.
+pub(crate) struct Context<'a> {
+    pub(crate) args: Args<'a>,
+    pub(crate) spec: &'static Spec,
+    pub(crate) client: &'a mut Client,
+    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) shared: &'a Shared,
+    pub(crate) local: &'a mut Local,
+    /// The table that the client has selected.
+    pub(crate) table: TableId,
+    /// Milliseconds since the Unix epoch, read once per batch.
+    pub(crate) now_ms: u64,
+    /// Runs inside EXEC, which has locked every key already.
+    pub(crate) in_exec: bool,
+}
+
+impl<'a> Context<'a> {
+    /// Argument `n` (0 is the name); empty if the request is shorter, which the arity rules out where it matters.
+    #[inline]
+    pub(crate) fn arg(&self, n: usize) -> &'a [u8] {
+        self.args.get(n).unwrap_or_default()
+    }
+
+    pub(crate) fn reply(&mut self) -> Encoder<'_> {
+        Encoder::new(self.out, self.client.protocol)
+    }
+
+    #[inline]
+    pub(crate) fn ok(&mut self) -> Done {
+        self.out.extend_from_slice(b"+OK\r\n");
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn integer(&mut self, value: i64) -> Done {
+        match value {
+            0 => self.out.extend_from_slice(b":0\r\n"),
+            1 => self.out.extend_from_slice(b":1\r\n"),
+            _ => self.reply().integer(value),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn bulk(&mut self, value: &[u8]) -> Done {
+        self.reply().bulk(value);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn null(&mut self) -> Done {
+        self.reply().null();
+        Ok(())
+    }
+
+    /// A list of status lines, as the HELP subcommands answer.
+    pub(crate) fn help(&mut self, lines: &[&str]) -> Done {
+        let container = self
+            .spec
+            .container()
+            .unwrap_or_default()
+            .to_ascii_uppercase();
+        let mut reply = self.reply();
+        reply.array(lines.len() + 3);
+        reply.simple(&format!(
+            "{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
+        ));
+        for line in lines {
+            reply.simple(line);
+        }
+        reply.simple("HELP");
+        reply.simple("    Prints this help.");
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! `DURAMEN.*`: the RAMCloud interface for every language that has a RESP driver.
+//!
+//! Every result has the object version; writes tell the level at which they were acknowledged, which is `memory` here.
+
+use super::client::Db;
+use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use super::glob;
+use super::group::Way;
+use super::scan::parse_cursor;
+use super::string;
+use duramen_engine::{Condition, Error, Guard, KeyHash, TableId};
+use duramen_wire::resp::Encoder;
+use duramen_wire::resp::number::{IntegerText, parse_integer};
+
+/// The only level until there is a disk.
+const LEVEL: &str = "memory";
+const NO_LEVEL: Failure = Failure::Text(
+    "ERR only LEVEL memory is possible: this server has no disk yet, so no write can be buffered or synced",
+);
+
+pub(super) fn read(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    read_one(ctx, guard, hashes[0], ctx.arg(1))
+}
+
+fn read_one(ctx: &mut Context<'_>, guard: &Guard<'_>, hash: KeyHash, key: &[u8]) -> Done {
+    let counters = ctx.local.counters(ctx.shared);
+    match guard.read(ctx.table, hash, key)? {
+        Some(object) => {
+            counters.keyspace_hits.add(1);
+            let mut reply = ctx.reply();
+            reply.array(2);
+            reply.bulk(object.value);
+            reply.integer(object.version as i64);
+        }
+        None => {
+            counters.keyspace_misses.add(1);
+            ctx.reply().null_array();
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        ctx.reply().array(hashes.len());
+        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+            read_one(ctx, guard, *hash, key)?;
+        }
+        Ok(())
+    })
+}
+
+/// Condition and level of a write, from argument `from` on.
+fn parse_condition(ctx: &Context<'_>, from: usize) -> Result<Condition, Failure> {
+    let mut condition = None;
+    let mut rest = ctx.args.skip(from).into_iter();
+    while let Some(option) = rest.next() {
+        let mut version = || {
+            let text = rest.next().ok_or(SYNTAX)?;
+            let version = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
+            u64::try_from(version).map_err(|_| NOT_AN_INTEGER)
+        };
+        let given = match option.to_ascii_lowercase().as_slice() {
+            b"ifversion" => Condition::Version(version()?),
+            b"ifnewer" => Condition::NewerThan(version()?),
+            b"ifabsent" => Condition::Absent,
+            b"ifpresent" => Condition::Present,
+            b"level" => {
+                check_level(rest.next().ok_or(SYNTAX)?)?;
+                continue;
+            }
+            _ => return Err(SYNTAX),
+        };
+        if condition.replace(given).is_some() {
+            return Err(SYNTAX);
+        }
+    }
+    Ok(condition.unwrap_or(Condition::Always))
+}
+
+fn check_level(level: &[u8]) -> Done {
+    match level.to_ascii_lowercase().as_slice() {
+        b"memory" => Ok(()),
+        b"buffered" | b"synced" => Err(NO_LEVEL),
+        _ => Err(Failure::Text(
+            "ERR LEVEL is one of memory, buffered, synced",
+        )),
+    }
+}
+
+/// A condition that did not hold: an error that tells the version found.
+fn condition_failed(error: Error) -> Failure {
+    match error {
+        Error::ConditionFailed {
+            current: Some(version),
+        } => format!("WRONGVERSION condition failed: the object's version is {version}").into(),
+        Error::ConditionFailed { current: None } => {
+            Failure::Text("WRONGVERSION condition failed: the object does not exist")
+        }
+        error => error.into(),
+    }
+}
+
+pub(super) fn write(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let condition = parse_condition(ctx, 3)?;
+    let (key, value) = (ctx.arg(1), ctx.arg(2));
+    let outcome = guard
+        .conditional_write(ctx.table, hashes[0], key, value, None, condition)
+        .map_err(condition_failed)?;
+    tell_write(&mut ctx.reply(), outcome.after);
+    Ok(())
+}
+
+fn tell_write(reply: &mut Encoder<'_>, version: Option<u64>) {
+    reply.array(2);
+    reply.integer(version.unwrap_or(0) as i64);
+    reply.bulk(LEVEL.as_bytes());
+}
+
+pub(super) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    if ctx.args.len() % 2 == 0 {
+        return Err(Failure::Text(
+            "ERR wrong number of arguments for 'duramen.mwrite' command",
+        ));
+    }
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        ctx.reply().array(hashes.len());
+        for (n, hash) in hashes.iter().enumerate() {
+            let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
+            match guard.write(ctx.table, *hash, key, value, None) {
+                Ok(outcome) => tell_write(&mut ctx.reply(), outcome.after),
+                // Each part has a result of its own.
+                Err(error) => ctx.reply().error(Failure::from(error).text()),
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let condition = parse_condition(ctx, 2)?;
+    let mut failed = None;
+    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, _| {
+        let current = found.map(|object| object.version);
+        let holds = match condition {
+            Condition::Always => true,
+            Condition::Absent => current.is_none(),
+            Condition::Present => current.is_some(),
+            Condition::Version(version) => current == Some(version),
+            Condition::NewerThan(version) => current.is_none_or(|current| current < version),
+        };
+        failed = (!holds).then_some(current);
+        if holds {
+            duramen_engine::Decision::Remove
+        } else {
+            duramen_engine::Decision::Keep
+        }
+    })?;
+    if let Some(current) = failed {
+        return Err(condition_failed(Error::ConditionFailed { current }));
+    }
+    tell_removed(&mut ctx.reply(), outcome.before);
+    Ok(())
+}
+
+/// The version the object had; null if there was none.
+fn tell_removed(reply: &mut Encoder<'_>, version: Option<u64>) {
+    match version {
+        Some(version) => tell_write(reply, Some(version)),
+        None => reply.null_array(),
+    }
+}
+
+pub(super) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        ctx.reply().array(hashes.len());
+        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+            let outcome = guard.remove(ctx.table, *hash, key)?;
+            tell_removed(&mut ctx.reply(), outcome.before);
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn incrby(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let by = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    let (sum, version) = string::add_integer(ctx, guard, hashes[0], by)?;
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.integer(sum);
+    reply.integer(version as i64);
+    Ok(())
+}
+
+pub(super) fn incrbyfloat(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let (text, version) = string::add_float(ctx, guard, hashes[0])?;
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(&text);
+    reply.integer(version as i64);
+    Ok(())
+}
+
+/// `DURAMEN.SCAN cursor [MATCH pattern] [COUNT n]` → [cursor, [key, value, version, …]].
+pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+    let cursor = parse_cursor(ctx.arg(1))?;
+    let (mut pattern, mut count) = (None, 10usize);
+    let mut rest = ctx.args.skip(2).into_iter();
+    while let Some(option) = rest.next() {
+        let value = rest.next().ok_or(SYNTAX)?;
+        if option.eq_ignore_ascii_case(b"match") {
+            pattern = Some(value);
+        } else if option.eq_ignore_ascii_case(b"count") {
+            let given = parse_integer(value).ok_or(NOT_AN_INTEGER)?;
+            count = usize::try_from(given)
+                .ok()
+                .filter(|count| *count > 0)
+                .ok_or(SYNTAX)?;
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    let (mut found, mut objects) = (Vec::new(), 0);
+    let mut reply = Encoder::new(&mut found, ctx.client.protocol);
+    let next = guard.scan(ctx.table, cursor, count, |object| {
+        if pattern.is_none_or(|pattern| glob::matches(pattern, object.key, false)) {
+            objects += 1;
+            reply.bulk(object.key);
+            reply.bulk(object.value);
+            reply.integer(object.version as i64);
+        }
+    })?;
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(IntegerText::unsigned(next).as_bytes());
+    reply.array(objects * 3);
+    ctx.out.extend_from_slice(&found);
+    Ok(())
+}
+
+fn name_of(ctx: &Context<'_>, n: usize) -> Result<String, Failure> {
+    String::from_utf8(ctx.arg(n).to_vec()).map_err(|_| {
+        Failure::Text("ERR a table's name is 1 to 128 printable characters without blanks")
+    })
+}
+
+fn find(ctx: &Context<'_>, n: usize) -> Result<TableId, Failure> {
+    let name = name_of(ctx, n)?;
+    ctx.shared.store.table_id(&name).ok_or_else(|| {
+        format!("ERR no table is called `{name}`: make it with DURAMEN.TABLE CREATE").into()
+    })
+}
+
+pub(super) fn use_table(ctx: &mut Context<'_>) -> Done {
+    let table = find(ctx, 1)?;
+    ctx.client.db = match ctx.shared.commands.db_of(table) {
+        Some(db) => Db::Number(db),
+        None => Db::Table(table),
+    };
+    ctx.table = table;
+    ctx.ok()
+}
+
+pub(super) fn table_create(ctx: &mut Context<'_>) -> Done {
+    let name = name_of(ctx, 2)?;
+    let table = ctx.shared.store.create_table(&name)?;
+    ctx.integer(table.0.into())
+}
+
+pub(super) fn table_id(ctx: &mut Context<'_>) -> Done {
+    let table = find(ctx, 2)?;
+    ctx.integer(table.0.into())
+}
+
+pub(super) fn table_drop(ctx: &mut Context<'_>, _: Way<'_, '_>) -> Done {
+    let table = find(ctx, 2)?;
+    if table == TableId::DEFAULT {
+        return Err(Failure::Text(
+            "ERR the default table cannot be dropped; FLUSHDB empties it",
+        ));
+    }
+    ctx.shared.store.drop_table(table)?;
+    if let Some(db) = ctx.shared.commands.db_of(table) {
+        // Whoever has it selected is told; SELECT makes a new one.
+        ctx.shared.commands.set_table(db, None);
+    }
+    ctx.ok()
+}
+
+pub(super) fn table_list(ctx: &mut Context<'_>) -> Done {
+    let tables = ctx.shared.store.tables();
+    let mut reply = ctx.reply();
+    reply.array(tables.len());
+    for table in tables {
+        reply.map(3);
+        reply.bulk(b"name");
+        reply.bulk(table.name.as_bytes());
+        reply.bulk(b"id");
+        reply.integer(table.id.0.into());
+        reply.bulk(b"objects");
+        reply.integer(table.objects as i64);
+    }
+    Ok(())
+}
+
+pub(super) fn table_help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "CREATE <name>",
+        "    Make a table; return its id.",
+        "ID <name>",
+        "    Return the id of a table.",
+        "DROP <name>",
+        "    Drop a table and all its objects.",
+        "LIST",
+        "    Return names, ids and sizes of all tables.",
+    ])
+}

@@ -1,0 +1,406 @@
+//! One group of requests: planned, hinted, run.
+
+use super::admit::{self, Admitted};
+use super::client::{Client, Verdict};
+use super::context::{Context, Done, Failure};
+use super::local::Local;
+use super::slowlog;
+use super::table::{self, Resolved, Run, Spec, flag};
+use super::{GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn};
+use crate::shared::{Family, Shared};
+use duramen_engine::{Guard, KeyHash, Session, TableId};
+use duramen_wire::resp::Args;
+use std::time::Instant;
+
+/// The next request to be planned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Position {
+    pub(super) turn: usize,
+    /// Within the turn; 0 also stands for `Turn::executed`.
+    request: usize,
+}
+
+/// A request of the group.
+struct Planned {
+    turn: u32,
+    request: u32,
+    /// Its hashes in [`Group::hashes`]: where they start. They end where the next one's start.
+    hashes: u32,
+    resolved: Resolved,
+}
+
+/// One group; its tables are reused.
+#[derive(Default)]
+pub(super) struct Group {
+    planned: Vec<Planned>,
+    hashes: Vec<KeyHash>,
+    tables: Vec<TableId>,
+    /// Requests that ran, by family, for the latency histograms.
+    families: [u64; Family::ALL.len()],
+}
+
+/// What a request needs before it can go on.
+enum Needs {
+    Nothing,
+    /// A guard of its own.
+    Guard,
+    /// No guard.
+    Session,
+}
+
+/// What everything that runs a request has at hand.
+struct Hands<'a> {
+    shared: &'a Shared,
+    local: &'a mut Local,
+}
+
+impl Group {
+    /// Plans and runs one group from `position` on; returns where the next begins.
+    pub(super) fn run(
+        &mut self,
+        session: &mut Session,
+        shared: &Shared,
+        local: &mut Local,
+        turns: &mut [Turn<'_>],
+        position: Position,
+    ) -> Position {
+        let started = Instant::now();
+        self.families = [0; Family::ALL.len()];
+        let next;
+        let mut hands = Hands { shared, local };
+        let mut at;
+        {
+            let mut guard = session.pin();
+            next = self.plan(&guard, shared, turns, position);
+            for (table, hash) in self.tables.iter().zip(&self.hashes) {
+                guard.prefetch_entry(*table, *hash);
+            }
+            at = self.run_guarded(&mut hands, &mut guard, turns, 0);
+        }
+        while at < self.planned.len() {
+            if !self.run_special(&mut hands, session, turns, at) {
+                break;
+            }
+            at += 1;
+            let mut guard = session.pin();
+            at = self.run_guarded(&mut hands, &mut guard, turns, at);
+        }
+        self.account(&mut hands, started, turns);
+        next
+    }
+
+    /// Takes requests from `position` on until the group is full; hashes their keys and hints the buckets.
+    fn plan(
+        &mut self,
+        guard: &Guard<'_>,
+        shared: &Shared,
+        turns: &[Turn<'_>],
+        position: Position,
+    ) -> Position {
+        self.planned.clear();
+        self.hashes.clear();
+        self.tables.clear();
+        let mut next = position;
+        while let Some(turn) = turns.get(next.turn) {
+            next.request = next.request.max(turn.executed);
+            if turn.client.halted || next.request >= turn.requests.len() {
+                next = Position {
+                    turn: next.turn + 1,
+                    request: 0,
+                };
+                continue;
+            }
+            let table = admit::table_of(turn.client, shared);
+            while next.request < turn.requests.len() {
+                if self.planned.len() >= GROUP_REQUESTS || self.hashes.len() >= GROUP_KEYS {
+                    return next;
+                }
+                let args = turn.requests.args(next.request, turn.input);
+                let resolved = table::resolve(&args);
+                let hashes = self.hashes.len();
+                if let Resolved::Command(spec) = resolved {
+                    self.hint(guard, table, spec, &args);
+                }
+                self.planned.push(Planned {
+                    turn: next.turn as u32,
+                    request: next.request as u32,
+                    hashes: hashes as u32,
+                    resolved,
+                });
+                next.request += 1;
+            }
+        }
+        next
+    }
+
+    /// Hashes the keys of a request; none of them if they are more than a group can hold (the command does it then).
+    #[inline]
+    fn hint(&mut self, guard: &Guard<'_>, table: TableId, spec: &Spec, args: &Args<'_>) {
+        if spec.keys == table::ONE_KEY {
+            let hash = guard.hash(args.get(1).unwrap_or_default());
+            guard.prefetch_bucket(table, hash);
+            self.hashes.push(hash);
+            self.tables.push(table);
+            return;
+        }
+        let positions = spec.key_positions(args.len());
+        if positions.size_hint().0 > GROUP_KEYS {
+            return;
+        }
+        for position in positions {
+            let hash = guard.hash(args.get(position).unwrap_or_default());
+            guard.prefetch_bucket(table, hash);
+            self.hashes.push(hash);
+            self.tables.push(table);
+        }
+    }
+
+    /// Runs requests from `at` on until one needs more than this guard; returns its number.
+    fn run_guarded(
+        &mut self,
+        hands: &mut Hands<'_>,
+        guard: &mut Guard<'_>,
+        turns: &mut [Turn<'_>],
+        mut at: usize,
+    ) -> usize {
+        while let Some(planned) = self.planned.get(at) {
+            let turn = &mut turns[planned.turn as usize];
+            let end = self
+                .planned
+                .get(at + 1)
+                .map_or(self.hashes.len(), |next| next.hashes as usize);
+            let hashes = &self.hashes[planned.hashes as usize..end];
+            if !turn.client.halted {
+                if matches!(
+                    needs(&planned.resolved, turn.client, hashes.len()),
+                    Needs::Guard | Needs::Session
+                ) {
+                    return at;
+                }
+                let step = Step { planned, hashes };
+                step.run(hands, turn, Way::Guarded(guard), &mut self.families);
+            }
+            at += 1;
+        }
+        at
+    }
+
+    /// Runs request `at`, which needs a guard of its own or none.
+    fn run_special(
+        &mut self,
+        hands: &mut Hands<'_>,
+        session: &mut Session,
+        turns: &mut [Turn<'_>],
+        at: usize,
+    ) -> bool {
+        let Some(planned) = self.planned.get(at) else {
+            return false;
+        };
+        let turn = &mut turns[planned.turn as usize];
+        let end = self
+            .planned
+            .get(at + 1)
+            .map_or(self.hashes.len(), |next| next.hashes as usize);
+        let step = Step {
+            planned,
+            hashes: &self.hashes[planned.hashes as usize..end],
+        };
+        match needs(&planned.resolved, turn.client, step.hashes.len()) {
+            Needs::Guard => {
+                let mut guard = session.pin();
+                step.run(hands, turn, Way::Guarded(&mut guard), &mut self.families);
+            }
+            _ => step.run(hands, turn, Way::Session(session), &mut self.families),
+        }
+        true
+    }
+
+    /// Adds the group to the thread's counters, once.
+    fn account(&self, hands: &mut Hands<'_>, started: Instant, turns: &[Turn<'_>]) {
+        let ran: u64 = self.families.iter().sum();
+        if ran == 0 {
+            return;
+        }
+        let counters = hands.local.counters(hands.shared);
+        counters.commands.add(ran);
+        counters.batches.add(1);
+        let elapsed_ns = started.elapsed().as_nanos() as u64;
+        for (family, count) in self.families.iter().enumerate() {
+            counters.latency[family].record(elapsed_ns / ran, *count);
+        }
+        if let Some(first) = self.planned.first()
+            && let Some(turn) = turns.get(first.turn as usize)
+        {
+            let args = turn.requests.args(first.request as usize, turn.input);
+            slowlog::group_took(
+                hands.shared,
+                hands.local,
+                turn.client,
+                &args,
+                elapsed_ns,
+                ran,
+            );
+        }
+    }
+}
+
+fn needs(resolved: &Resolved, client: &Client, keys: usize) -> Needs {
+    let Resolved::Command(spec) = resolved else {
+        return Needs::Nothing;
+    };
+    if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
+        return Needs::Nothing;
+    }
+    match spec.run {
+        Run::Data(_) | Run::Plain(_) | Run::Refused(_) => Needs::Nothing,
+        // One key needs no lock.
+        Run::Atomic(_) if keys == 1 => Needs::Nothing,
+        Run::Atomic(_) => Needs::Guard,
+        Run::Store(_) | Run::Alone(_) => Needs::Session,
+    }
+}
+
+/// How a request gets at the store.
+pub(super) enum Way<'w, 'g> {
+    Guarded(&'w mut Guard<'g>),
+    Session(&'w mut Session),
+}
+
+struct Step<'p> {
+    planned: &'p Planned,
+    hashes: &'p [KeyHash],
+}
+
+impl Step<'_> {
+    #[inline]
+    fn run(
+        &self,
+        hands: &mut Hands<'_>,
+        turn: &mut Turn<'_>,
+        way: Way<'_, '_>,
+        families: &mut [u64; Family::ALL.len()],
+    ) {
+        let request = self.planned.request as usize;
+        match self.planned.resolved {
+            Resolved::Command(spec)
+                if turn.client.gate == 0
+                    && hands.shared.commands.gate() == 0
+                    && !spec.is_refused() =>
+            {
+                families[spec.family as usize] += 1;
+                self.execute(spec, hands, turn, way);
+            }
+            _ => {
+                if !self.run_slowly(hands, turn, way, families) {
+                    turn.client.halted = true;
+                    return;
+                }
+            }
+        }
+        turn.executed = request + 1;
+        if turn.client.verdict != Verdict::Open || turn.out.len() > OUT_BYTES_PER_TURN {
+            turn.client.halted = true;
+        }
+    }
+
+    /// Runs a request that something may keep from running: `false` = not now.
+    #[cold]
+    fn run_slowly(
+        &self,
+        hands: &mut Hands<'_>,
+        turn: &mut Turn<'_>,
+        way: Way<'_, '_>,
+        families: &mut [u64; Family::ALL.len()],
+    ) -> bool {
+        let start = turn.out.len();
+        let was_silent = admit::begin_silence(turn.client);
+        let args = turn
+            .requests
+            .args(self.planned.request as usize, turn.input);
+        match admit::admit(
+            &self.planned.resolved,
+            hands.shared,
+            hands.local,
+            turn.client,
+            &args,
+            turn.out,
+        ) {
+            Admitted::Run(spec) => {
+                families[spec.family as usize] += 1;
+                self.execute(spec, hands, turn, way);
+            }
+            Admitted::Answered => families[Family::Other as usize] += 1,
+            Admitted::Later => return false,
+        }
+        if was_silent && admit::end_silence(turn.client) {
+            turn.out.truncate(start);
+        }
+        true
+    }
+
+    #[inline]
+    fn execute(
+        &self,
+        spec: &'static Spec,
+        hands: &mut Hands<'_>,
+        turn: &mut Turn<'_>,
+        way: Way<'_, '_>,
+    ) {
+        let now_ms = match &way {
+            Way::Guarded(guard) => guard.now_ms(),
+            Way::Session(_) => admit::now_ms(),
+        };
+        let mut context = Context {
+            args: turn
+                .requests
+                .args(self.planned.request as usize, turn.input),
+            spec,
+            table: admit::table_of(turn.client, hands.shared),
+            client: turn.client,
+            out: turn.out,
+            shared: hands.shared,
+            local: hands.local,
+            now_ms,
+            in_exec: false,
+        };
+        context.run(way, self.hashes);
+    }
+}
+
+impl Context<'_> {
+    /// Runs the command, counts it, and turns a failure into its reply.
+    #[inline]
+    pub(super) fn run(&mut self, way: Way<'_, '_>, hashes: &[KeyHash]) {
+        let start = self.out.len();
+        let timer = slowlog::timer(self.spec, self.shared, self.local);
+        self.local.command(self.shared, self.spec).calls.add(1);
+        if let Err(failure) = self.dispatch(way, hashes) {
+            self.fail(start, &failure);
+        }
+        if let Some(timer) = timer {
+            slowlog::command_took(self, timer);
+        }
+    }
+
+    #[inline]
+    fn dispatch(&mut self, way: Way<'_, '_>, hashes: &[KeyHash]) -> Done {
+        match (self.spec.run, way) {
+            (Run::Data(run) | Run::Atomic(run), Way::Guarded(guard)) => run(self, guard, hashes),
+            (Run::Plain(run) | Run::Store(run), _) => run(self),
+            (Run::Alone(run), way) => run(self, way),
+            (Run::Refused(reason), _) => Err(Failure::Text(reason)),
+            (Run::Data(_) | Run::Atomic(_), Way::Session(_)) => {
+                unreachable!("{} runs under a guard", self.spec.name)
+            }
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, start: usize, failure: &Failure) {
+        self.out.truncate(start);
+        let text = failure.text();
+        self.reply().error(text);
+        self.local.counters(self.shared).errors.add(1);
+        self.local.command(self.shared, self.spec).failed.add(1);
+    }
+}

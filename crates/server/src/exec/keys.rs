@@ -1,0 +1,335 @@
+//! Keys as such: TYPE, RENAME, COPY, MOVE, OBJECT, FLUSHDB, FLUSHALL, SWAPDB.
+
+use super::client::Db;
+use super::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
+use super::group::Way;
+use super::scan;
+use super::state::DBS;
+use crate::shared::Shared;
+use duramen_engine::{Error, Guard, KeyHash, TableId};
+use duramen_wire::resp::number::parse_integer;
+
+pub(super) const DB_OUT_OF_RANGE: Failure = Failure::Text("ERR DB index is out of range");
+const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects are the same");
+/// Longest value that Redis keeps inside its object header.
+const EMBSTR_BYTES_MAX: usize = 44;
+
+pub(super) fn type_of(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    ctx.reply()
+        .simple(if found.is_some() { "string" } else { "none" });
+    Ok(())
+}
+
+pub(super) fn rename(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    rename_unless(ctx, guard, hashes, false)?;
+    ctx.ok()
+}
+
+pub(super) fn renamenx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let renamed = rename_unless(ctx, guard, hashes, true)?;
+    ctx.integer(renamed.into())
+}
+
+/// Renames argument 1 to argument 2, with `nx` only if that is absent; `false` = it is not.
+fn rename_unless(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    nx: bool,
+) -> Result<bool, Failure> {
+    let (from, to, table) = (ctx.arg(1), ctx.arg(2), ctx.table);
+    let mut renamed = false;
+    ctx.locked(guard, hashes, |_, guard| {
+        let Some(source) = guard.read(table, hashes[0], from)? else {
+            return Err(NO_SUCH_KEY);
+        };
+        if from == to {
+            renamed = !nx;
+            return Ok(());
+        }
+        let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
+        if nx && guard.read(table, hashes[1], to)?.is_some() {
+            return Ok(());
+        }
+        guard.write(table, hashes[1], to, &value, expires_at_ms)?;
+        guard.remove(table, hashes[0], from)?;
+        renamed = true;
+        Ok(())
+    })?;
+    Ok(renamed)
+}
+
+/// Index of a database, from 0 to 15.
+pub(super) fn parse_db(text: &[u8], not_a_number: Failure) -> Result<u8, Failure> {
+    let index = parse_integer(text)
+        .and_then(|index| i32::try_from(index).ok())
+        .ok_or(not_a_number)?;
+    u8::try_from(index)
+        .ok()
+        .filter(|db| usize::from(*db) < DBS)
+        .ok_or(DB_OUT_OF_RANGE)
+}
+
+/// The table of a database, made if it is used for the first time. Not while a guard is held.
+pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
+    if let Some(table) = shared.commands.table(db) {
+        return Ok(table);
+    }
+    let name = format!("db{db}");
+    let table = match shared.store.create_table(&name) {
+        Ok(table) => table,
+        // Another thread was faster, or DURAMEN.TABLE made it.
+        Err(Error::TableExists(_)) => shared.store.table_id(&name).ok_or(Failure::Text(
+            "ERR the database is being dropped; try again",
+        ))?,
+        Err(error) => return Err(error.into()),
+    };
+    shared.commands.set_table(db, Some(table));
+    Ok(table)
+}
+
+pub(super) fn select(ctx: &mut Context<'_>) -> Done {
+    let db = parse_db(
+        ctx.arg(1),
+        Failure::Text("ERR value is not an integer or out of range"),
+    )?;
+    let table = table_for(ctx.shared, db)?;
+    ctx.client.db = Db::Number(db);
+    ctx.table = table;
+    ctx.ok()
+}
+
+/// Where COPY and MOVE write to.
+struct Target<'a> {
+    table: TableId,
+    key: &'a [u8],
+    replace: bool,
+    /// Remove the source.
+    moves: bool,
+}
+
+pub(super) fn copy(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    let (mut db, mut replace) = (None, false);
+    let mut rest = ctx.args.skip(3).into_iter();
+    while let Some(option) = rest.next() {
+        if option.eq_ignore_ascii_case(b"replace") {
+            replace = true;
+        } else if option.eq_ignore_ascii_case(b"db") {
+            db = Some(parse_db(rest.next().ok_or(SYNTAX)?, NOT_AN_INTEGER)?);
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    let table = db.map_or(Ok(ctx.table), |db| table_for(ctx.shared, db))?;
+    let key = ctx.arg(2);
+    if table == ctx.table && key == ctx.arg(1) {
+        return Err(SAME_OBJECTS);
+    }
+    transfer(
+        ctx,
+        way,
+        &Target {
+            table,
+            key,
+            replace,
+            moves: false,
+        },
+    )
+}
+
+pub(super) fn move_to(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    let db = parse_db(
+        ctx.arg(2),
+        Failure::Text("ERR value is not an integer or out of range"),
+    )?;
+    let table = table_for(ctx.shared, db)?;
+    if table == ctx.table {
+        return Err(SAME_OBJECTS);
+    }
+    let key = ctx.arg(1);
+    transfer(
+        ctx,
+        way,
+        &Target {
+            table,
+            key,
+            replace: false,
+            moves: true,
+        },
+    )
+}
+
+fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Done {
+    match way {
+        Way::Guarded(guard) => transfer_locked(ctx, guard, target),
+        Way::Session(session) => {
+            let mut guard = session.pin();
+            let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
+            guard.lock_keys(&[(ctx.table, from), (target.table, to)])?;
+            let done = transfer_locked(ctx, &mut guard, target);
+            guard.unlock_keys();
+            done
+        }
+    }
+}
+
+fn transfer_locked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, target: &Target<'_>) -> Done {
+    let source_key = ctx.arg(1);
+    let (from, to) = (guard.hash(source_key), guard.hash(target.key));
+    let Some(source) = guard.read(ctx.table, from, source_key)? else {
+        return ctx.integer(0);
+    };
+    let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
+    if !target.replace && guard.read(target.table, to, target.key)?.is_some() {
+        return ctx.integer(0);
+    }
+    guard.write(target.table, to, target.key, &value, expires_at_ms)?;
+    if target.moves {
+        guard.remove(ctx.table, from, source_key)?;
+    }
+    ctx.integer(1)
+}
+
+pub(super) fn flushdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    check_flush(ctx)?;
+    flush(ctx, way, &[ctx.table])?;
+    ctx.ok()
+}
+
+pub(super) fn flushall(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    check_flush(ctx)?;
+    let tables: Vec<TableId> = ctx
+        .shared
+        .store
+        .tables()
+        .iter()
+        .map(|table| table.id)
+        .collect();
+    flush(ctx, way, &tables)?;
+    ctx.ok()
+}
+
+fn flush(ctx: &Context<'_>, way: Way<'_, '_>, tables: &[TableId]) -> Done {
+    for table in tables {
+        match &way {
+            // Between guards: the engine lets nobody else in meanwhile.
+            Way::Session(_) => match ctx.shared.store.clear_table(*table) {
+                Ok(()) | Err(Error::NoSuchTable(_)) => {}
+                Err(error) => return Err(error.into()),
+            },
+            Way::Guarded(_) => {}
+        }
+    }
+    if let Way::Guarded(guard) = way {
+        for table in tables {
+            scan::remove_all(guard, *table)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_flush(ctx: &Context<'_>) -> Done {
+    match ctx.args.get(1) {
+        None => Ok(()),
+        Some(how) if ctx.args.len() == 2 => {
+            let known = how.eq_ignore_ascii_case(b"sync") || how.eq_ignore_ascii_case(b"async");
+            if known { Ok(()) } else { Err(SYNTAX) }
+        }
+        Some(_) => Err(SYNTAX),
+    }
+}
+
+pub(super) fn swapdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    let first = parse_db(ctx.arg(1), Failure::Text("ERR invalid first DB index"))?;
+    let second = parse_db(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
+    let (a, b) = (
+        table_for(ctx.shared, first)?,
+        table_for(ctx.shared, second)?,
+    );
+    let swap = || {
+        ctx.shared.commands.set_table(first, Some(b));
+        ctx.shared.commands.set_table(second, Some(a));
+    };
+    match way {
+        Way::Session(session) => {
+            let _alone = session.pin_exclusive();
+            swap();
+        }
+        Way::Guarded(_) => swap(),
+    }
+    ctx.ok()
+}
+
+pub(super) fn object_encoding(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    let Some(object) = guard.read(ctx.table, hashes[0], ctx.arg(2))? else {
+        return ctx.null();
+    };
+    let encoding = if parse_integer(object.value).is_some() {
+        "int"
+    } else if object.value.len() <= EMBSTR_BYTES_MAX {
+        "embstr"
+    } else {
+        "raw"
+    };
+    ctx.bulk(encoding.as_bytes())
+}
+
+pub(super) fn object_refcount(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(_) => ctx.integer(1),
+        None => ctx.null(),
+    }
+}
+
+pub(super) fn object_freq(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(_) => Err(Failure::Text(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
+             between policies at runtime LRU and LFU data will take some time to adjust.",
+        )),
+        None => ctx.null(),
+    }
+}
+
+pub(super) fn object_idletime(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+) -> Done {
+    match guard.read(ctx.table, hashes[0], ctx.arg(2))? {
+        Some(_) => Err(Failure::Text(
+            "ERR OBJECT IDLETIME is not supported: a log-structured store keeps no time of the last access",
+        )),
+        None => ctx.null(),
+    }
+}
+
+pub(super) fn object_help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "ENCODING <key>",
+        "    Return the kind of internal representation used in order to store the value",
+        "    associated with a <key>.",
+        "FREQ <key>",
+        "    Return the access frequency index of the <key>. The returned integer is",
+        "    proportional to the logarithm of the recent access frequency of the key.",
+        "IDLETIME <key>",
+        "    Return the idle time of the <key>, that is the approximated number of",
+        "    seconds elapsed since the last access to the key.",
+        "REFCOUNT <key>",
+        "    Return the number of references of the value associated with the specified",
+        "    <key>.",
+    ])
+}

@@ -1,0 +1,75 @@
+//! What one executor owns beside its session: buffers that are reused, randomness, its view of the settings.
+
+use super::state::{CommandCounters, ThreadState};
+use super::table::Spec;
+use crate::config::ServerConfig;
+use crate::shared::{ConfigCache, Shared, ThreadCounters};
+use duramen_engine::{KeyHash, Stamp, TableId};
+use std::sync::Arc;
+
+pub(crate) struct Local {
+    thread: usize,
+    config: ConfigCache,
+    random: u64,
+    /// Keys to lock.
+    pub(crate) locks: Vec<(TableId, KeyHash)>,
+    /// Hashes of a command that has more keys than a batch.
+    pub(crate) hashes: Vec<KeyHash>,
+    /// What a command saw of its keys.
+    pub(crate) stamps: Vec<Stamp>,
+    /// Bytes that a command collects before it can write them.
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl Local {
+    pub(crate) fn new(shared: &Shared, thread: usize) -> Local {
+        Local {
+            thread,
+            config: ConfigCache::new(shared),
+            random: shared.started_unix_ms ^ ((thread as u64 + 1) << 48) | 1,
+            locks: Vec::new(),
+            hashes: Vec::new(),
+            stamps: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(crate) fn config(&mut self, shared: &Shared) -> &Arc<ServerConfig> {
+        self.config.get(shared)
+    }
+
+    /// Limit of the slow log in microseconds, `i64::MAX` = off.
+    #[inline]
+    pub(crate) fn slow_us(&mut self, shared: &Shared) -> i64 {
+        match self.config.get(shared).slowlog_slower_than_us {
+            off if off < 0 => i64::MAX,
+            limit_us => limit_us,
+        }
+    }
+
+    /// The next of a sequence of numbers that nobody's secrets depend on (xorshift64*).
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    #[inline]
+    pub(crate) fn counters<'s>(&self, shared: &'s Shared) -> &'s ThreadCounters {
+        &shared.threads[self.thread].counters
+    }
+
+    fn state<'s>(&self, shared: &'s Shared) -> &'s ThreadState {
+        &shared.commands.threads[self.thread]
+    }
+
+    #[inline]
+    pub(crate) fn command<'s>(
+        &self,
+        shared: &'s Shared,
+        spec: &'static Spec,
+    ) -> &'s CommandCounters {
+        &self.state(shared).commands[spec.number()]
+    }
+}

@@ -1,0 +1,99 @@
+//! `MONITOR`: shows one client what all others send.
+
+use super::client::{Client, Db, shown};
+use super::context::{Context, Done};
+use super::table::{Spec, flag};
+use crate::shared::{ClientRecord, Message, Shared};
+use duramen_wire::resp::Args;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(super) fn monitor(ctx: &mut Context<'_>) -> Done {
+    if ctx.in_exec {
+        return Err(super::context::Failure::Text(
+            "ERR MONITOR isn't allowed in a transaction",
+        ));
+    }
+    if !ctx.client.shows(shown::MONITOR) {
+        ctx.client.show(shown::MONITOR, true);
+        let mut monitors = ctx.shared.commands.monitors();
+        monitors.push(Arc::clone(ctx.client.record()));
+        ctx.shared.commands.set_monitored(true);
+    }
+    ctx.ok()
+}
+
+/// Takes a client off the list.
+pub(super) fn stop(shared: &Shared, client: &Client) {
+    let mut monitors = shared.commands.monitors();
+    monitors.retain(|record| record.id != client.id());
+    shared.commands.set_monitored(!monitors.is_empty());
+}
+
+/// Sends every monitor the line for this request.
+pub(super) fn feed(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_>) {
+    if spec.has(flag::SKIP_MONITOR | flag::ADMIN) {
+        return;
+    }
+    let line: Arc<[u8]> = line(client, args).into();
+    let mut monitors = shared.commands.monitors();
+    let connected = |record: &Arc<ClientRecord>| {
+        shared.threads[record.thread]
+            .clients
+            .get(record.id)
+            .is_some()
+    };
+    monitors.retain(connected);
+    shared.commands.set_monitored(!monitors.is_empty());
+    for record in monitors.iter() {
+        let bytes = Arc::clone(&line);
+        shared.post(
+            record,
+            Message::Push {
+                client: record.id,
+                bytes,
+            },
+        );
+    }
+}
+
+fn line(client: &Client, args: &Args<'_>) -> Vec<u8> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let db = match client.db {
+        Db::Number(db) => db.to_string(),
+        Db::Table(table) => format!("table:{table}"),
+    };
+    let mut line = format!(
+        "+{}.{:06} [{db} {}]",
+        now.as_secs(),
+        now.subsec_micros(),
+        client.record().peer
+    )
+    .into_bytes();
+    for arg in *args {
+        line.push(b' ');
+        quote(arg, &mut line);
+    }
+    line.extend_from_slice(b"\r\n");
+    line
+}
+
+/// Appends `text` in quotes, with everything that is not printable escaped.
+pub(super) fn quote(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for byte in text {
+        match byte {
+            b'\\' | b'"' => out.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x07 => out.extend_from_slice(b"\\a"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            b' '..=b'~' => out.push(*byte),
+            _ => out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+        }
+    }
+    out.push(b'"');
+}

@@ -1,0 +1,264 @@
+//! Commands over several keys at one instant: MGET, MSET, MSETNX, DEL.
+//!
+//! Writers lock their keys. `MGET` reads twice instead: if no object version changed between the first reading and the second,
+//! all values were there together at the moment between. Only if that keeps failing does it lock as well.
+
+use super::GROUP_KEYS;
+use super::context::{Context, Done, Failure};
+use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_engine::{Error, Guard, KeyHash, Stamp};
+
+/// Readings without a lock before `MGET` takes one.
+const OPTIMISTIC_READINGS: usize = 3;
+
+impl Context<'_> {
+    /// The hashes of all keys: those the group made, or, for more keys than a group holds, its own.
+    pub(super) fn with_hashes(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+        run: impl FnOnce(&mut Self, &mut Guard<'_>, &[KeyHash]) -> Done,
+    ) -> Done {
+        if !hashes.is_empty() {
+            return run(self, guard, hashes);
+        }
+        let mut own = std::mem::take(&mut self.local.hashes);
+        own.clear();
+        own.extend(
+            self.spec
+                .key_positions(self.args.len())
+                .map(|at| guard.hash(self.arg(at))),
+        );
+        let done = run(self, guard, &own);
+        own.clear();
+        own.shrink_to(16 * GROUP_KEYS);
+        self.local.hashes = own;
+        done
+    }
+
+    /// Hints a part of many keys: buckets first, then entries.
+    fn hint(&self, guard: &Guard<'_>, hashes: &[KeyHash]) {
+        for hash in hashes {
+            guard.prefetch_bucket(self.table, *hash);
+        }
+        for hash in hashes {
+            guard.prefetch_entry(self.table, *hash);
+        }
+    }
+
+    /// Locks keys of the selected table, unless EXEC has done so.
+    pub(super) fn lock(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+    ) -> Result<(), Failure> {
+        if self.in_exec {
+            return Ok(());
+        }
+        let table = self.table;
+        self.local.locks.clear();
+        self.local
+            .locks
+            .extend(hashes.iter().map(|hash| (table, *hash)));
+        guard.lock_keys(&self.local.locks)?;
+        Ok(())
+    }
+
+    pub(super) fn unlock(&self, guard: &mut Guard<'_>) {
+        if !self.in_exec {
+            guard.unlock_keys();
+        }
+    }
+
+    /// Runs `run` with the keys locked.
+    pub(super) fn locked(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+        run: impl FnOnce(&mut Self, &mut Guard<'_>) -> Done,
+    ) -> Done {
+        self.lock(guard, hashes)?;
+        let done = run(self, guard);
+        self.unlock(guard);
+        done
+    }
+}
+
+pub(super) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        let alone = ctx.in_exec || hashes.len() == 1 || ctx.shared.threads.len() == 1;
+        let start = ctx.out.len();
+        let mut stamps = std::mem::take(&mut ctx.local.stamps);
+        let mut done = Ok(false);
+        for _ in 0..OPTIMISTIC_READINGS {
+            ctx.out.truncate(start);
+            done = read_all(ctx, guard, hashes, (!alone).then_some(&mut stamps))
+                .and_then(|()| Ok(alone || still_holds(ctx, guard, hashes, &stamps)?));
+            if !matches!(done, Ok(false)) {
+                break;
+            }
+        }
+        ctx.local.stamps = stamps;
+        if done? {
+            return Ok(());
+        }
+        ctx.out.truncate(start);
+        ctx.locked(guard, hashes, |ctx, guard| {
+            read_all(ctx, guard, hashes, None)
+        })
+    })
+}
+
+/// Writes all values; notes what was seen in `stamps`.
+fn read_all(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    hashes: &[KeyHash],
+    mut stamps: Option<&mut Vec<Stamp>>,
+) -> Done {
+    if let Some(stamps) = &mut stamps {
+        stamps.clear();
+    }
+    ctx.reply().array(hashes.len());
+    let mut keys = ctx.args.skip(1).into_iter();
+    let mut hits = 0;
+    for part in hashes.chunks(GROUP_KEYS) {
+        if hashes.len() > GROUP_KEYS {
+            ctx.hint(guard, part);
+        }
+        for (hash, key) in part.iter().zip(&mut keys) {
+            let found = guard.read(ctx.table, *hash, key)?;
+            match found {
+                Some(object) => {
+                    hits += 1;
+                    ctx.reply().bulk(object.value);
+                }
+                None => ctx.reply().null(),
+            }
+            if let Some(stamps) = &mut stamps {
+                stamps.push(match found {
+                    Some(object) => Stamp::Present {
+                        version: object.version,
+                    },
+                    None => guard.stamp(ctx.table, *hash, key)?,
+                });
+            }
+        }
+    }
+    let counters = ctx.local.counters(ctx.shared);
+    counters.keyspace_hits.add(hits);
+    counters.keyspace_misses.add(hashes.len() as u64 - hits);
+    Ok(())
+}
+
+/// Whether nothing changed since the values were written.
+fn still_holds(
+    ctx: &Context<'_>,
+    guard: &Guard<'_>,
+    hashes: &[KeyHash],
+    stamps: &[Stamp],
+) -> Result<bool, Error> {
+    for ((hash, key), stamp) in hashes.iter().zip(ctx.args.skip(1)).zip(stamps) {
+        if guard.stamp(ctx.table, *hash, key)? != *stamp {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+pub(super) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    check_pairs(ctx)?;
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        ctx.locked(guard, hashes, |ctx, guard| write_all(ctx, guard, hashes))
+    })?;
+    ctx.ok()
+}
+
+pub(super) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    check_pairs(ctx)?;
+    let mut wrote = false;
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        ctx.locked(guard, hashes, |ctx, guard| {
+            for (n, hash) in hashes.iter().enumerate() {
+                if guard.read(ctx.table, *hash, ctx.arg(1 + 2 * n))?.is_some() {
+                    return Ok(());
+                }
+            }
+            wrote = true;
+            write_all(ctx, guard, hashes)
+        })
+    })?;
+    ctx.integer(wrote.into())
+}
+
+/// Everything that could fail for the request's own sake fails before the first write.
+fn check_pairs(ctx: &Context<'_>) -> Done {
+    if ctx.args.len() % 2 == 0 {
+        let text = format!(
+            "ERR wrong number of arguments for '{}' command",
+            ctx.spec.name
+        );
+        return Err(text.into());
+    }
+    for n in (1..ctx.args.len()).step_by(2) {
+        let (key, value) = (ctx.arg(n).len(), ctx.arg(n + 1).len());
+        if key > KEY_BYTES_MAX {
+            return Err(Error::KeyTooLarge {
+                bytes: key,
+                limit: KEY_BYTES_MAX,
+            }
+            .into());
+        }
+        if value > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge {
+                bytes: value,
+                limit: VALUE_BYTES_MAX,
+            }
+            .into());
+        }
+    }
+    Ok(())
+}
+
+fn write_all(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut pairs = 0;
+    for part in hashes.chunks(GROUP_KEYS) {
+        if hashes.len() > GROUP_KEYS {
+            ctx.hint(guard, part);
+        }
+        for hash in part {
+            let (key, value) = (ctx.arg(1 + 2 * pairs), ctx.arg(2 + 2 * pairs));
+            guard.write(ctx.table, *hash, key, value, None)?;
+            pairs += 1;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    if let [hash] = hashes {
+        let outcome = guard.remove(ctx.table, *hash, ctx.arg(1))?;
+        return ctx.integer(outcome.before.is_some().into());
+    }
+    let mut removed = 0;
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        ctx.locked(guard, hashes, |ctx, guard| {
+            for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+                removed += i64::from(guard.remove(ctx.table, *hash, key)?.before.is_some());
+            }
+            Ok(())
+        })
+    })?;
+    ctx.integer(removed)
+}
+
+pub(super) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut found = 0;
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+            found += i64::from(guard.read(ctx.table, *hash, key)?.is_some());
+        }
+        Ok(())
+    })?;
+    ctx.integer(found)
+}

@@ -1,0 +1,145 @@
+//! Walks over a table: SCAN, KEYS, RANDOMKEY, DBSIZE.
+
+use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use super::glob;
+use duramen_engine::{Guard, KeyHash, TableId};
+use duramen_wire::resp::Encoder;
+use duramen_wire::resp::number::{IntegerText, parse_integer};
+
+/// Objects that KEYS looks at in one step of its walk.
+const KEYS_STEP: usize = 1024;
+/// Draws before RANDOMKEY gives up on meeting an object that has not expired.
+const RANDOM_DRAWS: usize = 64;
+
+/// Options of `SCAN`.
+struct Options<'a> {
+    cursor: u64,
+    pattern: Option<&'a [u8]>,
+    count: usize,
+    /// Only objects of this type: all of them are strings.
+    of_other_type: bool,
+}
+
+pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+    let options = parse(ctx)?;
+    let mut found = std::mem::take(&mut ctx.local.scratch);
+    found.clear();
+    let mut keys = 0;
+    let mut reply = Encoder::new(&mut found, ctx.client.protocol);
+    let next = guard.scan(ctx.table, options.cursor, options.count, |object| {
+        let wanted = options
+            .pattern
+            .is_none_or(|pattern| glob::matches(pattern, object.key, false));
+        if wanted && !options.of_other_type {
+            keys += 1;
+            reply.bulk(object.key);
+        }
+    })?;
+    let mut reply = ctx.reply();
+    reply.array(2);
+    reply.bulk(IntegerText::unsigned(next).as_bytes());
+    reply.array(keys);
+    ctx.out.extend_from_slice(&found);
+    give_back(ctx, found);
+    Ok(())
+}
+
+/// Keeps a buffer for the next command, unless it grew large.
+fn give_back(ctx: &mut Context<'_>, mut buffer: Vec<u8>) {
+    buffer.clear();
+    buffer.shrink_to(64 * 1024);
+    ctx.local.scratch = buffer;
+}
+
+fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
+    let cursor = parse_cursor(ctx.arg(1))?;
+    let mut options = Options {
+        cursor,
+        pattern: None,
+        count: 10,
+        of_other_type: false,
+    };
+    let mut rest = ctx.args.skip(2).into_iter();
+    while let Some(option) = rest.next() {
+        let value = rest.next().ok_or(SYNTAX)?;
+        if option.eq_ignore_ascii_case(b"count") {
+            let count = parse_integer(value).ok_or(NOT_AN_INTEGER)?;
+            if count < 1 {
+                return Err(SYNTAX);
+            }
+            options.count = usize::try_from(count).unwrap_or(usize::MAX);
+        } else if option.eq_ignore_ascii_case(b"match") {
+            options.pattern = (value != b"*").then_some(value);
+        } else if option.eq_ignore_ascii_case(b"type") {
+            options.of_other_type = !value.eq_ignore_ascii_case(b"string");
+        } else {
+            return Err(SYNTAX);
+        }
+    }
+    Ok(options)
+}
+
+/// A cursor: an unsigned decimal number.
+pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, Failure> {
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|text| text.parse().ok())
+        .ok_or(Failure::Text("ERR invalid cursor"))
+}
+
+pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+    let pattern = ctx.arg(1);
+    let mut found = std::mem::take(&mut ctx.local.scratch);
+    found.clear();
+    let mut keys = 0;
+    let mut cursor = 0;
+    loop {
+        let mut reply = Encoder::new(&mut found, ctx.client.protocol);
+        cursor = guard.scan(ctx.table, cursor, KEYS_STEP, |object| {
+            if glob::matches(pattern, object.key, false) {
+                keys += 1;
+                reply.bulk(object.key);
+            }
+        })?;
+        if cursor == 0 {
+            break;
+        }
+    }
+    ctx.reply().array(keys);
+    ctx.out.extend_from_slice(&found);
+    give_back(ctx, found);
+    Ok(())
+}
+
+pub(super) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+    for _ in 0..RANDOM_DRAWS {
+        let Some(object) = guard.random(ctx.table, ctx.local.random())? else {
+            return ctx.null();
+        };
+        if object.expires_at_ms.is_none_or(|at_ms| at_ms > ctx.now_ms) {
+            return ctx.bulk(object.key);
+        }
+    }
+    ctx.null()
+}
+
+pub(super) fn dbsize(ctx: &mut Context<'_>) -> Done {
+    let objects = ctx.shared.store.objects(ctx.table);
+    ctx.integer(objects as i64)
+}
+
+/// Removes every object of a table one by one: for a FLUSH inside EXEC, which holds the store alone already.
+pub(super) fn remove_all(guard: &mut Guard<'_>, table: TableId) -> Done {
+    loop {
+        let mut keys: Vec<Box<[u8]>> = Vec::new();
+        guard.scan(table, 0, KEYS_STEP, |object| keys.push(object.key.into()))?;
+        if keys.is_empty() {
+            return Ok(());
+        }
+        for key in keys {
+            let hash = guard.hash(&key);
+            guard.remove(table, hash, &key)?;
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The slow log: requests that took longer than `slowlog-log-slower-than`.
+//!
+//! Commands that can be slow by nature are timed one by one. The others are timed by the group, at the price of one clock
+//! reading per group instead of two per request; when a whole group exceeds the limit, its first request is logged and
+//! says so. With a limit below [`ONE_BY_ONE_BELOW_US`] every command is timed by itself.
+
+use super::client::Client;
+use super::context::{Context, Done, Failure, NOT_AN_INTEGER};
+use super::local::Local;
+use super::table::{Spec, flag};
+use crate::shared::Shared;
+use duramen_wire::resp::number::parse_integer;
+use duramen_wire::resp::{Args, Encoder};
+use std::collections::VecDeque;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Below this limit the time of a group says nothing about its requests.
+const ONE_BY_ONE_BELOW_US: i64 = 1_000;
+/// Arguments of an entry, and bytes of an argument, that are kept; as in Redis.
+const ARGS_MAX: usize = 32;
+const ARG_BYTES_MAX: usize = 128;
+
+#[derive(Debug)]
+struct Entry {
+    id: i64,
+    unix_s: u64,
+    took_us: u64,
+    args: Vec<Vec<u8>>,
+    peer: String,
+    name: String,
+}
+
+/// The newest entries, newest first.
+#[derive(Debug, Default)]
+pub(crate) struct SlowLog {
+    next_id: i64,
+    entries: VecDeque<Entry>,
+}
+
+fn log(shared: &Shared) -> MutexGuard<'_, SlowLog> {
+    shared
+        .commands
+        .slow_log
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the clock for a command that is timed by itself.
+#[inline]
+pub(super) fn timer(spec: &Spec, shared: &Shared, local: &mut Local) -> Option<Instant> {
+    if spec.has(flag::TIMED) || local.slow_us(shared) < ONE_BY_ONE_BELOW_US {
+        return Some(Instant::now());
+    }
+    None
+}
+
+/// Counts the time of a command that was timed by itself, and logs it if it was slow.
+pub(super) fn command_took(ctx: &mut Context<'_>, started: Instant) {
+    let took_ns = started.elapsed().as_nanos() as u64;
+    let command = ctx.local.command(ctx.shared, ctx.spec);
+    command.timed.add(1);
+    command.timed_ns.add(took_ns);
+    let limit_us = ctx.local.slow_us(ctx.shared);
+    let took_us = took_ns / 1_000;
+    if took_us < limit_us.unsigned_abs() || ctx.spec.has(flag::SKIP_SLOWLOG) {
+        return;
+    }
+    let args = kept(&ctx.args);
+    push(ctx.shared, ctx.local, ctx.client, args, took_us);
+}
+
+/// Logs a group of requests that took longer than one may.
+pub(super) fn group_took(
+    shared: &Shared,
+    local: &mut Local,
+    client: &Client,
+    first: &Args<'_>,
+    took_ns: u64,
+    requests: u64,
+) {
+    let limit_us = local.slow_us(shared);
+    let took_us = took_ns / 1_000;
+    if limit_us < ONE_BY_ONE_BELOW_US || took_us < limit_us.unsigned_abs() {
+        return;
+    }
+    let mut args = kept(first);
+    if requests > 1 {
+        args.push(format!("(first of a batch of {requests} requests)").into_bytes());
+    }
+    push(shared, local, client, args, took_us);
+}
+
+fn kept(args: &Args<'_>) -> Vec<Vec<u8>> {
+    let shown = if args.len() > ARGS_MAX {
+        ARGS_MAX - 1
+    } else {
+        args.len()
+    };
+    let mut kept: Vec<Vec<u8>> = args
+        .iter()
+        .take(shown)
+        .map(|arg| {
+            if arg.len() <= ARG_BYTES_MAX {
+                return arg.to_vec();
+            }
+            let mut text = arg[..ARG_BYTES_MAX].to_vec();
+            let more = arg.len() - ARG_BYTES_MAX;
+            text.extend_from_slice(format!("... ({more} more bytes)").as_bytes());
+            text
+        })
+        .collect();
+    if args.len() > shown {
+        kept.push(format!("... ({} more arguments)", args.len() - shown).into_bytes());
+    }
+    kept
+}
+
+fn push(shared: &Shared, local: &mut Local, client: &Client, args: Vec<Vec<u8>>, took_us: u64) {
+    let len_max = local.config(shared).slowlog_max_len;
+    let unix_s = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |now| now.as_secs());
+    let mut log = log(shared);
+    let entry = Entry {
+        id: log.next_id,
+        unix_s,
+        took_us,
+        args,
+        peer: client.record().peer.to_string(),
+        name: client.record().text().name,
+    };
+    log.next_id += 1;
+    log.entries.push_front(entry);
+    log.entries.truncate(len_max);
+}
+
+pub(super) fn get(ctx: &mut Context<'_>) -> Done {
+    if ctx.args.len() > 3 {
+        return Err(Failure::Text(
+            "ERR wrong number of arguments for 'slowlog|get' command",
+        ));
+    }
+    let count = match ctx.args.get(2) {
+        None => 10,
+        Some(text) => {
+            let count = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
+            if count < -1 {
+                return Err(Failure::Text(
+                    "ERR count should be greater than or equal to -1",
+                ));
+            }
+            usize::try_from(count).unwrap_or(usize::MAX)
+        }
+    };
+    let log = log(ctx.shared);
+    let mut reply = Encoder::new(ctx.out, ctx.client.protocol);
+    reply.array(count.min(log.entries.len()));
+    for entry in log.entries.iter().take(count) {
+        reply.array(6);
+        reply.integer(entry.id);
+        reply.integer(entry.unix_s as i64);
+        reply.integer(entry.took_us as i64);
+        reply.array(entry.args.len());
+        for arg in &entry.args {
+            reply.bulk(arg);
+        }
+        reply.bulk(entry.peer.as_bytes());
+        reply.bulk(entry.name.as_bytes());
+    }
+    Ok(())
+}
+
+pub(super) fn len(ctx: &mut Context<'_>) -> Done {
+    let len = log(ctx.shared).entries.len();
+    ctx.integer(len as i64)
+}
+
+pub(super) fn reset(ctx: &mut Context<'_>) -> Done {
+    log(ctx.shared).entries.clear();
+    ctx.ok()
+}
+
+pub(super) fn help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&[
+        "GET [<count>]",
+        "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
+        "    Entries are made of:",
+        "    id, timestamp, time in microseconds, arguments array, client IP and port,",
+        "    client name",
+        "LEN",
+        "    Return the length of the slowlog.",
+        "RESET",
+        "    Reset the slowlog.",
+    ])
+}

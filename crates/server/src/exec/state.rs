@@ -1,0 +1,164 @@
+//! What the commands of all threads share beyond the store: databases, pauses, monitors, the slow log, command counters.
+//!
+//! **Concurrency.** [`State::gate`] and [`State::dbs`] are read by every request and written by rare commands, so their lines
+//! stay shared in every core's cache. Counters have one writer each, their thread. The mutexes guard cold paths only.
+
+use super::commands::COMMANDS;
+use super::slowlog::SlowLog;
+use super::totals::Baseline;
+use crate::shared::{ClientRecord, Counter};
+use duramen_engine::TableId;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Databases that `SELECT` knows, as Redis's default.
+pub(crate) const DBS: usize = 16;
+/// In [`State::dbs`]: the database has no table yet.
+const NO_TABLE: u32 = u32::MAX;
+
+/// Bits of [`State::gate`].
+pub(crate) mod global {
+    pub(crate) const PAUSED: u32 = 1;
+    pub(crate) const MONITORED: u32 = 1 << 1;
+}
+
+/// Counters of one command on one thread.
+#[derive(Debug, Default)]
+pub(crate) struct CommandCounters {
+    pub(crate) calls: Counter,
+    /// Refused before they ran.
+    pub(crate) rejected: Counter,
+    /// Ran and answered with an error.
+    pub(crate) failed: Counter,
+    /// Time of those that were timed one by one, and how many they were.
+    pub(crate) timed: Counter,
+    pub(crate) timed_ns: Counter,
+}
+
+/// One thread's counters of commands, in the order of [`COMMANDS`].
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct ThreadState {
+    pub(crate) commands: Box<[CommandCounters]>,
+}
+
+/// The part of the server's shared state that belongs to the commands.
+#[derive(Debug)]
+pub struct State {
+    gate: AtomicU32,
+    dbs: [AtomicU32; DBS],
+    /// End of `CLIENT PAUSE`, in milliseconds since the Unix epoch; 0 = none.
+    pause_until_ms: AtomicU64,
+    /// 1 = only writes wait.
+    pause_writes_only: AtomicU32,
+    pub(crate) threads: Box<[ThreadState]>,
+    monitors: Mutex<Vec<Arc<ClientRecord>>>,
+    pub(crate) slow_log: Mutex<SlowLog>,
+    /// Counters as they were at the last `CONFIG RESETSTAT`.
+    pub(crate) baseline: Mutex<Baseline>,
+    /// 40 hexadecimal digits that tell this run of the server from others.
+    pub(crate) run_id: String,
+}
+
+impl State {
+    pub fn new(threads: usize) -> State {
+        let thread = |_| ThreadState {
+            commands: COMMANDS
+                .iter()
+                .map(|_| CommandCounters::default())
+                .collect(),
+        };
+        State {
+            gate: AtomicU32::new(0),
+            dbs: std::array::from_fn(|db| {
+                AtomicU32::new(if db == 0 {
+                    TableId::DEFAULT.0
+                } else {
+                    NO_TABLE
+                })
+            }),
+            pause_until_ms: AtomicU64::new(0),
+            pause_writes_only: AtomicU32::new(0),
+            threads: (0..threads).map(thread).collect(),
+            monitors: Mutex::default(),
+            slow_log: Mutex::default(),
+            baseline: Mutex::default(),
+            run_id: run_id(),
+        }
+    }
+
+    /// What sends every client's requests the long way round; 0 = nothing.
+    #[inline]
+    pub(crate) fn gate(&self) -> u32 {
+        self.gate.load(Ordering::Relaxed)
+    }
+
+    /// The table behind a database; `None` = it has none yet.
+    #[inline]
+    pub(crate) fn table(&self, db: u8) -> Option<TableId> {
+        let table = self.dbs.get(usize::from(db))?.load(Ordering::Relaxed);
+        (table != NO_TABLE).then_some(TableId(table))
+    }
+
+    pub(crate) fn set_table(&self, db: u8, table: Option<TableId>) {
+        if let Some(place) = self.dbs.get(usize::from(db)) {
+            place.store(table.map_or(NO_TABLE, |table| table.0), Ordering::Relaxed);
+        }
+    }
+
+    /// The database in front of a table.
+    pub(crate) fn db_of(&self, table: TableId) -> Option<u8> {
+        let place = self
+            .dbs
+            .iter()
+            .position(|db| db.load(Ordering::Relaxed) == table.0)?;
+        u8::try_from(place).ok()
+    }
+
+    pub(crate) fn pause(&self, until_ms: u64, writes_only: bool) {
+        self.pause_writes_only
+            .store(writes_only.into(), Ordering::Relaxed);
+        self.pause_until_ms.store(until_ms, Ordering::Relaxed);
+        if until_ms == 0 {
+            self.gate.fetch_and(!global::PAUSED, Ordering::Relaxed);
+        } else {
+            self.gate.fetch_or(global::PAUSED, Ordering::Relaxed);
+        }
+    }
+
+    /// Until when a pause lasts and whether only writes wait; ends one that is over.
+    pub(crate) fn paused(&self, now_ms: u64) -> Option<(u64, bool)> {
+        let until_ms = self.pause_until_ms.load(Ordering::Relaxed);
+        if until_ms == 0 {
+            return None;
+        }
+        if until_ms <= now_ms {
+            self.pause(0, false);
+            return None;
+        }
+        Some((
+            until_ms,
+            self.pause_writes_only.load(Ordering::Relaxed) != 0,
+        ))
+    }
+
+    pub(crate) fn monitors(&self) -> MutexGuard<'_, Vec<Arc<ClientRecord>>> {
+        self.monitors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says whether anybody monitors; call it while holding [`monitors`](Self::monitors).
+    pub(crate) fn set_monitored(&self, monitored: bool) {
+        if monitored {
+            self.gate.fetch_or(global::MONITORED, Ordering::Relaxed);
+        } else {
+            self.gate.fetch_and(!global::MONITORED, Ordering::Relaxed);
+        }
+    }
+}
+
+fn run_id() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    // The standard library seeds these from the system's randomness.
+    let word = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}{:08x}", word(), word(), word() as u32)
+}

@@ -1,0 +1,176 @@
+//! Counters of all threads together, since the start or since `CONFIG RESETSTAT`.
+
+use super::commands::COMMANDS;
+use super::table::Spec;
+use crate::shared::{Counter, Shared, ThreadCounters};
+use std::sync::PoisonError;
+use std::time::Instant;
+
+/// Shortest time over which a rate is told.
+const RATE_MS_MIN: u128 = 100;
+
+/// Sums over all threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) commands: u64,
+    pub(crate) errors: u64,
+    pub(crate) keyspace_hits: u64,
+    pub(crate) keyspace_misses: u64,
+    pub(crate) net_input_bytes: u64,
+    pub(crate) net_output_bytes: u64,
+    pub(crate) connections_accepted: u64,
+    pub(crate) connections_rejected: u64,
+    pub(crate) idle_closed: u64,
+    pub(crate) output_closed: u64,
+}
+
+/// One command's counters over all threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CommandTotals {
+    pub(crate) calls: u64,
+    pub(crate) rejected: u64,
+    pub(crate) failed: u64,
+    pub(crate) timed: u64,
+    pub(crate) timed_ns: u64,
+}
+
+/// Per second, over the last stretch of time that was long enough.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rates {
+    pub(crate) commands: f64,
+    pub(crate) input_kbytes: f64,
+    pub(crate) output_kbytes: f64,
+}
+
+/// What was counted when somebody last looked, or reset.
+#[derive(Debug, Default)]
+pub(crate) struct Baseline {
+    totals: Totals,
+    commands: Vec<CommandTotals>,
+    sampled: Option<(Instant, Totals)>,
+    rates: Rates,
+}
+
+impl Totals {
+    /// Since the server started.
+    fn since_start(shared: &Shared) -> Totals {
+        let sum = |counter: fn(&ThreadCounters) -> &Counter| {
+            shared
+                .threads
+                .iter()
+                .map(|thread| counter(&thread.counters).get())
+                .sum()
+        };
+        Totals {
+            commands: sum(|c| &c.commands),
+            errors: sum(|c| &c.errors),
+            keyspace_hits: sum(|c| &c.keyspace_hits),
+            keyspace_misses: sum(|c| &c.keyspace_misses),
+            net_input_bytes: sum(|c| &c.net_input_bytes),
+            net_output_bytes: sum(|c| &c.net_output_bytes),
+            connections_accepted: sum(|c| &c.connections_accepted),
+            connections_rejected: sum(|c| &c.connections_rejected),
+            idle_closed: sum(|c| &c.idle_closed),
+            output_closed: sum(|c| &c.output_closed),
+        }
+    }
+
+    /// Since `CONFIG RESETSTAT`, and the rates of now.
+    pub(crate) fn now(shared: &Shared) -> (Totals, Rates) {
+        let all = Totals::since_start(shared);
+        let mut baseline = shared
+            .commands
+            .baseline
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let (sampled, before) = baseline
+            .sampled
+            .unwrap_or((shared.started, Totals::default()));
+        let elapsed = now.duration_since(sampled);
+        if elapsed.as_millis() >= RATE_MS_MIN {
+            let rate = |a: u64, b: u64| a.saturating_sub(b) as f64 / elapsed.as_secs_f64();
+            baseline.rates = Rates {
+                commands: rate(all.commands, before.commands),
+                input_kbytes: rate(all.net_input_bytes, before.net_input_bytes) / 1024.0,
+                output_kbytes: rate(all.net_output_bytes, before.net_output_bytes) / 1024.0,
+            };
+            baseline.sampled = Some((now, all));
+        }
+        (all.less(&baseline.totals), baseline.rates)
+    }
+
+    fn less(&self, before: &Totals) -> Totals {
+        Totals {
+            commands: self.commands.saturating_sub(before.commands),
+            errors: self.errors.saturating_sub(before.errors),
+            keyspace_hits: self.keyspace_hits.saturating_sub(before.keyspace_hits),
+            keyspace_misses: self.keyspace_misses.saturating_sub(before.keyspace_misses),
+            net_input_bytes: self.net_input_bytes.saturating_sub(before.net_input_bytes),
+            net_output_bytes: self
+                .net_output_bytes
+                .saturating_sub(before.net_output_bytes),
+            connections_accepted: self
+                .connections_accepted
+                .saturating_sub(before.connections_accepted),
+            connections_rejected: self
+                .connections_rejected
+                .saturating_sub(before.connections_rejected),
+            idle_closed: self.idle_closed.saturating_sub(before.idle_closed),
+            output_closed: self.output_closed.saturating_sub(before.output_closed),
+        }
+    }
+
+    /// Every command's counters since `CONFIG RESETSTAT`.
+    pub(crate) fn commands(shared: &Shared) -> Vec<(&'static Spec, CommandTotals)> {
+        let baseline = shared
+            .commands
+            .baseline
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let all = commands_since_start(shared);
+        COMMANDS
+            .iter()
+            .enumerate()
+            .map(|(n, spec)| {
+                let before = baseline.commands.get(n).copied().unwrap_or_default();
+                let now = all[n];
+                let since = CommandTotals {
+                    calls: now.calls - before.calls,
+                    rejected: now.rejected - before.rejected,
+                    failed: now.failed - before.failed,
+                    timed: now.timed - before.timed,
+                    timed_ns: now.timed_ns - before.timed_ns,
+                };
+                (spec, since)
+            })
+            .collect()
+    }
+
+    /// From now on everything counts from 0.
+    pub(crate) fn reset(shared: &Shared) {
+        let totals = Totals::since_start(shared);
+        let commands = commands_since_start(shared);
+        let mut baseline = shared
+            .commands
+            .baseline
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        baseline.totals = totals;
+        baseline.commands = commands;
+    }
+}
+
+fn commands_since_start(shared: &Shared) -> Vec<CommandTotals> {
+    let mut all = vec![CommandTotals::default(); COMMANDS.len()];
+    for thread in &shared.commands.threads {
+        for (sum, command) in all.iter_mut().zip(&thread.commands) {
+            sum.calls += command.calls.get();
+            sum.rejected += command.rejected.get();
+            sum.failed += command.failed.get();
+            sum.timed += command.timed.get();
+            sum.timed_ns += command.timed_ns.get();
+        }
+    }
+    all
+}

@@ -1,0 +1,276 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks them together with the
+//! watched ones; a request that concerns a whole table makes it enter the store alone instead. Under the locks it compares
+//! the watched keys' stamps, then runs the queue in one guard. Nobody sees a part of it.
+
+use super::client::{Db, Transaction, Watched, gate, shown};
+use super::context::{Context, Done, Failure};
+use super::group::Way;
+use super::keys;
+use super::state::global;
+use super::table::{self, Resolved, Run, Spec, flag};
+use super::{admit, monitor};
+use crate::shared::Shared;
+use duramen_engine::{Error, Guard, KeyHash, TableId};
+use duramen_wire::resp::Args;
+
+/// Keys that one client may watch: each costs the client memory and EXEC a lock.
+const WATCHED_MAX: usize = 65_536;
+
+pub(super) fn multi(ctx: &mut Context<'_>) -> Done {
+    if ctx.client.in_multi() {
+        return Err(Failure::Text("ERR MULTI calls can not be nested"));
+    }
+    ctx.client.gate |= gate::MULTI;
+    ctx.client.show(shown::MULTI, true);
+    ctx.client.transaction = Some(Box::default());
+    ctx.ok()
+}
+
+pub(super) fn discard(ctx: &mut Context<'_>) -> Done {
+    if !ctx.client.in_multi() {
+        return Err(Failure::Text("ERR DISCARD without MULTI"));
+    }
+    ctx.client.end_transaction();
+    ctx.ok()
+}
+
+pub(super) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    if ctx.client.in_multi() {
+        return Err(Failure::Text("ERR WATCH inside MULTI is not allowed"));
+    }
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+            let (db, table) = (ctx.client.db, ctx.table);
+            let again = |watched: &Watched| watched.table == table && *watched.key == *key;
+            if ctx.client.watched.iter().any(again) {
+                continue;
+            }
+            if ctx.client.watched.len() >= WATCHED_MAX {
+                return Err(Failure::from(format!(
+                    "ERR more than {WATCHED_MAX} watched keys"
+                )));
+            }
+            let stamp = guard.stamp(table, *hash, key)?;
+            ctx.client.watched.push(Watched {
+                db,
+                table,
+                key: key.into(),
+                stamp,
+            });
+        }
+        Ok(())
+    })?;
+    ctx.ok()
+}
+
+pub(super) fn unwatch(ctx: &mut Context<'_>) -> Done {
+    ctx.client.watched = Vec::new();
+    ctx.ok()
+}
+
+/// A queued request, ready to run.
+struct Step<'a> {
+    spec: &'static Spec,
+    args: Args<'a>,
+    /// Its hashes in the list of all: from here to the next step's.
+    hashes: usize,
+}
+
+pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    let watched = std::mem::take(&mut ctx.client.watched);
+    let Some(transaction) = ctx.client.end_transaction() else {
+        ctx.client.watched = watched;
+        return Err(Failure::Text("ERR EXEC without MULTI"));
+    };
+    if transaction.broken {
+        return Err(Failure::Text(
+            "EXECABORT Transaction discarded because of previous errors.",
+        ));
+    }
+    let Way::Session(session) = way else {
+        return Err(Failure::Text("ERR EXEC inside EXEC"));
+    };
+    let whole = prepare(ctx.shared, &transaction)?;
+    if whole {
+        let mut guard = session.pin_exclusive();
+        return run(ctx, &mut guard, &transaction, &watched, false);
+    }
+    let mut guard = session.pin();
+    run(ctx, &mut guard, &transaction, &watched, true)
+}
+
+/// The queued requests with their commands.
+fn steps(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args<'_>)> {
+    (0..transaction.queue.len()).filter_map(|n| {
+        let args = transaction.queue.args(n, &[]);
+        match table::resolve(&args) {
+            Resolved::Command(spec) => Some((spec, args)),
+            // It was resolved when it was queued, and the table of commands does not change.
+            _ => None,
+        }
+    })
+}
+
+/// Makes the tables that the queue will select, while no guard is held; tells whether it needs the store alone.
+fn prepare(shared: &Shared, transaction: &Transaction) -> Result<bool, Failure> {
+    let mut whole = false;
+    for (spec, args) in steps(transaction) {
+        whole |= spec.has(flag::WHOLE);
+        for db in dbs_of(spec, &args) {
+            keys::table_for(shared, db)?;
+        }
+    }
+    Ok(whole)
+}
+
+/// The databases that a request names. Wrong ones are the command's own affair.
+fn dbs_of(spec: &Spec, args: &Args<'_>) -> Vec<u8> {
+    let arg = |n: usize| args.get(n).unwrap_or_default();
+    let db = |text: &[u8]| keys::parse_db(text, Failure::Text("")).ok();
+    match spec.name {
+        "select" => db(arg(1)).into_iter().collect(),
+        "move" => db(arg(2)).into_iter().collect(),
+        "swapdb" => db(arg(1)).into_iter().chain(db(arg(2))).collect(),
+        "copy" => (3..args.len())
+            .filter(|n| arg(*n).eq_ignore_ascii_case(b"db"))
+            .filter_map(|n| db(arg(n + 1)))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Locks (if `lock`), compares the watched keys, runs the queue.
+fn run(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    transaction: &Transaction,
+    watched: &[Watched],
+    lock: bool,
+) -> Done {
+    let mut locks = std::mem::take(&mut ctx.local.locks);
+    locks.clear();
+    let mut hashes = Vec::new();
+    let steps = plan(ctx, guard, transaction, &mut hashes, &mut locks);
+    if lock {
+        locks.extend(
+            watched
+                .iter()
+                .map(|watched| (watched.table, guard.hash(&watched.key))),
+        );
+        locks.sort_unstable();
+        locks.dedup();
+        if !locks.is_empty() {
+            guard.lock_keys(&locks)?;
+        }
+    }
+    let done = match changed(ctx.shared, guard, watched) {
+        Ok(false) => {
+            run_steps(ctx, guard, &steps, &hashes);
+            Ok(())
+        }
+        Ok(true) => {
+            ctx.reply().null_array();
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    };
+    if lock && !locks.is_empty() {
+        guard.unlock_keys();
+    }
+    ctx.local.locks = locks;
+    done
+}
+
+/// Hashes the keys of all requests, in the tables that they will be looked up in.
+fn plan<'t>(
+    ctx: &Context<'_>,
+    guard: &Guard<'_>,
+    transaction: &'t Transaction,
+    hashes: &mut Vec<KeyHash>,
+    locks: &mut Vec<(TableId, KeyHash)>,
+) -> Vec<Step<'t>> {
+    let mut table = ctx.table;
+    let mut planned = Vec::with_capacity(transaction.queue.len());
+    for (spec, args) in steps(transaction) {
+        planned.push(Step {
+            spec,
+            args,
+            hashes: hashes.len(),
+        });
+        for position in spec.key_positions(args.len()) {
+            let hash = guard.hash(args.get(position).unwrap_or_default());
+            guard.prefetch_bucket(table, hash);
+            hashes.push(hash);
+            locks.push((table, hash));
+        }
+        let other = dbs_of(spec, &args)
+            .last()
+            .and_then(|db| ctx.shared.commands.table(*db));
+        match (spec.name, other) {
+            ("select", Some(selected)) => table = selected,
+            // The copy lands under another key, or in another table.
+            ("copy", Some(target)) => {
+                locks.push((target, guard.hash(args.get(2).unwrap_or_default())));
+            }
+            ("move", Some(target)) => {
+                locks.push((target, guard.hash(args.get(1).unwrap_or_default())));
+            }
+            _ => {}
+        }
+    }
+    planned
+}
+
+/// Whether a watched key changed since it was watched.
+fn changed(shared: &Shared, guard: &Guard<'_>, watched: &[Watched]) -> Result<bool, Error> {
+    for one in watched {
+        if let Db::Number(db) = one.db
+            && shared.commands.table(db) != Some(one.table)
+        {
+            // SWAPDB put another table there.
+            return Ok(true);
+        }
+        let hash = guard.hash(&one.key);
+        match guard.stamp(one.table, hash, &one.key) {
+            Ok(stamp) if stamp == one.stamp => {}
+            Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, steps: &[Step<'_>], hashes: &[KeyHash]) {
+    ctx.reply().array(steps.len());
+    for (n, step) in steps.iter().enumerate() {
+        let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
+        if ctx.shared.commands.gate() & global::MONITORED != 0 {
+            monitor::feed(ctx.shared, ctx.client, step.spec, &step.args);
+        }
+        let table = admit::table_of(ctx.client, ctx.shared);
+        let mut inner = Context {
+            args: step.args,
+            spec: step.spec,
+            client: &mut *ctx.client,
+            out: &mut *ctx.out,
+            shared: ctx.shared,
+            local: &mut *ctx.local,
+            table,
+            now_ms: guard.now_ms(),
+            in_exec: true,
+        };
+        inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
+    }
+    // Every step counted itself; EXEC itself is counted by the group.
+    ctx.local
+        .counters(ctx.shared)
+        .commands
+        .add(steps.len() as u64);
+    debug_assert!(
+        steps
+            .iter()
+            .all(|step| !matches!(step.spec.run, Run::Refused(_)))
+    );
+}
