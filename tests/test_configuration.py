@@ -114,6 +114,15 @@ def test_config_print_is_a_valid_file(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_every_setting_is_in_the_operations_page():
+    page = (harness.pathlib.Path(__file__).parent.parent / "docs/operations.md").read_text()
+    printed = duramen("config", "print").stdout
+    names = re.findall(r"^#? ?([a-z][a-z-]*) = ", printed, re.MULTILINE)
+    assert len(names) > 20, printed
+    missing = [name for name in names if f"| `{name}` |" not in page]
+    assert not missing
+
+
 def test_port_in_use(start):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
