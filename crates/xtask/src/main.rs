@@ -44,7 +44,9 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
-            eprintln!("xtask: {sentence}");
+            if !sentence.is_empty() {
+                eprintln!("xtask: {sentence}");
+            }
             ExitCode::FAILURE
         }
     }

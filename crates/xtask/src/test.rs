@@ -37,11 +37,9 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
         println!("failed: {failure}");
     }
     println!("{}", tally.summary());
-    if tally.failed > 0 {
-        return Err("tests failed, see above".to_owned());
-    }
-    if tally.passed == 0 {
-        return Err("no test ran".to_owned());
+    if tally.failed > 0 || tally.passed == 0 {
+        // The summary is the last line and has said it.
+        return Err(String::new());
     }
     Ok(())
 }
