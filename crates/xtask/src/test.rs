@@ -13,7 +13,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     let client_filters: Vec<&str> = filters
         .iter()
         .map(String::as_str)
-        .filter(|filter| !matches!(*filter, "cargo" | "clients" | "tidy"))
+        .filter(|filter| !matches!(*filter, "tidy" | "cargo" | "interleavings" | "clients"))
         .collect();
     let everything = filters.is_empty();
     let mut tally = Tally::default();
@@ -26,6 +26,9 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     }
     if everything || named("cargo") {
         part(&mut tally, "cargo tests", cargo_tests);
+    }
+    if everything || named("interleavings") {
+        part(&mut tally, "interleavings", interleavings);
     }
     if everything || named("clients") || !client_filters.is_empty() {
         part(&mut tally, "client tests", |tally| {
@@ -71,6 +74,32 @@ fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
     )?;
     if !ok && tally.failed == 0 {
         return Err("cargo test failed before or outside of a test".to_owned());
+    }
+    Ok(())
+}
+
+/// Model checkers that the engine's synchronisation runs under; each is a `--cfg` and a test file of that name.
+const CHECKERS: [&str; 2] = ["loom", "shuttle"];
+
+/// Interleavings: every test file `loom.rs` and `shuttle.rs`, each kind in a build of its own.
+fn interleavings(tally: &mut Tally) -> Result<(), String> {
+    for checker in CHECKERS {
+        for name in ["base", "engine"] {
+            let file = format!("crates/{name}/tests/{checker}.rs");
+            if !process::root().join(&file).exists() {
+                continue;
+            }
+            let package = format!("duramen-{name}");
+            let mut command = process::cargo(&["test", "--color", "never", "--package", &package]);
+            command
+                .args(["--test", checker, "--target-dir"])
+                .arg(process::target().join(checker))
+                .env("RUSTFLAGS", format!("--cfg {checker}"));
+            let ok = process::follow(&mut command, |line| tally.cargo_line(line))?;
+            if !ok && tally.failed == 0 {
+                return Err(format!("{file} does not build or broke off"));
+            }
+        }
     }
     Ok(())
 }
