@@ -1,11 +1,403 @@
-//! `duramen config`.
+//! `duramen config`, and where a server's settings come from: flags, then `DURAMEN_*`, then the file, then defaults.
+//!
+//! All of it is made from the server's one table of settings; no name is written here.
 
+use clap::{Arg, ArgMatches, Subcommand};
+use duramen_server::ServerConfig;
+use duramen_server::config::{Kind, SETTINGS, Setting};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use toml::de::{DeTable, DeValue};
+
+/// Read from the working directory if no other file is named.
+const FILE_DEFAULT: &str = "duramen.toml";
+/// Names another file.
+const FILE_ENV: &str = "DURAMEN_CONFIG";
+
+/// Where a setting's value comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Origin {
+    Default,
+    File { path: PathBuf, line: usize },
+    Environment,
+    Flag,
+}
+
+impl Origin {
+    fn describe(&self, setting: &Setting) -> String {
+        match self {
+            Origin::Default => "default".to_owned(),
+            Origin::File { path, line } => format!("{}:{line}", path.display()),
+            Origin::Environment => format!("environment {}", setting.env_name()),
+            Origin::Flag => format!("flag --{}", setting.name),
+        }
+    }
+}
+
+/// Settings, each with where it comes from.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) config: ServerConfig,
+    /// In the order of [`SETTINGS`].
+    origins: Vec<Origin>,
+    /// Of `DURAMEN_*` variables that are no setting.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Everything that is wrong, one line each.
+#[derive(Debug)]
+pub(crate) struct Problems(Vec<String>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+/// Values of settings as a person wrote them.
+pub(crate) type Given = HashMap<&'static str, String>;
+
+impl Loaded {
+    /// Puts all sources together. `file`: as named by a flag; else `DURAMEN_CONFIG`, else `duramen.toml` if there is one.
+    pub(crate) fn new(
+        file: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+        flags: &Given,
+    ) -> Result<Loaded, Problems> {
+        let environment: HashMap<String, String> = environment
+            .filter(|(name, _)| name.starts_with("DURAMEN_"))
+            .collect();
+        let mut loaded = Loaded {
+            config: ServerConfig::default(),
+            origins: vec![Origin::Default; SETTINGS.len()],
+            warnings: Vec::new(),
+        };
+        let mut problems = Vec::new();
+        let named = file
+            .map(Path::to_owned)
+            .or_else(|| environment.get(FILE_ENV).map(PathBuf::from));
+        let path = named.clone().unwrap_or_else(|| FILE_DEFAULT.into());
+        if named.is_some() || path.exists() {
+            loaded.read_file(&path, &mut problems);
+        }
+        for (n, setting) in SETTINGS.iter().enumerate() {
+            if let Some(text) = environment.get(&setting.env_name()) {
+                loaded.apply(n, text, Origin::Environment, &mut problems);
+            }
+            if let Some(text) = flags.get(setting.name) {
+                loaded.apply(n, text, Origin::Flag, &mut problems);
+            }
+        }
+        loaded.warn_of_unknown(&environment);
+        if problems.is_empty()
+            && let Err(error) = loaded.config.check()
+        {
+            problems.push(error.to_string());
+        }
+        if problems.is_empty() {
+            Ok(loaded)
+        } else {
+            Err(Problems(problems))
+        }
+    }
+
+    fn apply(&mut self, n: usize, text: &str, origin: Origin, problems: &mut Vec<String>) {
+        let setting = &SETTINGS[n];
+        match setting.apply(&mut self.config, text) {
+            Ok(()) => self.origins[n] = origin,
+            Err(error) => problems.push(format!("{error} ({})", origin.describe(setting))),
+        }
+    }
+
+    fn read_file(&mut self, path: &Path, problems: &mut Vec<String>) {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => {
+                problems.push(format!("cannot read {}: {error}", path.display()));
+                return;
+            }
+        };
+        let line = |at: usize| text.get(..at).unwrap_or_default().matches('\n').count() + 1;
+        let table = match DeTable::parse(&text) {
+            Ok(table) => table,
+            Err(error) => {
+                let line = error.span().map_or(1, |span| line(span.start));
+                problems.push(format!(
+                    "{}:{line}: not TOML: {}",
+                    path.display(),
+                    error.message()
+                ));
+                return;
+            }
+        };
+        for (key, value) in table.get_ref() {
+            let line = line(key.span().start);
+            let name: &str = key.get_ref();
+            let Some(n) = SETTINGS.iter().position(|setting| setting.name == name) else {
+                problems.push(format!(
+                    "{}:{line}: unknown setting `{name}`; did you mean `{}`?",
+                    path.display(),
+                    Setting::nearest(name)
+                ));
+                continue;
+            };
+            let origin = Origin::File {
+                path: path.to_owned(),
+                line,
+            };
+            match plain(value.get_ref()) {
+                Some(text) => self.apply(n, &text, origin, problems),
+                None => problems.push(format!(
+                    "{}:{line}: {name} must be text, a number, true or false, or a list of texts",
+                    path.display()
+                )),
+            }
+        }
+    }
+
+    /// Variables are shared with other programs of this name: a strange one is worth a line, not a refusal.
+    fn warn_of_unknown(&mut self, environment: &HashMap<String, String>) {
+        for name in environment.keys() {
+            let known = SETTINGS.iter().any(|setting| setting.env_name() == *name);
+            let others = [
+                FILE_ENV,
+                "DURAMEN_HOST",
+                "DURAMEN_PASSWORD",
+                "DURAMEN_USER",
+                "DURAMEN_TABLE",
+            ];
+            if !known && !others.contains(&name.as_str()) {
+                let nearest = Setting::nearest(name.trim_start_matches("DURAMEN_"));
+                let nearest = Setting::find(nearest).map_or_else(String::new, Setting::env_name);
+                self.warnings.push(format!(
+                    "environment variable {name} is no setting; did you mean {nearest}?"
+                ));
+            }
+        }
+        self.warnings.sort();
+    }
+}
+
+/// A TOML value as the text that a flag would have; None: a table, a float, a date.
+fn plain(value: &DeValue<'_>) -> Option<String> {
+    if let Some(text) = value.as_str() {
+        return Some(text.to_owned());
+    }
+    if let Some(number) = value.as_integer() {
+        return i64::from_str_radix(number.as_str(), number.radix())
+            .ok()
+            .map(|number| number.to_string());
+    }
+    if let Some(on) = value.as_bool() {
+        return Some(if on { "yes" } else { "no" }.to_owned());
+    }
+    let list: Option<Vec<&str>> = value
+        .as_array()?
+        .iter()
+        .map(|value| value.get_ref().as_str())
+        .collect();
+    Some(list?.join(","))
+}
+
+/// The flags of all settings.
+pub(crate) fn setting_args() -> impl Iterator<Item = Arg> {
+    SETTINGS.iter().map(|setting| {
+        let mut arg = Arg::new(setting.name)
+            .long(setting.name)
+            .help(help(setting));
+        arg = match setting.kind {
+            Kind::Size { .. } => arg.value_name("SIZE"),
+            Kind::Number { .. } => arg.value_name("N").allow_negative_numbers(true),
+            // `--admin`, `--admin=no`: a bare flag must not swallow the next word.
+            Kind::Flag => arg
+                .value_name("yes|no")
+                .num_args(0..=1)
+                .default_missing_value("yes")
+                .require_equals(true),
+            Kind::Choice(names) => arg
+                .value_name("CHOICE")
+                .value_parser(clap::builder::PossibleValuesParser::new(names)),
+            Kind::Addresses { .. } => arg.value_name("ADDR"),
+            Kind::Text => arg.value_name("TEXT"),
+        };
+        arg
+    })
+}
+
+fn help(setting: &Setting) -> String {
+    let mut notes = Vec::new();
+    match setting.kind {
+        Kind::Size { min, max } => notes.push(format!(
+            "{} to {}",
+            duramen_server::config::format_size(min),
+            duramen_server::config::format_size(max)
+        )),
+        Kind::Number { min, max } if max < i64::MAX => {
+            notes.push(
+                format!("{min} to {max} {}", setting.unit)
+                    .trim_end()
+                    .to_owned(),
+            );
+        }
+        _ => {}
+    }
+    if !setting.default.is_empty() {
+        notes.push(format!("default {}", setting.default));
+    }
+    notes.push(setting.env_name());
+    format!("{} [{}]", setting.doc, notes.join("; "))
+}
+
+/// The values given as flags.
+pub(crate) fn given(matches: &ArgMatches) -> Given {
+    SETTINGS
+        .iter()
+        .filter_map(|setting| {
+            let text = matches.get_one::<String>(setting.name)?;
+            Some((setting.name, text.clone()))
+        })
+        .collect()
+}
 
 #[derive(clap::Args)]
-pub(crate) struct ConfigArgs {}
+#[command(after_help = "\
+EXAMPLES
+  duramen config check duramen.toml
+  duramen config print --show-origin
+  duramen config print > duramen.toml     start a file from the defaults
 
-pub(crate) fn run(_: ConfigArgs) -> ExitCode {
-    eprintln!("duramen: this build has no server to configure yet");
+Exit codes: 0 correct, 2 something is wrong (each problem on a line of its own).")]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Check a configuration file: every key and value, and how they fit together.
+    Check {
+        #[arg(value_name = "FILE", default_value = FILE_DEFAULT)]
+        file: PathBuf,
+    },
+    /// Print the settings that `duramen serve` would use here, as a configuration file.
+    Print {
+        /// The configuration file to read.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Say for each setting where its value comes from.
+        #[arg(long)]
+        show_origin: bool,
+        /// Print JSON instead: name, value, origin, default, unit, doc.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(crate) fn run(args: ConfigArgs) -> ExitCode {
+    match args.command {
+        ConfigCommand::Check { file } => {
+            match Loaded::new(Some(&file), std::iter::empty(), &Given::new()) {
+                Ok(loaded) => {
+                    let set = loaded
+                        .origins
+                        .iter()
+                        .filter(|o| **o != Origin::Default)
+                        .count();
+                    println!(
+                        "{}: correct, {set} of {} settings set",
+                        file.display(),
+                        SETTINGS.len()
+                    );
+                    ExitCode::SUCCESS
+                }
+                Err(problems) => refuse(&problems),
+            }
+        }
+        ConfigCommand::Print {
+            config,
+            show_origin,
+            json,
+        } => match Loaded::new(config.as_deref(), std::env::vars(), &Given::new()) {
+            Ok(loaded) => {
+                for warning in &loaded.warnings {
+                    eprintln!("duramen: {warning}");
+                }
+                let text = if json {
+                    print_json(&loaded)
+                } else {
+                    print_toml(&loaded, show_origin)
+                };
+                match std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()) {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(e) => crate::failure::Failure::stdout(e).report(),
+                }
+            }
+            Err(problems) => refuse(&problems),
+        },
+    }
+}
+
+/// Prints what is wrong; exit code 2.
+pub(crate) fn refuse(problems: &Problems) -> ExitCode {
+    for problem in &problems.0 {
+        eprintln!("duramen: {problem}");
+    }
     ExitCode::from(2)
 }
+
+fn shown(setting: &Setting, config: &ServerConfig) -> String {
+    let value = setting.show(config);
+    if setting.secret && !value.is_empty() {
+        "(hidden)".to_owned()
+    } else {
+        value
+    }
+}
+
+fn print_toml(loaded: &Loaded, show_origin: bool) -> String {
+    let mut text = String::new();
+    for (setting, origin) in SETTINGS.iter().zip(&loaded.origins) {
+        let value = shown(setting, &loaded.config);
+        let value = match setting.kind {
+            Kind::Number { .. } => value,
+            Kind::Flag => (value == "yes").to_string(),
+            _ => toml::Value::String(value).to_string(),
+        };
+        text.push_str(&format!("# {}\n", setting.doc));
+        // A hidden value must not become the password of whoever uses this as a file.
+        if setting.secret && !setting.show(&loaded.config).is_empty() {
+            text.push_str("# ");
+        }
+        text.push_str(&format!("{} = {value}", setting.name));
+        if show_origin {
+            text.push_str(&format!("  # {}", origin.describe(setting)));
+        }
+        text.push_str("\n\n");
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
+}
+
+fn print_json(loaded: &Loaded) -> String {
+    let list: Vec<serde_json::Value> = SETTINGS
+        .iter()
+        .zip(&loaded.origins)
+        .map(|(setting, origin)| {
+            serde_json::json!({
+                "name": setting.name,
+                "value": shown(setting, &loaded.config),
+                "origin": origin.describe(setting),
+                "default": setting.default,
+                "unit": setting.unit,
+                "doc": setting.doc,
+            })
+        })
+        .collect();
+    format!("{:#}\n", serde_json::Value::Array(list))
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 //! One thread per core owns its listener, its epoll instance, its connections and its way into the engine; a request
 //! never leaves the thread that read it. What threads must tell one another goes through mailboxes ([`shared`]).
 
+mod admin;
 pub mod config;
 mod error;
 pub mod exec;

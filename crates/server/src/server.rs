@@ -1,5 +1,6 @@
 //! A running server: its store, its threads, its addresses.
 
+use crate::admin::Admin;
 use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::reactor::{Reactor, bind, raise_file_limit};
@@ -32,6 +33,7 @@ pub struct Server {
     shared: Arc<Shared>,
     addresses: Addresses,
     threads: Vec<JoinHandle<()>>,
+    admin: Option<Admin>,
 }
 
 impl Server {
@@ -52,6 +54,11 @@ impl Server {
         }
         let threads = config.threads;
         let (listeners, resp) = bind(&config, threads)?;
+        let admin_listener = if config.admin {
+            Some(Admin::bind(&config)?)
+        } else {
+            None
+        };
         let store = Store::new(Options {
             mode: config.mode,
             heads: threads,
@@ -64,6 +71,7 @@ impl Server {
             shared: Arc::clone(&shared),
             addresses: Addresses { resp, admin: None },
             threads: Vec::with_capacity(threads),
+            admin: None,
         };
         // From here on an error drops `server`, which ends the threads that run already.
         let (started, starts) = mpsc::channel();
@@ -94,6 +102,11 @@ impl Server {
                     source: std::io::Error::other("the thread ended early"),
                 })
             })?;
+        }
+        if let Some(listener) = admin_listener {
+            let admin = Admin::start(listener, shared)?;
+            server.addresses.admin = Some(admin.address());
+            server.admin = Some(admin);
         }
         Ok(server)
     }

@@ -1,0 +1,110 @@
+use super::*;
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().expect("temporary file");
+    std::fs::write(file.path(), text).expect("writes");
+    file
+}
+
+fn environment(pairs: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+fn problems(text: &str) -> String {
+    let file = file(text);
+    let problems = Loaded::new(Some(file.path()), std::iter::empty(), &Given::new());
+    let problems = problems.expect_err("problems").to_string();
+    problems.replace(&file.path().display().to_string(), "FILE")
+}
+
+#[test]
+fn flags_beat_environment_beats_file_beats_defaults() {
+    let file = file(
+        "port = 1\nthreads = 1\nmemory = \"128mb\"\nadmin = false\nbind = [\"127.0.0.1\", \"::1\"]\n",
+    );
+    let flags = Given::from([("port", "3".to_owned())]);
+    let environment = environment(&[
+        ("DURAMEN_PORT", "2"),
+        ("DURAMEN_THREADS", "2"),
+        ("HOME", "/"),
+    ]);
+    let loaded = Loaded::new(Some(file.path()), environment, &flags).expect("loads");
+    assert_eq!(loaded.config.port, 3);
+    assert_eq!(loaded.config.threads, 2);
+    assert_eq!(loaded.config.memory_bytes, 128 << 20);
+    assert_eq!(loaded.config.maxclients, 10_000);
+    assert!(!loaded.config.admin);
+    assert_eq!(loaded.config.bind.len(), 2);
+    let origin = |name: &str| {
+        let n = SETTINGS.iter().position(|s| s.name == name).expect(name);
+        loaded.origins[n].describe(&SETTINGS[n])
+    };
+    assert_eq!(origin("port"), "flag --port");
+    assert_eq!(origin("threads"), "environment DURAMEN_THREADS");
+    assert_eq!(origin("memory"), format!("{}:3", file.path().display()));
+    assert_eq!(origin("maxclients"), "default");
+}
+
+#[test]
+fn every_problem_of_a_file_is_named_with_its_line() {
+    assert_eq!(
+        problems("memroy = \"1gb\"\n\nport = 70000\n"),
+        "FILE:1: unknown setting `memroy`; did you mean `memory`?\n\
+         port: 70000 is out of range; it must be 0 to 65535 (FILE:3)"
+    );
+    assert!(problems("port = = 1\n").starts_with("FILE:1: not TOML: "));
+    assert!(problems("[port]\na = 1\n").starts_with("FILE:1: port must be text, a number"));
+    assert!(problems("level = \"synced\"\n").contains("the one level is `memory`"));
+    let missing = Loaded::new(
+        Some(Path::new("/no/such/file")),
+        std::iter::empty(),
+        &Given::new(),
+    );
+    assert!(
+        missing
+            .expect_err("missing")
+            .to_string()
+            .starts_with("cannot read /no/such/file: ")
+    );
+}
+
+#[test]
+fn strange_variables_are_worth_a_warning() {
+    let file = file("");
+    let environment = environment(&[("DURAMEN_MEMROY", "1gb"), ("DURAMEN_HOST", "x")]);
+    let loaded = Loaded::new(Some(file.path()), environment, &Given::new()).expect("loads");
+    assert_eq!(
+        loaded.warnings,
+        ["environment variable DURAMEN_MEMROY is no setting; did you mean DURAMEN_MEMORY?"]
+    );
+}
+
+#[test]
+fn what_is_printed_can_be_read_again() {
+    let empty = file("");
+    let flags = Given::from([("poll", "off".to_owned()), ("memory", "96mb".to_owned())]);
+    let loaded = Loaded::new(Some(empty.path()), std::iter::empty(), &flags).expect("loads");
+    for show_origin in [false, true] {
+        let printed = file(&print_toml(&loaded, show_origin));
+        let again = Loaded::new(Some(printed.path()), std::iter::empty(), &Given::new());
+        assert_eq!(again.expect("loads").config, loaded.config);
+    }
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    let empty = file("");
+    let flags = Given::from([("requirepass", "hush".to_owned())]);
+    let loaded = Loaded::new(Some(empty.path()), std::iter::empty(), &flags).expect("loads");
+    for text in [print_toml(&loaded, true), print_json(&loaded)] {
+        assert!(!text.contains("hush"));
+    }
+    let printed = file(&print_toml(&loaded, false));
+    let again =
+        Loaded::new(Some(printed.path()), std::iter::empty(), &Given::new()).expect("loads");
+    assert_eq!(again.config.requirepass, "");
+}

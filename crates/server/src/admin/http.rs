@@ -1,0 +1,164 @@
+//! Connections and routes of admin HTTP, with limits on both.
+
+use super::{metrics, process};
+use crate::shared::{Shared, Stop};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Connections at once; more wait in the kernel.
+const CONNECTIONS_MAX: usize = 32;
+/// A request's headers must be there within this time, and fit this many bytes.
+const HEADERS_WITHIN: Duration = Duration::from_secs(5);
+const HEADERS_BYTES_MAX: usize = 16 << 10;
+/// No connection lives longer: scrapers reconnect.
+const CONNECTION_FOR: Duration = Duration::from_secs(120);
+
+const INDEX: &str = "\
+duramen admin
+
+/metrics   counters and gauges for Prometheus
+/livez     200 while the process works
+/readyz    200 while clients are served, 503 while stopping
+/memory    where the memory is, as JSON; /memory?segments=1 lists every segment
+";
+
+/// Serves until `stopped` resolves or its sender is dropped.
+pub(super) async fn serve(
+    listener: std::net::TcpListener,
+    shared: Arc<Shared>,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!("admin HTTP does not work: {error}");
+            return;
+        }
+    };
+    let router = Router::new()
+        .route("/", get(async || INDEX))
+        .route("/metrics", get(metrics_page))
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .route("/memory", get(memory))
+        .with_state(shared);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let accepted = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            _ = &mut stopped => return,
+            accepted = accepted => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("admin HTTP cannot accept: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS_WITHIN)
+            .max_buf_size(HEADERS_BYTES_MAX)
+            .serve_connection(
+                TokioIo::new(stream),
+                TowerToHyperService::new(router.clone()),
+            );
+        tokio::spawn(async move {
+            // A client that breaks off or takes too long is nobody's error.
+            let _ = tokio::time::timeout(CONNECTION_FOR, connection).await;
+            drop(place);
+        });
+    }
+}
+
+async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
+    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match metrics::text(&shared) {
+        Ok(text) => ([(header::CONTENT_TYPE, TYPE)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.stopping() {
+        Stop::No => "ok\n".into_response(),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response(),
+    }
+}
+
+async fn memory(
+    State(shared): State<Arc<Shared>>,
+    axum::extract::RawQuery(query): axum::extract::RawQuery,
+) -> axum::Json<Value> {
+    let list = query.is_some_and(|query| query.split('&').any(|part| part == "segments=1"));
+    axum::Json(memory_json(&shared, list))
+}
+
+fn memory_json(shared: &Shared, list: bool) -> Value {
+    let report = shared.store.memory_report();
+    let stats = shared.store.stats();
+    let sum = |of: fn(&crate::shared::ThreadCounters) -> u64| -> u64 {
+        shared
+            .threads
+            .iter()
+            .map(|thread| of(&thread.counters))
+            .sum()
+    };
+    let mut page = json!({
+        "budget_bytes": report.budget_bytes,
+        "total_bytes": report.total_bytes,
+        "parts": {
+            "live_bytes": report.live_bytes,
+            "dead_bytes": report.dead_bytes,
+            "unused_bytes": report.unused_bytes,
+            "index_bytes": report.index_bytes,
+            "overhead_bytes": report.overhead_bytes,
+        },
+        "objects": report.objects,
+        "index_slots": report.index_slots,
+        "utilization": stats.utilization,
+        "page_bytes": stats.page_bytes,
+        "segment_count": report.segments.len(),
+        "connections": {
+            "clients": shared.connected_clients(),
+            "query_buffer_bytes": sum(|c| c.query_buffer_bytes.get()),
+            "output_buffer_bytes": sum(|c| c.output_buffer_bytes.get()),
+        },
+        "process": {
+            "resident_bytes": process::memory().map(|memory| memory.resident_bytes),
+            "virtual_bytes": process::memory().map(|memory| memory.virtual_bytes),
+        },
+    });
+    if list {
+        page["segments"] = report
+            .segments
+            .iter()
+            .map(|segment| {
+                json!({
+                    "window": segment.window,
+                    "state": format!("{:?}", segment.state).to_lowercase(),
+                    "committed_bytes": segment.committed_bytes,
+                    "appended_bytes": segment.appended_bytes,
+                    "live_bytes": segment.live_bytes,
+                    "age_ms": segment.age_ms,
+                })
+            })
+            .collect();
+    }
+    page
+}

@@ -1,0 +1,372 @@
+//! The metrics page, made anew from the counters at each scrape: nothing is kept for it.
+
+use super::process;
+use crate::shared::{Family, Histogram, Shared, ThreadCounters};
+use duramen_engine::Stats;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::sync::Arc;
+
+/// The page in the OpenMetrics text format.
+pub(super) fn text(shared: &Arc<Shared>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("duramen");
+    registry.register_collector(Box::new(Page(Arc::clone(shared))));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+struct Page(Arc<Shared>);
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Page")
+    }
+}
+
+type PerThread = (&'static str, &'static str, fn(&ThreadCounters) -> u64);
+type PerStore<N> = (&'static str, &'static str, fn(&Stats) -> N);
+
+/// Counters of reactor threads, one series per thread.
+const THREAD_COUNTERS: &[PerThread] = &[
+    ("commands", "Requests that ran, errors included.", |c| {
+        c.commands.get()
+    }),
+    ("batches", "Batches that the requests ran in.", |c| {
+        c.batches.get()
+    }),
+    ("command_errors", "Requests answered with an error.", |c| {
+        c.errors.get()
+    }),
+    ("keyspace_hits", "Reads that found their key.", |c| {
+        c.keyspace_hits.get()
+    }),
+    (
+        "keyspace_misses",
+        "Reads that did not find their key.",
+        |c| c.keyspace_misses.get(),
+    ),
+    (
+        "network_received_bytes",
+        "Bytes received from clients.",
+        |c| c.net_input_bytes.get(),
+    ),
+    ("network_sent_bytes", "Bytes sent to clients.", |c| {
+        c.net_output_bytes.get()
+    }),
+    ("connections_accepted", "Connections accepted.", |c| {
+        c.connections_accepted.get()
+    }),
+    (
+        "connections_rejected",
+        "Connections turned away: maxclients, or no file descriptors.",
+        |c| c.connections_rejected.get(),
+    ),
+    (
+        "protocol_errors",
+        "Connections closed because what they sent is not RESP.",
+        |c| c.protocol_errors.get(),
+    ),
+    (
+        "connections_idle_closed",
+        "Connections closed by `timeout`.",
+        |c| c.idle_closed.get(),
+    ),
+    (
+        "connections_output_closed",
+        "Connections closed by `output-limit` or `output-stall`.",
+        |c| c.output_closed.get(),
+    ),
+    (
+        "reactor_rounds",
+        "Rounds of the event loop that found work.",
+        |c| c.rounds.get(),
+    ),
+    (
+        "reactor_sleeps",
+        "Times a reactor thread slept in the kernel.",
+        |c| c.sleeps.get(),
+    ),
+];
+
+const STORE_COUNTERS: &[PerStore<u64>] = &[
+    (
+        "appended_bytes",
+        "Key and value bytes appended by writers.",
+        |s| s.appended_bytes,
+    ),
+    (
+        "entries_expired",
+        "Objects removed because their time was over.",
+        |s| s.entries_expired,
+    ),
+    ("entries_evicted", "Objects evicted in cache mode.", |s| {
+        s.entries_evicted
+    }),
+    (
+        "writer_stalls",
+        "Times a writer had to clean or to wait for memory.",
+        |s| s.writer_stalls,
+    ),
+    ("cleaner_passes", "Passes of the cleaner.", |s| {
+        s.cleaner.passes
+    }),
+    ("cleaner_compactions", "Segments compacted.", |s| {
+        s.cleaner.compactions
+    }),
+    ("cleaner_segments_cleaned", "Segments cleaned.", |s| {
+        s.cleaner.segments_cleaned
+    }),
+    (
+        "cleaner_scanned_bytes",
+        "Bytes the cleaner looked at.",
+        |s| s.cleaner.bytes_scanned,
+    ),
+    (
+        "cleaner_relocated_bytes",
+        "Live bytes the cleaner moved.",
+        |s| s.cleaner.bytes_relocated,
+    ),
+    ("cleaner_freed_bytes", "Bytes the cleaner gave back.", |s| {
+        s.cleaner.bytes_freed
+    }),
+];
+
+const STORE_GAUGES: &[PerStore<f64>] = &[
+    ("objects", "Objects in all tables.", |s| s.objects as f64),
+    (
+        "live_bytes",
+        "Bytes of live entries, headers and alignment included.",
+        |s| s.live_bytes as f64,
+    ),
+    (
+        "segment_budget_bytes",
+        "Bytes of segments that may hold data.",
+        |s| s.segment_budget_bytes as f64,
+    ),
+    (
+        "utilization_ratio",
+        "Live bytes of the segment budget, 0 to 1.",
+        |s| s.utilization,
+    ),
+    (
+        "committed_bytes",
+        "Bytes of the budget that are backed by memory.",
+        |s| s.committed_bytes as f64,
+    ),
+    ("index_bytes", "Bytes of the index.", |s| {
+        s.index_bytes as f64
+    }),
+    ("segments_open", "Segments that are written to.", |s| {
+        s.segments_open as f64
+    }),
+    ("segments_closed", "Segments that are full.", |s| {
+        s.segments_closed as f64
+    }),
+    ("segments_free", "Segments ready for use.", |s| {
+        s.segments_free as f64
+    }),
+    (
+        "page_bytes",
+        "Size of the pages that the kernel gave.",
+        |s| s.page_bytes as f64,
+    ),
+];
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let shared = &*self.0;
+        for (name, help, of) in THREAD_COUNTERS {
+            per_thread(&mut encoder, name, help, shared, |c| of(c) as f64)?;
+        }
+        per_thread(
+            &mut encoder,
+            "reactor_spin_seconds",
+            "Time spent looking for work before sleeping.",
+            shared,
+            |c| c.spin_ns.get() as f64 / 1e9,
+        )?;
+        let stats = shared.store.stats();
+        for (name, help, of) in STORE_COUNTERS {
+            counter(&mut encoder, name, help, of(&stats) as f64)?;
+        }
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        counter(
+            &mut encoder,
+            "writer_stall_seconds",
+            "Time writers spent cleaning or waiting for memory.",
+            seconds(stats.writer_stall_ns),
+        )?;
+        counter(
+            &mut encoder,
+            "cleaner_busy_seconds",
+            "Time the cleaner worked, all its threads together.",
+            seconds(stats.cleaner.busy_ns),
+        )?;
+        for (name, help, of) in STORE_GAUGES {
+            gauge(&mut encoder, name, help, of(&stats))?;
+        }
+        let config = shared.config();
+        for (name, help, value) in [
+            (
+                "connected_clients",
+                "Clients connected.",
+                shared.connected_clients() as f64,
+            ),
+            (
+                "maxclients",
+                "Clients that may be connected.",
+                config.maxclients as f64,
+            ),
+            (
+                "memory_budget_bytes",
+                "The setting `memory`.",
+                config.memory_bytes as f64,
+            ),
+            (
+                "reactor_threads",
+                "Reactor threads.",
+                shared.threads.len() as f64,
+            ),
+            (
+                "uptime_seconds",
+                "Time since start.",
+                shared.started.elapsed().as_secs_f64(),
+            ),
+        ] {
+            gauge(&mut encoder, name, help, value)?;
+        }
+        process_metrics(&mut encoder)?;
+        latency(&mut encoder, shared)
+    }
+}
+
+fn process_metrics(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let cpu = process::cpu_time().as_secs_f64();
+    counter(
+        encoder,
+        "process_cpu_seconds",
+        "CPU time, user and system.",
+        cpu,
+    )?;
+    if let Some(memory) = process::memory() {
+        let resident = memory.resident_bytes as f64;
+        gauge(
+            encoder,
+            "process_resident_bytes",
+            "Resident memory.",
+            resident,
+        )?;
+        let reserved = memory.virtual_bytes as f64;
+        gauge(encoder, "process_virtual_bytes", "Address space.", reserved)?;
+    }
+    if let Some(files) = process::open_files() {
+        gauge(
+            encoder,
+            "process_open_files",
+            "Open file descriptors.",
+            files as f64,
+        )?;
+    }
+    Ok(())
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    ConstCounter::new(value).encode(metric)
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    ConstGauge::new(value).encode(metric)
+}
+
+fn per_thread(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    shared: &Shared,
+    of: impl Fn(&ThreadCounters) -> f64,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (number, thread) in shared.threads.iter().enumerate() {
+        let labels = [("thread", number.to_string())];
+        ConstCounter::new(of(&thread.counters)).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// Service times by family of commands, from parsed to answered, summed over threads.
+fn latency(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(
+        "command_duration_seconds",
+        "Time from a request being parsed to its reply being ready, as its batch had it.",
+        None,
+        MetricType::Histogram,
+    )?;
+    for commands in Family::ALL {
+        let mut sum_ns = 0;
+        let mut counts: Vec<u64> = Vec::new();
+        for thread in &shared.threads {
+            let Some(histogram) = thread.counters.latency.get(commands as usize) else {
+                continue;
+            };
+            sum_ns += histogram.sum_ns();
+            let more = histogram.counts();
+            counts.resize(more.len(), 0);
+            counts.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+        }
+        let labels = [("family", commands.name())];
+        family
+            .encode_family(&labels)?
+            .encode_histogram::<NoLabelSet>(
+                sum_ns as f64 / 1e9,
+                counts.iter().sum(),
+                &buckets(&counts),
+                None,
+            )?;
+    }
+    Ok(())
+}
+
+/// Shortest and longest bucket that the page shows, in nanoseconds; what is beyond goes into the first, or into infinity.
+const SHOWN_NS: std::ops::RangeInclusive<u64> = 256..=1 << 33;
+
+/// One bucket per power of two: a quarter of the resolution, and of the series.
+fn buckets(counts: &[u64]) -> Vec<(f64, u64)> {
+    let mut buckets = Vec::new();
+    let mut sum = 0;
+    for (bucket, count) in counts.iter().enumerate() {
+        sum += count;
+        let end_ns = Histogram::bucket_end_ns(bucket);
+        if end_ns.is_power_of_two() && SHOWN_NS.contains(&end_ns) {
+            buckets.push((end_ns as f64 / 1e9, std::mem::take(&mut sum)));
+        }
+    }
+    // The encoder writes `+Inf` for this bound.
+    buckets.push((f64::MAX, sum));
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_lose_no_count() {
+        let histogram = Histogram::default();
+        for ns in [0, 3, 100, 256, 257, 1_000_000, 1 << 39, u64::MAX] {
+            histogram.record(ns, 2);
+        }
+        let buckets = buckets(&histogram.counts());
+        assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), 16);
+        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0));
+        assert_eq!(buckets[0], (256e-9, 6));
+    }
+}

@@ -1,0 +1,155 @@
+//! Admin HTTP over a real socket: pages, states, limits.
+
+use duramen_server::shared::Stop;
+use duramen_server::{Server, ServerConfig};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+fn start() -> Server {
+    Server::start(ServerConfig {
+        port: 0,
+        admin_port: 0,
+        threads: 2,
+        memory_bytes: 64 << 20,
+        huge_pages: false,
+        output_pause_bytes: 64 << 20,
+        ..ServerConfig::default()
+    })
+    .expect("server starts")
+}
+
+fn exchange(server: &Server, request: &str) -> String {
+    let address = server.addresses().admin.expect("admin is on");
+    let mut stream = TcpStream::connect(address).expect("connects");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("timeout");
+    stream.write_all(request.as_bytes()).expect("sends");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("reads");
+    reply
+}
+
+fn get(server: &Server, path: &str) -> (String, String) {
+    let reply = exchange(
+        server,
+        &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
+    );
+    let (head, body) = reply.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).expect("status");
+    (status.to_owned(), body.to_owned())
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn metrics_count_what_happened() {
+    let server = start();
+    let mut client = TcpStream::connect(server.addresses().resp[0]).expect("connects");
+    client
+        .write_all(b"PING\r\nPING\r\nPING\r\n")
+        .expect("sends");
+    let mut pongs = [0; 21];
+    client.read_exact(&mut pongs).expect("reads");
+    // The bytes are counted after they were sent.
+    let counted = || -> u64 {
+        let threads = server.shared().threads.iter();
+        threads
+            .map(|thread| thread.counters.net_output_bytes.get())
+            .sum()
+    };
+    wait_until("the replies are counted", || counted() == 21);
+    let (status, page) = get(&server, "/metrics");
+    assert_eq!(status, "200");
+    let sum = |name: &str| -> f64 {
+        page.lines()
+            .filter(|line| line.starts_with(name))
+            .map(|line| {
+                line.rsplit(' ')
+                    .next()
+                    .expect("value")
+                    .parse::<f64>()
+                    .expect("number")
+            })
+            .sum()
+    };
+    assert_eq!(sum("duramen_commands_total{"), 3.0);
+    assert_eq!(sum("duramen_connections_accepted_total{"), 1.0);
+    assert_eq!(sum("duramen_connected_clients "), 1.0);
+    assert_eq!(sum("duramen_network_received_bytes_total{"), 18.0);
+    assert_eq!(sum("duramen_network_sent_bytes_total{"), 21.0);
+    assert_eq!(sum("duramen_memory_budget_bytes "), 67_108_864.0);
+    assert!(sum("duramen_process_resident_bytes ") > 1e6);
+    assert!(page.contains("duramen_command_duration_seconds_bucket{le=\"+Inf\",family=\"read\"}"));
+    assert!(page.ends_with("# EOF\n"));
+}
+
+#[test]
+fn health_and_memory() {
+    let server = start();
+    assert_eq!(get(&server, "/livez"), ("200".into(), "ok\n".into()));
+    assert_eq!(get(&server, "/readyz"), ("200".into(), "ok\n".into()));
+    assert!(get(&server, "/").1.contains("/metrics"));
+    assert_eq!(get(&server, "/nothing").0, "404");
+    let (status, page) = get(&server, "/memory?segments=1");
+    assert_eq!(status, "200");
+    let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+    let parts = page["parts"].as_object().expect("parts");
+    let sum: u64 = parts
+        .values()
+        .map(|part| part.as_u64().expect("bytes"))
+        .sum();
+    assert_eq!(sum, page["total_bytes"].as_u64().expect("bytes"));
+    assert!(page["process"]["resident_bytes"].as_u64().expect("bytes") > 1 << 20);
+    let segments = page["segments"].as_array().expect("segments").len() as u64;
+    assert_eq!(segments, page["segment_count"].as_u64().expect("count"));
+}
+
+/// While clients still take their last replies, load balancers are told to send nobody else.
+#[test]
+fn not_ready_while_stopping() {
+    let server = start();
+    let mut client = TcpStream::connect(server.addresses().resp[0]).expect("connects");
+    let mut request = b"*2\r\n$4\r\nECHO\r\n$900000\r\n".to_vec();
+    request.extend(vec![b'y'; 900_000]);
+    request.extend(b"\r\n");
+    for _ in 0..16 {
+        client.write_all(&request).expect("sends");
+    }
+    wait_until("there are unsent replies", || {
+        let held = &server.shared().clients()[0].output_bytes;
+        held.load(std::sync::atomic::Ordering::Relaxed) > 0
+    });
+    server.stop();
+    assert_eq!(get(&server, "/readyz").0, "503");
+    assert_eq!(get(&server, "/livez").0, "200");
+    server.shared().stop(Stop::AtOnce);
+}
+
+#[test]
+fn oversized_headers_are_refused() {
+    let server = start();
+    let header = format!(
+        "GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n",
+        "x".repeat(100_000)
+    );
+    let address = server.addresses().admin.expect("admin is on");
+    let mut stream = TcpStream::connect(address).expect("connects");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("timeout");
+    // The server may close while the rest is being sent.
+    let _ = stream.write_all(header.as_bytes());
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply);
+    assert!(!reply.starts_with(b"HTTP/1.1 200"));
+    assert_eq!(get(&server, "/livez").0, "200");
+}
