@@ -94,7 +94,14 @@ pub(super) fn admit(
         );
     }
     if let Run::Refused(reason) = spec.run {
-        return refuse(shared, local, client, out, Some(spec), reason);
+        return refuse(
+            shared,
+            local,
+            client,
+            out,
+            Some(spec),
+            &spec.refusal(reason),
+        );
     }
     if client.in_multi() && spec.has(flag::NO_MULTI) {
         let text = "ERR Command not allowed inside a transaction";
@@ -168,7 +175,7 @@ fn refuse(
     Encoder::new(out, client.protocol).error(text);
     local.counters(shared).errors.add(1);
     if let Some(spec) = spec {
-        local.command(shared, spec).rejected.add(1);
+        local.command(shared, spec.number()).rejected.add(1);
     }
     Admitted::Answered
 }

@@ -80,6 +80,8 @@ pub struct Client {
     pub(crate) gate: u32,
     pub(crate) protocol: Protocol,
     pub(crate) db: Db,
+    /// Number of the last command that ran.
+    pub(crate) last_command: u16,
     pub(crate) transaction: Option<Box<Transaction>>,
     pub(crate) watched: Vec<Watched>,
 }
@@ -94,6 +96,7 @@ impl Client {
             gate: gate::STRANGER,
             protocol: Protocol::Resp2,
             db: Db::Number(0),
+            last_command: u16::MAX,
             transaction: None,
             watched: Vec::new(),
         }
@@ -138,6 +141,24 @@ impl Client {
         self.show(shown::MULTI, false);
         self.watched = Vec::new();
         self.transaction.take()
+    }
+
+    /// Tells the registry's record what this round changed.
+    pub(crate) fn publish(&self, table: TableId) {
+        if self.last_command != u16::MAX {
+            self.record
+                .last_command
+                .store(self.last_command.into(), Ordering::Relaxed);
+        }
+        self.record.table.store(table.0, Ordering::Relaxed);
+        let queued = self
+            .transaction
+            .as_ref()
+            .map_or(0, |transaction| transaction.queue.len());
+        self.record.queued.store(queued as u32, Ordering::Relaxed);
+        self.record
+            .watched
+            .store(self.watched.len() as u32, Ordering::Relaxed);
     }
 
     /// Sets a flag of the registry's record.

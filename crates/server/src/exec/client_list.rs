@@ -63,7 +63,7 @@ fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
 
 pub(super) fn info(ctx: &mut Context<'_>) -> Done {
     let record = Arc::clone(ctx.client.record());
-    record.last_command.store(ctx.spec.number() as u32, Relaxed);
+    ctx.client.publish(ctx.table);
     let text = line(ctx, &record, admit::now_ms()) + "\n";
     ctx.reply().verbatim("txt", &text);
     Ok(())
@@ -86,10 +86,7 @@ pub(super) fn list(ctx: &mut Context<'_>) -> Done {
             return Err(SYNTAX);
         }
     }
-    ctx.client
-        .record()
-        .last_command
-        .store(ctx.spec.number() as u32, Relaxed);
+    ctx.client.publish(ctx.table);
     let now_ms = admit::now_ms();
     let mut text = String::new();
     for record in records {

@@ -55,7 +55,7 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(super) fn set(ctx: &mut Context<'_>) -> Done {
-    if ctx.args.len() % 2 != 0 {
+    if !ctx.args.len().is_multiple_of(2) {
         return Err(Failure::Text(
             "ERR wrong number of arguments for 'config|set' command",
         ));

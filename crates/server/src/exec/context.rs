@@ -76,8 +76,6 @@ pub(crate) struct Context<'a> {
     pub(crate) local: &'a mut Local,
     /// The table that the client has selected.
     pub(crate) table: TableId,
-    /// Milliseconds since the Unix epoch, read once per batch.
-    pub(crate) now_ms: u64,
     /// Runs inside EXEC, which has locked every key already.
     pub(crate) in_exec: bool,
 }
@@ -130,7 +128,7 @@ impl<'a> Context<'a> {
             .to_ascii_uppercase();
         let mut reply = self.reply();
         reply.array(lines.len() + 3);
-        reply.simple(&format!(
+        reply.simple(format!(
             "{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
         ));
         for line in lines {

@@ -118,7 +118,7 @@ fn tell_write(reply: &mut Encoder<'_>, version: Option<u64>) {
 }
 
 pub(super) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    if ctx.args.len() % 2 == 0 {
+    if ctx.args.len().is_multiple_of(2) {
         return Err(Failure::Text(
             "ERR wrong number of arguments for 'duramen.mwrite' command",
         ));

@@ -64,7 +64,7 @@ pub(super) fn pexpireat(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[
 
 fn set_expiry(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
     let only = parse_only(ctx)?;
-    let when_ms = parse_when(ctx, unit)?;
+    let when_ms = parse_when(ctx, unit, guard.now_ms())?;
     let mut changed = false;
     guard.update(ctx.table, hash, ctx.arg(1), |found, scratch| {
         changed = false;
@@ -120,7 +120,7 @@ fn parse_only(ctx: &Context<'_>) -> Result<Only, Failure> {
 }
 
 /// Argument 2 in milliseconds since the Unix epoch; may be in the past, even before the epoch.
-fn parse_when(ctx: &Context<'_>, unit: Unit) -> Result<i64, Failure> {
+fn parse_when(ctx: &Context<'_>, unit: Unit, now_ms: u64) -> Result<i64, Failure> {
     let invalid = || invalid_expiry(ctx.spec.name);
     let given = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let given_ms = if unit.seconds {
@@ -131,19 +131,19 @@ fn parse_when(ctx: &Context<'_>, unit: Unit) -> Result<i64, Failure> {
     if unit.absolute {
         return Ok(given_ms);
     }
-    let now_ms = i64::try_from(ctx.now_ms).unwrap_or(i64::MAX);
+    let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
     given_ms.checked_add(now_ms).ok_or_else(invalid)
 }
 
 pub(super) fn ttl(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let now_ms = ctx.now_ms;
+    let now_ms = guard.now_ms();
     tell(ctx, guard, hashes[0], |at_ms| {
         (at_ms.saturating_sub(now_ms).saturating_add(500)) / 1000
     })
 }
 
 pub(super) fn pttl(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let now_ms = ctx.now_ms;
+    let now_ms = guard.now_ms();
     tell(ctx, guard, hashes[0], |at_ms| at_ms.saturating_sub(now_ms))
 }
 

@@ -346,10 +346,6 @@ impl Step<'_> {
         turn: &mut Turn<'_>,
         way: Way<'_, '_>,
     ) {
-        let now_ms = match &way {
-            Way::Guarded(guard) => guard.now_ms(),
-            Way::Session(_) => admit::now_ms(),
-        };
         let mut context = Context {
             args: turn
                 .requests
@@ -360,7 +356,6 @@ impl Step<'_> {
             out: turn.out,
             shared: hands.shared,
             local: hands.local,
-            now_ms,
             in_exec: false,
         };
         context.run(way, self.hashes);
@@ -373,7 +368,9 @@ impl Context<'_> {
     pub(super) fn run(&mut self, way: Way<'_, '_>, hashes: &[KeyHash]) {
         let start = self.out.len();
         let timer = slowlog::timer(self.spec, self.shared, self.local);
-        self.local.command(self.shared, self.spec).calls.add(1);
+        let number = self.spec.number();
+        self.client.last_command = number as u16;
+        self.local.command(self.shared, number).calls.add(1);
         if let Err(failure) = self.dispatch(way, hashes) {
             self.fail(start, &failure);
         }
@@ -388,7 +385,7 @@ impl Context<'_> {
             (Run::Data(run) | Run::Atomic(run), Way::Guarded(guard)) => run(self, guard, hashes),
             (Run::Plain(run) | Run::Store(run), _) => run(self),
             (Run::Alone(run), way) => run(self, way),
-            (Run::Refused(reason), _) => Err(Failure::Text(reason)),
+            (Run::Refused(reason), _) => Err(self.spec.refusal(reason).into()),
             (Run::Data(_) | Run::Atomic(_), Way::Session(_)) => {
                 unreachable!("{} runs under a guard", self.spec.name)
             }
@@ -401,6 +398,9 @@ impl Context<'_> {
         let text = failure.text();
         self.reply().error(text);
         self.local.counters(self.shared).errors.add(1);
-        self.local.command(self.shared, self.spec).failed.add(1);
+        self.local
+            .command(self.shared, self.spec.number())
+            .failed
+            .add(1);
     }
 }

@@ -3,7 +3,6 @@
 use super::client::Db;
 use super::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use super::group::Way;
-use super::scan;
 use super::state::DBS;
 use crate::shared::Shared;
 use duramen_engine::{Error, Guard, KeyHash, TableId};
@@ -193,7 +192,7 @@ fn transfer_locked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, target: &Target
 
 pub(super) fn flushdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     check_flush(ctx)?;
-    flush(ctx, way, &[ctx.table])?;
+    flush(way, &[ctx.table])?;
     ctx.ok()
 }
 
@@ -206,27 +205,25 @@ pub(super) fn flushall(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
         .iter()
         .map(|table| table.id)
         .collect();
-    flush(ctx, way, &tables)?;
+    flush(way, &tables)?;
     ctx.ok()
 }
 
-fn flush(ctx: &Context<'_>, way: Way<'_, '_>, tables: &[TableId]) -> Done {
-    for table in tables {
-        match &way {
-            // Between guards: the engine lets nobody else in meanwhile.
-            Way::Session(_) => match ctx.shared.store.clear_table(*table) {
-                Ok(()) | Err(Error::NoSuchTable(_)) => {}
-                Err(error) => return Err(error.into()),
-            },
-            Way::Guarded(_) => {}
-        }
-    }
-    if let Way::Guarded(guard) = way {
+/// Empties tables, all at one instant. EXEC with a FLUSH is alone in the store already.
+fn flush(way: Way<'_, '_>, tables: &[TableId]) -> Done {
+    let clear = |guard: &Guard<'_>| {
         for table in tables {
-            scan::remove_all(guard, *table)?;
+            match guard.clear(*table) {
+                Ok(()) | Err(Error::NoSuchTable(_)) => {}
+                Err(error) => return Err(Failure::from(error)),
+            }
         }
+        Ok(())
+    };
+    match way {
+        Way::Session(session) => clear(&session.pin_exclusive()),
+        Way::Guarded(guard) => clear(guard),
     }
-    Ok(())
 }
 
 fn check_flush(ctx: &Context<'_>) -> Done {

@@ -1,7 +1,6 @@
 //! What one executor owns beside its session: buffers that are reused, randomness, its view of the settings.
 
 use super::state::{CommandCounters, ThreadState};
-use super::table::Spec;
 use crate::config::ServerConfig;
 use crate::shared::{ConfigCache, Shared, ThreadCounters};
 use duramen_engine::{KeyHash, Stamp, TableId};
@@ -65,11 +64,7 @@ impl Local {
     }
 
     #[inline]
-    pub(crate) fn command<'s>(
-        &self,
-        shared: &'s Shared,
-        spec: &'static Spec,
-    ) -> &'s CommandCounters {
-        &self.state(shared).commands[spec.number()]
+    pub(crate) fn command<'s>(&self, shared: &'s Shared, number: usize) -> &'s CommandCounters {
+        &self.state(shared).commands[number]
     }
 }

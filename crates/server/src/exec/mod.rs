@@ -120,5 +120,9 @@ impl Executor {
                 break;
             }
         }
+        for turn in turns {
+            let table = admit::table_of(turn.client, &self.shared);
+            turn.client.publish(table);
+        }
     }
 }

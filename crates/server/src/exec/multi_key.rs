@@ -193,7 +193,7 @@ pub(super) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 
 /// Everything that could fail for the request's own sake fails before the first write.
 fn check_pairs(ctx: &Context<'_>) -> Done {
-    if ctx.args.len() % 2 == 0 {
+    if ctx.args.len().is_multiple_of(2) {
         let text = format!(
             "ERR wrong number of arguments for '{}' command",
             ctx.spec.name

@@ -2,7 +2,7 @@
 
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::glob;
-use duramen_engine::{Guard, KeyHash, TableId};
+use duramen_engine::{Guard, KeyHash};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{IntegerText, parse_integer};
 
@@ -117,7 +117,10 @@ pub(super) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
         let Some(object) = guard.random(ctx.table, ctx.local.random())? else {
             return ctx.null();
         };
-        if object.expires_at_ms.is_none_or(|at_ms| at_ms > ctx.now_ms) {
+        if object
+            .expires_at_ms
+            .is_none_or(|at_ms| at_ms > guard.now_ms())
+        {
             return ctx.bulk(object.key);
         }
     }
@@ -127,19 +130,4 @@ pub(super) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
 pub(super) fn dbsize(ctx: &mut Context<'_>) -> Done {
     let objects = ctx.shared.store.objects(ctx.table);
     ctx.integer(objects as i64)
-}
-
-/// Removes every object of a table one by one: for a FLUSH inside EXEC, which holds the store alone already.
-pub(super) fn remove_all(guard: &mut Guard<'_>, table: TableId) -> Done {
-    loop {
-        let mut keys: Vec<Box<[u8]>> = Vec::new();
-        guard.scan(table, 0, KEYS_STEP, |object| keys.push(object.key.into()))?;
-        if keys.is_empty() {
-            return Ok(());
-        }
-        for key in keys {
-            let hash = guard.hash(&key);
-            guard.remove(table, hash, &key)?;
-        }
-    }
 }

@@ -32,7 +32,7 @@ pub(super) fn set(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
         Expiry::At(unit, text) => Some(set_options::expiry_ms(
             unit,
             text,
-            ctx.now_ms,
+            guard.now_ms(),
             ctx.spec.name,
         )?),
         _ => None,
@@ -115,7 +115,7 @@ pub(super) fn psetex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 }
 
 fn set_for(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hash: KeyHash, unit: Unit) -> Done {
-    let expires_at_ms = set_options::expiry_ms(unit, ctx.arg(2), ctx.now_ms, ctx.spec.name)?;
+    let expires_at_ms = set_options::expiry_ms(unit, ctx.arg(2), guard.now_ms(), ctx.spec.name)?;
     guard.write(ctx.table, hash, ctx.arg(1), ctx.arg(3), Some(expires_at_ms))?;
     ctx.ok()
 }
@@ -172,7 +172,7 @@ pub(super) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         Expiry::At(unit, text) => Some(set_options::expiry_ms(
             unit,
             text,
-            ctx.now_ms,
+            guard.now_ms(),
             ctx.spec.name,
         )?),
         _ => None,

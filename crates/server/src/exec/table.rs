@@ -24,7 +24,7 @@ pub(crate) enum Run {
     Store(fn(&mut Context<'_>) -> Done),
     /// Needs the session itself, to enter the store alone or to change its tables; inside EXEC it gets the guard.
     Alone(fn(&mut Context<'_>, Way<'_, '_>) -> Done),
-    /// Known, but refused with this reason.
+    /// Known, but refused for this reason (a whole error if it begins with `ERR`).
     Refused(&'static str),
 }
 
@@ -163,6 +163,17 @@ impl Spec {
 
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self.run, Run::Refused(_))
+    }
+
+    /// The error of a command that is refused for this reason.
+    pub(crate) fn refusal(&self, reason: &str) -> String {
+        if reason.starts_with("ERR") {
+            return reason.to_string();
+        }
+        format!(
+            "ERR {} is not supported: {reason}",
+            self.name.to_ascii_uppercase()
+        )
     }
 
     /// The container's name, if this is a subcommand.
@@ -354,7 +365,7 @@ mod tests {
                 assert_eq!(found.name, spec.name);
                 assert_eq!(found.number(), spec.number());
             }
-            assert!(find(format!("{}x", spec.name).as_bytes()).is_none());
+            assert!(find(format!("{}~", spec.name).as_bytes()).is_none());
         }
         for stranger in [
             "",

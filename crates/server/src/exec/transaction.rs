@@ -258,7 +258,6 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, steps: &[Step<'_>], h
             shared: ctx.shared,
             local: &mut *ctx.local,
             table,
-            now_ms: guard.now_ms(),
             in_exec: true,
         };
         inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);

@@ -1,0 +1,331 @@
+//! MULTI, WATCH and the multi-key commands, alone and against other threads.
+
+use super::*;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn transactions_queue_run_and_abort() {
+    let mut s = Server::session(2);
+    s.expect("EXEC", "-ERR EXEC without MULTI\r\n");
+    s.expect("DISCARD", "-ERR DISCARD without MULTI\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("MULTI", "-ERR MULTI calls can not be nested\r\n");
+    s.expect("WATCH a", "-ERR WATCH inside MULTI is not allowed\r\n");
+    s.expect("SET a 1", "+QUEUED\r\n");
+    s.expect("INCR a", "+QUEUED\r\n");
+    s.expect("GET a", "+QUEUED\r\n");
+    s.expect("EXEC", "*3\r\n+OK\r\n:2\r\n$1\r\n2\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("SET a x", "+QUEUED\r\n");
+    s.expect("INCR a", "+QUEUED\r\n");
+    s.expect("SET b 1", "+QUEUED\r\n");
+    s.expect(
+        "EXEC",
+        "*3\r\n+OK\r\n-ERR value is not an integer or out of range\r\n+OK\r\n",
+    );
+    s.expect("MULTI", "+OK\r\n");
+    s.expect(
+        "NOSUCH",
+        "-ERR unknown command 'NOSUCH', with args beginning with: \r\n",
+    );
+    s.expect("SET a 9", "+QUEUED\r\n");
+    s.expect(
+        "EXEC",
+        "-EXECABORT Transaction discarded because of previous errors.\r\n",
+    );
+    s.expect("GET a", "$1\r\nx\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("SET a 9", "+QUEUED\r\n");
+    s.expect("DISCARD", "+OK\r\n");
+    s.expect("GET a", "$1\r\nx\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("EXEC", "*0\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    s.expect("SAVE", "-ERR Command not allowed inside a transaction\r\n");
+    s.expect(
+        "EXEC",
+        "-EXECABORT Transaction discarded because of previous errors.\r\n",
+    );
+}
+
+#[test]
+fn transactions_select_flush_and_look_at_whole_tables() {
+    let mut s = Server::session(2);
+    for request in [
+        "MULTI",
+        "SET a 0",
+        "SELECT 7",
+        "SET a 7",
+        "COPY a b DB 8",
+        "DBSIZE",
+        "SELECT 0",
+        "GET a",
+    ] {
+        s.ask(request);
+    }
+    s.expect(
+        "EXEC",
+        "*7\r\n+OK\r\n+OK\r\n+OK\r\n:1\r\n:1\r\n+OK\r\n$1\r\n0\r\n",
+    );
+    for request in [
+        "MULTI",
+        "FLUSHALL",
+        "DBSIZE",
+        "MSET x 1 y 2",
+        "KEYS x",
+        "FLUSHDB",
+        "SET z 1",
+    ] {
+        s.ask(request);
+    }
+    s.expect(
+        "EXEC",
+        "*6\r\n+OK\r\n:0\r\n+OK\r\n*1\r\n$1\r\nx\r\n+OK\r\n+OK\r\n",
+    );
+    s.expect("DBSIZE", ":1\r\n");
+    s.expect("SELECT 8", "+OK\r\n");
+    s.expect("DBSIZE", ":0\r\n");
+}
+
+#[test]
+fn watched_keys_that_change_cancel_the_transaction() {
+    let mut s = Server::session(2);
+    let (mut executor, mut other) = (s.server.executor(1), s.server.client(1));
+    let mut meddle = |request: &str| {
+        run(
+            &mut executor,
+            &mut other,
+            format!("{request}\r\n").as_bytes(),
+        )
+    };
+    for (change, cancelled) in [
+        ("SET w 2", true),
+        ("SET w 1", true),
+        ("DEL w", true),
+        ("EXPIRE w 100", true),
+        ("GET w", false),
+        ("SET unrelated 1", false),
+        ("FLUSHALL", true),
+    ] {
+        s.expect("SET w 1", "+OK\r\n");
+        s.expect("WATCH w", "+OK\r\n");
+        meddle(change);
+        s.expect("MULTI", "+OK\r\n");
+        s.expect("SET result 1", "+QUEUED\r\n");
+        let reply = s.ask("EXEC");
+        assert_eq!(reply == "*-1\r\n", cancelled, "{change}: {reply}");
+    }
+    s.ask("DEL w");
+    s.expect("WATCH w", "+OK\r\n");
+    meddle("SET w 1");
+    s.ask("MULTI");
+    s.expect("EXEC", "*-1\r\n");
+    s.expect("WATCH w", "+OK\r\n");
+    meddle("SET w 2");
+    s.expect("UNWATCH", "+OK\r\n");
+    s.ask("MULTI");
+    s.expect("EXEC", "*0\r\n");
+}
+
+#[test]
+fn a_watched_key_that_expires_cancels_and_one_that_had_expired_does_not() {
+    let mut s = Server::session(1);
+    s.expect("SET w 1 PX 100", "+OK\r\n");
+    s.expect("WATCH w", "+OK\r\n");
+    s.server.advance(101);
+    s.ask("MULTI");
+    s.expect("EXEC", "*-1\r\n");
+    s.expect("WATCH w", "+OK\r\n");
+    s.ask("MULTI");
+    s.expect("EXEC", "*0\r\n");
+}
+
+/// Runs `work` on `threads` threads, each with an executor, until all have returned; `judge` runs beside them on another.
+fn race(
+    server: &Server,
+    threads: usize,
+    work: impl Fn(usize, &mut dyn FnMut(&str) -> String) + Sync,
+    judge: impl Fn(&mut dyn FnMut(&str) -> String) + Sync,
+) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let judging = scope.spawn(|| {
+            let (mut executor, mut client) = (server.executor(threads), server.client(threads));
+            let mut ask = |request: &str| {
+                run(
+                    &mut executor,
+                    &mut client,
+                    format!("{request}\r\n").as_bytes(),
+                )
+            };
+            while !done.load(Ordering::Relaxed) {
+                judge(&mut ask);
+            }
+            judge(&mut ask);
+        });
+        let workers: Vec<_> = (0..threads)
+            .map(|n| {
+                let work = &work;
+                scope.spawn(move || {
+                    let (mut executor, mut client) = (server.executor(n), server.client(n));
+                    let mut ask = |request: &str| {
+                        run(
+                            &mut executor,
+                            &mut client,
+                            format!("{request}\r\n").as_bytes(),
+                        )
+                    };
+                    work(n, &mut ask);
+                })
+            })
+            .collect();
+        let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        judging.join().expect("the judge");
+        results
+            .into_iter()
+            .for_each(|result| result.expect("a worker"));
+    });
+}
+
+fn sum_of(reply: &str) -> i64 {
+    reply
+        .split("\r\n")
+        .filter(|line| !line.starts_with(['*', '$']) && !line.is_empty())
+        .map(|line| line.parse::<i64>().unwrap_or_else(|_| panic!("{reply}")))
+        .sum()
+}
+
+const ACCOUNTS: usize = 8;
+
+#[test]
+fn transfers_keep_the_sum_for_every_reader() {
+    let server = Server::new(4);
+    let (mut executor, mut client) = (server.executor(3), server.client(3));
+    let accounts: Vec<String> = (0..ACCOUNTS).map(|n| format!("account:{n}")).collect();
+    let set: String = accounts
+        .iter()
+        .map(|account| format!(" {account} 100"))
+        .collect();
+    run(
+        &mut executor,
+        &mut client,
+        format!("MSET{set}\r\n").as_bytes(),
+    );
+    let all = format!("MGET {}", accounts.join(" "));
+    race(
+        &server,
+        2,
+        |worker, ask| {
+            let mut at = worker;
+            for round in 0..3_000 {
+                at = (at * 5 + 3 + round) % ACCOUNTS;
+                let to = (at + 1 + worker) % ACCOUNTS;
+                ask("MULTI");
+                ask(&format!("DECRBY account:{at} 7"));
+                ask(&format!("INCRBY account:{to} 7"));
+                assert!(ask("EXEC").starts_with("*2\r\n:"));
+            }
+        },
+        |ask| {
+            let reply = ask(&all);
+            assert_eq!(sum_of(&reply), 100 * ACCOUNTS as i64, "{reply}");
+        },
+    );
+}
+
+#[test]
+fn mset_is_seen_whole() {
+    let server = Server::new(4);
+    let keys: Vec<String> = (0..70).map(|n| format!("k{n}")).collect();
+    let get = format!("MGET {}", keys.join(" "));
+    race(
+        &server,
+        2,
+        |worker, ask| {
+            for round in 0..300 {
+                let value = worker * 1000 + round;
+                let set: String = keys.iter().map(|key| format!(" {key} {value}")).collect();
+                assert_eq!(ask(&format!("MSET{set}")), "+OK\r\n");
+            }
+        },
+        |ask| {
+            let reply = ask(&get);
+            let mut values: Vec<&str> = reply
+                .split("\r\n")
+                .filter(|line| !line.starts_with(['*', '$']))
+                .filter(|line| !line.is_empty())
+                .collect();
+            values.dedup();
+            assert!(values.len() <= 1, "{values:?}");
+        },
+    );
+}
+
+#[test]
+fn watched_increments_lose_nothing() {
+    let server = Server::new(4);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let wins = AtomicU64::new(0);
+    race(
+        &server,
+        3,
+        |_, ask| {
+            let mut won = 0;
+            while won < 500 {
+                assert!(Instant::now() < deadline, "no progress");
+                ask("WATCH n");
+                let value = ask("GET n");
+                let value: i64 = value
+                    .split("\r\n")
+                    .nth(1)
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(0);
+                ask("MULTI");
+                ask(&format!("SET n {}", value + 1));
+                if ask("EXEC") != "*-1\r\n" {
+                    won += 1;
+                    wins.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        },
+        |ask| {
+            ask("GET n");
+        },
+    );
+    let (mut executor, mut client) = (server.executor(0), server.client(0));
+    let wins = wins.load(Ordering::Relaxed).to_string();
+    assert_eq!(
+        run(&mut executor, &mut client, b"GET n\r\n"),
+        format!("${}\r\n{wins}\r\n", wins.len())
+    );
+}
+
+#[test]
+fn renames_and_flushes_are_seen_whole() {
+    let server = Server::new(4);
+    race(
+        &server,
+        2,
+        |worker, ask| {
+            for _ in 0..1_000 {
+                if worker == 0 {
+                    ask("MSET a 1 b 1");
+                    ask("FLUSHALL");
+                } else {
+                    ask("MSET c 1 d 1");
+                    ask("DEL c d");
+                }
+            }
+        },
+        |ask| {
+            for pair in ["MGET a b", "MGET c d"] {
+                let reply = ask(pair);
+                let seen = reply.matches("$1\r\n").count();
+                assert!(seen == 0 || seen == 2, "{pair}: {reply}");
+            }
+        },
+    );
+}

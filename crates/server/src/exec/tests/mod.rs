@@ -1,0 +1,155 @@
+//! Commands driven by RESP bytes, without sockets.
+
+mod atomicity;
+mod commands;
+mod duramen;
+mod groups;
+mod operations;
+
+use super::{Client, Executor, Turn, Verdict};
+use crate::config::ServerConfig;
+use crate::shared::{ClientRecord, Shared};
+use duramen_engine::{Clock, Options, Store};
+use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A store and what its executors share, with a clock that the test moves.
+pub(super) struct Server {
+    pub(super) shared: Arc<Shared>,
+    pub(super) clock_ms: Arc<AtomicU64>,
+}
+
+pub(super) const START_MS: u64 = 1_700_000_000_000;
+
+impl Server {
+    pub(super) fn new(threads: usize) -> Server {
+        Server::with(ServerConfig {
+            threads,
+            ..ServerConfig::default()
+        })
+    }
+
+    pub(super) fn with(config: ServerConfig) -> Server {
+        let clock_ms = Arc::new(AtomicU64::new(START_MS));
+        let store = Store::new(Options {
+            huge_pages: false,
+            heads: config.threads,
+            clock: Clock::Manual(Arc::clone(&clock_ms)),
+            ..Options::new(64 << 20)
+        })
+        .expect("a store");
+        let shared = Arc::new(Shared::new(config, store).expect("shared state"));
+        Server { shared, clock_ms }
+    }
+
+    pub(super) fn executor(&self, thread: usize) -> Executor {
+        Executor::new(Arc::clone(&self.shared), thread).expect("an executor")
+    }
+
+    pub(super) fn client(&self, thread: usize) -> Client {
+        let id = self.shared.next_client_id();
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let record = ClientRecord::new(id, thread, 0, 3, address, address, START_MS);
+        let record = Arc::new(record);
+        self.shared.threads[thread]
+            .clients
+            .insert(Arc::clone(&record));
+        Client::new(record)
+    }
+
+    pub(super) fn advance(&self, ms: u64) {
+        self.clock_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// One connection to a server of its own.
+    pub(super) fn session(threads: usize) -> Session {
+        let server = Server::new(threads);
+        Session {
+            executor: server.executor(0),
+            client: server.client(0),
+            server,
+        }
+    }
+}
+
+/// A connection with its executor.
+pub(super) struct Session {
+    pub(super) server: Server,
+    pub(super) executor: Executor,
+    pub(super) client: Client,
+}
+
+impl Session {
+    /// Sends one inline request; returns the reply as text.
+    pub(super) fn ask(&mut self, request: &str) -> String {
+        run(
+            &mut self.executor,
+            &mut self.client,
+            format!("{request}\r\n").as_bytes(),
+        )
+    }
+
+    /// Sends one request with arbitrary bytes.
+    pub(super) fn ask_bytes(&mut self, args: &[&[u8]]) -> String {
+        let mut input = Vec::new();
+        RequestEncoder::new(&mut input).request(args);
+        run(&mut self.executor, &mut self.client, &input)
+    }
+
+    /// Sends a request and expects exactly this reply.
+    #[track_caller]
+    pub(super) fn expect(&mut self, request: &str, reply: &str) {
+        assert_eq!(self.ask(request), reply, "{request}");
+    }
+
+    /// As [`expect`](Self::expect), for an error that begins like this.
+    #[track_caller]
+    pub(super) fn expect_error(&mut self, request: &str, start: &str) {
+        let reply = self.ask(request);
+        assert!(
+            reply.starts_with(&format!("-{start}")),
+            "{request}: {reply}"
+        );
+    }
+
+    /// The number that a request is answered with.
+    #[track_caller]
+    pub(super) fn number(&mut self, request: &str) -> i64 {
+        let reply = self.ask(request);
+        reply
+            .strip_prefix(':')
+            .and_then(|text| text.trim_end().parse().ok())
+            .unwrap_or_else(|| panic!("{request}: {reply}"))
+    }
+}
+
+/// Parses all of `input` and runs it as one turn.
+pub(super) fn run(executor: &mut Executor, client: &mut Client, input: &[u8]) -> String {
+    let mut requests = Requests::new();
+    parse_requests(
+        input,
+        &Limits::default(),
+        &mut ParseState::new(),
+        &mut requests,
+    )
+    .expect("well-formed requests");
+    let mut out = Vec::new();
+    let mut executed = 0;
+    while executed < requests.len() {
+        let mut turn = [Turn {
+            client: &mut *client,
+            requests: &requests,
+            input,
+            out: &mut out,
+            executed,
+        }];
+        executor.run(&mut turn);
+        let progressed = turn[0].executed > executed;
+        executed = turn[0].executed;
+        if client.verdict() != Verdict::Open || !progressed {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}

@@ -1,0 +1,241 @@
+//! What the server tells about itself and lets itself be told.
+
+use super::*;
+
+#[test]
+fn info_has_the_usual_sections_and_says_what_is_durable() {
+    let mut s = Server::session(2);
+    s.ask("SET a 1");
+    s.ask("GET a");
+    let info = s.ask("INFO");
+    for line in [
+        "# Server",
+        "redis_version:7.4.0",
+        "# Clients",
+        "# Memory",
+        "# Persistence",
+        "duramen_level:memory",
+        "# Stats",
+        "keyspace_hits:1",
+        "# Replication",
+        "role:master",
+        "# CPU",
+        "# Keyspace",
+        "db0:keys=1,expires=0,avg_ttl=0",
+    ] {
+        assert!(info.contains(&format!("\r\n{line}")), "{line} in {info}");
+    }
+    assert!(!info.contains("# Commandstats"));
+    let stats = s.ask("INFO commandstats");
+    assert!(stats.contains("cmdstat_set:calls=1,"), "{stats}");
+    assert!(!stats.contains("# Server"));
+    s.expect("CONFIG RESETSTAT", "+OK\r\n");
+    assert!(!s.ask("INFO commandstats").contains("cmdstat_set"));
+    assert!(s.ask("INFO all").contains("# Commandstats"));
+}
+
+#[test]
+fn config_is_read_by_pattern_and_set_all_or_nothing() {
+    let mut s = Server::session(1);
+    assert!(s.ask("CONFIG GET max*").contains("maxmemory"));
+    s.expect("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+    s.expect("CONFIG GET nosuch*", "*0\r\n");
+    s.expect("CONFIG SET slowlog-max-len 7", "+OK\r\n");
+    s.expect(
+        "CONFIG GET slowlog-max-len",
+        "*2\r\n$15\r\nslowlog-max-len\r\n$1\r\n7\r\n",
+    );
+    s.expect_error(
+        "CONFIG SET slowlog-max-len 9 nosuch 1",
+        "ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'",
+    );
+    s.expect_error("CONFIG SET slowlog-max-len 9 slowlog-max-len 8", "ERR CONFIG SET failed (possibly related to argument 'slowlog-max-len') - duplicate parameter");
+    s.expect_error(
+        "CONFIG SET slowlog-max-len many",
+        "ERR CONFIG SET failed (possibly related to argument 'slowlog-max-len') - ",
+    );
+    s.expect_error(
+        "CONFIG SET port 1",
+        "ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config",
+    );
+    s.expect(
+        "CONFIG GET slowlog-max-len",
+        "*2\r\n$15\r\nslowlog-max-len\r\n$1\r\n7\r\n",
+    );
+    s.expect("CONFIG SET appendonly no", "+OK\r\n");
+    s.expect_error("CONFIG SET appendonly yes", "ERR CONFIG SET failed");
+    s.expect_error("CONFIG REWRITE", "ERR CONFIG REWRITE is not supported");
+    assert!(!s.ask("CONFIG GET *").contains("requirepass"));
+}
+
+#[test]
+fn slow_requests_are_logged() {
+    let mut s = Server::session(1);
+    s.expect("SLOWLOG LEN", ":0\r\n");
+    s.expect("CONFIG SET slowlog-log-slower-than 0", "+OK\r\n");
+    s.expect("SET a 1", "+OK\r\n");
+    s.expect("CONFIG SET slowlog-log-slower-than -1", "+OK\r\n");
+    s.ask("GET a");
+    let log = s.ask("SLOWLOG GET");
+    assert!(log.contains("$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n"), "{log}");
+    assert!(!log.contains("$3\r\nGET\r\n$1\r\na\r\n"), "{log}");
+    s.expect("SLOWLOG RESET", "+OK\r\n");
+    s.expect("SLOWLOG LEN", ":0\r\n");
+    s.expect(
+        "SLOWLOG GET -2",
+        "-ERR count should be greater than or equal to -1\r\n",
+    );
+}
+
+#[test]
+fn the_command_table_describes_itself() {
+    let mut s = Server::session(1);
+    let count = s.number("COMMAND COUNT");
+    assert!(count > 80);
+    assert!(s.ask("COMMAND").starts_with(&format!("*{count}\r\n")));
+    let get = s.ask("COMMAND INFO get nosuch");
+    assert!(
+        get.starts_with(
+            "*2\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n"
+        ),
+        "{get}"
+    );
+    assert!(get.ends_with("*-1\r\n"));
+    s.expect(
+        "COMMAND GETKEYS MSET a 1 b 2",
+        "*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+    );
+    s.expect("COMMAND GETKEYS OBJECT ENCODING k", "*1\r\n$1\r\nk\r\n");
+    s.expect(
+        "COMMAND GETKEYS PING",
+        "-ERR The command has no key arguments\r\n",
+    );
+    s.expect(
+        "COMMAND GETKEYS NOSUCH x",
+        "-ERR Invalid command specified\r\n",
+    );
+    s.expect(
+        "COMMAND GETKEYS GET a b",
+        "-ERR Invalid number of arguments specified for command\r\n",
+    );
+    assert!(
+        s.ask("COMMAND DOCS get")
+            .contains("Returns the value of a key.")
+    );
+    assert!(s.ask("COMMAND LIST FILTERBY PATTERN xx*").starts_with("*0"));
+    assert!(
+        s.ask("COMMAND LIST FILTERBY ACLCAT transaction")
+            .contains("watch")
+    );
+}
+
+#[test]
+fn clients_are_listed_named_and_killed() {
+    let mut s = Server::session(1);
+    s.expect("CLIENT SETNAME me", "+OK\r\n");
+    s.expect("CLIENT GETNAME", "$2\r\nme\r\n");
+    s.expect_error(
+        "CLIENT SETNAME \"a b\"",
+        "ERR Client names cannot contain spaces",
+    );
+    s.expect("CLIENT SETINFO LIB-NAME test", "+OK\r\n");
+    let id = s.number("CLIENT ID");
+    let list = s.ask("CLIENT LIST");
+    assert!(
+        list.contains(&format!("id={id} addr=127.0.0.1:1 ")),
+        "{list}"
+    );
+    assert!(
+        list.contains(" name=me ") && list.contains(" lib-name=test "),
+        "{list}"
+    );
+    assert!(list.contains(" cmd=client|list "), "{list}");
+    let other = s.server.client(0);
+    s.expect(&format!("CLIENT KILL ID {}", other.id()), ":1\r\n");
+    s.expect("CLIENT KILL ID 999", ":0\r\n");
+    s.expect("CLIENT KILL 1.2.3.4:5", "-ERR No such client\r\n");
+    s.expect(
+        "CLIENT KILL ID 0",
+        "-ERR client-id should be greater than 0\r\n",
+    );
+    assert_eq!(s.client.verdict(), Verdict::Open);
+    s.expect(&format!("CLIENT KILL ID {id} SKIPME no"), ":1\r\n");
+    assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
+}
+
+#[test]
+fn monitors_see_what_others_send() {
+    let server = Server::new(1);
+    let (mut executor, mut watcher, mut other) =
+        (server.executor(0), server.client(0), server.client(0));
+    assert_eq!(run(&mut executor, &mut watcher, b"MONITOR\r\n"), "+OK\r\n");
+    run(
+        &mut executor,
+        &mut other,
+        b"SET a \"x\\ny\"\r\nMULTI\r\nGET a\r\nEXEC\r\nAUTH secret\r\n",
+    );
+    let mut messages = Vec::new();
+    server.shared.threads[0].mailbox.take(&mut messages);
+    let lines: Vec<String> = messages
+        .iter()
+        .map(|message| match message {
+            crate::shared::Message::Push { client, bytes } => {
+                assert_eq!(*client, watcher.id());
+                String::from_utf8_lossy(bytes).into_owned()
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let text: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| Some(line.split_once("] ")?.1))
+        .collect();
+    assert_eq!(
+        text,
+        [
+            "\"SET\" \"a\" \"x\\ny\"\r\n",
+            "\"MULTI\"\r\n",
+            "\"EXEC\"\r\n",
+            "\"GET\" \"a\"\r\n"
+        ]
+    );
+    run(&mut executor, &mut watcher, b"RESET\r\n");
+    server.shared.threads[0].mailbox.take(&mut messages);
+    run(&mut executor, &mut other, b"GET a\r\n");
+    messages.clear();
+    server.shared.threads[0].mailbox.take(&mut messages);
+    assert!(messages.is_empty());
+}
+
+#[test]
+fn small_operations_answer_truthfully() {
+    let mut s = Server::session(1);
+    s.expect("ROLE", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
+    s.expect("WAIT 1 0", ":0\r\n");
+    s.expect("WAITAOF 0 1 0", "*2\r\n:0\r\n:0\r\n");
+    s.expect_error("WAITAOF 1 0 0", "ERR WAITAOF cannot be used");
+    s.expect_error("SAVE", "ERR nothing is saved");
+    s.expect_error("BGSAVE", "ERR nothing is saved");
+    s.expect("LASTSAVE", ":0\r\n");
+    s.expect("SHUTDOWN ABORT", "-ERR No shutdown in progress.\r\n");
+    s.expect_error("SHUTDOWN SAVE", "ERR nothing is saved");
+    s.expect("SET k 12", "+OK\r\n");
+    s.expect("OBJECT ENCODING k", "$3\r\nint\r\n");
+    s.expect("OBJECT REFCOUNT k", ":1\r\n");
+    s.expect("OBJECT ENCODING nosuch", "$-1\r\n");
+    assert!(s.number("MEMORY USAGE k") > 8);
+    s.expect("MEMORY USAGE nosuch", "$-1\r\n");
+    s.expect_error("CLIENT TRACKING ON", "ERR CLIENT TRACKING is not supported");
+    assert!(s.ask("MEMORY STATS").contains("keys.count\r\n:1\r\n"));
+    assert!(s.ask("MEMORY DOCTOR").contains("1 objects take"));
+    assert!(s.ask("LATENCY DOCTOR").contains("write"));
+    assert!(s.ask("LATENCY HISTOGRAM set").contains("calls\r\n:1\r\n"));
+    s.expect("HELLO 4", "-NOPROTO unsupported protocol version\r\n");
+    s.expect_error(
+        "HELLO x",
+        "ERR Protocol version is not an integer or out of range",
+    );
+    s.expect("SHUTDOWN", "");
+    assert_eq!(s.client.verdict(), Verdict::CloseAfterReply);
+    assert_eq!(s.server.shared.stopping(), crate::shared::Stop::Graceful);
+}
