@@ -39,7 +39,8 @@ EXIT CODES
   1  the key was not found, or the condition did not hold
   2  wrong usage: an option, argument or configuration was not understood
   3  the server answered with an error
-  4  the server could not be reached, or the connection broke";
+  4  the server could not be reached, or the connection broke
+  5  `duramen serve` could not start";
 
 #[derive(Subcommand)]
 enum Command {

@@ -48,7 +48,7 @@ impl Sample {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Latency {
     pub(super) command: String,
-    pub(super) calls: f64,
+    pub(super) calls: Option<f64>,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p999_us: f64,
@@ -66,6 +66,7 @@ pub(super) struct Reading {
     pub(super) cpu_cores: Option<f64>,
     pub(super) clients: Option<f64>,
     pub(super) keys: Option<f64>,
+    /// Backed by memory, of the limit.
     pub(super) memory_bytes: Option<f64>,
     pub(super) rss_bytes: Option<f64>,
     pub(super) memory_limit_bytes: Option<f64>,
@@ -79,6 +80,8 @@ pub(super) struct Reading {
     pub(super) cleaner_relocated_bytes_per_second: Option<f64>,
     pub(super) cleaner_busy: Option<f64>,
     pub(super) stall_ms_per_second: Option<f64>,
+    /// Open, closed and free ones.
+    pub(super) segments: [Option<f64>; 3],
     /// Most called first.
     pub(super) latency: Vec<Latency>,
 }
@@ -109,7 +112,9 @@ impl Reading {
             cpu_cores: sum(rate("used_cpu_user"), rate("used_cpu_sys")),
             clients: now.number("connected_clients"),
             keys: Some(keys(now)),
-            memory_bytes: now.number("used_memory"),
+            memory_bytes: now
+                .number("duramen_committed_bytes")
+                .or_else(|| now.number("used_memory")),
             rss_bytes: now.number("used_memory_rss"),
             memory_limit_bytes: now.number("maxmemory").filter(|limit| *limit > 0.0),
             live_bytes: now.number("duramen_live_bytes"),
@@ -120,8 +125,10 @@ impl Reading {
             cleaner_passes_per_second: rate("duramen_cleaner_passes"),
             cleaner_freed_bytes_per_second: rate("duramen_cleaner_bytes_freed"),
             cleaner_relocated_bytes_per_second: rate("duramen_cleaner_bytes_relocated"),
-            cleaner_busy: rate("duramen_cleaner_busy_ns").map(|ns| ns / 1e9),
-            stall_ms_per_second: rate("duramen_writer_stall_ns").map(|ns| ns / 1e6),
+            cleaner_busy: rate("duramen_cleaner_busy_ms").map(|ms| ms / 1e3),
+            stall_ms_per_second: rate("duramen_writer_stall_ms"),
+            segments: ["open", "closed", "free"]
+                .map(|state| now.number(&format!("duramen_segments_{state}"))),
             latency: latency(now),
         }
     }
@@ -176,6 +183,9 @@ impl Reading {
             ),
             ("cleaner_busy", self.cleaner_busy),
             ("stall_ms_per_second", self.stall_ms_per_second),
+            ("segments_open", self.segments[0]),
+            ("segments_closed", self.segments[1]),
+            ("segments_free", self.segments[2]),
         ];
         let mut object = Map::new();
         object.insert("server".to_owned(), json!(self.server));
@@ -201,13 +211,17 @@ fn server_name(sample: &Sample) -> String {
     }
 }
 
-/// Keys of all databases: `db0:keys=1,expires=0,…`.
+/// Keys of all databases and named tables: `db0:keys=1,expires=0,…`.
 fn keys(sample: &Sample) -> f64 {
-    let databases = sample.fields.iter().filter(|(name, _)| {
-        name.strip_prefix("db")
-            .is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
-    });
-    databases.filter_map(|(_, value)| part(value, "keys")).sum()
+    let numbered = |name: &str| {
+        let number = name.strip_prefix("db");
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let tables = sample
+        .fields
+        .iter()
+        .filter(|(name, _)| numbered(name) || name.starts_with("duramen_table_"));
+    tables.filter_map(|(_, value)| part(value, "keys")).sum()
 }
 
 /// The number called `name` in `name=1,other=2`.
@@ -229,7 +243,7 @@ fn latency(sample: &Sample) -> Vec<Latency> {
                 .and_then(|stat| part(stat, "calls"));
             Some(Latency {
                 command: command.to_owned(),
-                calls: calls.unwrap_or(0.0),
+                calls,
                 p50_us: part(value, "p50")?,
                 p99_us: part(value, "p99")?,
                 p999_us: part(value, "p99.9")?,
@@ -238,7 +252,8 @@ fn latency(sample: &Sample) -> Vec<Latency> {
         .collect();
     all.sort_by(|a, b| {
         b.calls
-            .total_cmp(&a.calls)
+            .unwrap_or(0.0)
+            .total_cmp(&a.calls.unwrap_or(0.0))
             .then_with(|| a.command.cmp(&b.command))
     });
     all
@@ -298,7 +313,7 @@ mod tests {
             began,
         );
         let text = "# Stats\r\ntotal_commands_processed:300\r\nkeyspace_hits:40\r\nkeyspace_misses:10\r\n\
-            duramen_utilization:0.5\r\ndb0:keys=7,expires=1\r\ndb1:keys=5,expires=1\r\ncmdstat_get:calls=9,usec=1\r\n\
+            duramen_utilization:0.5\r\ndb0:keys=7,expires=1\r\nduramen_table_users:keys=5\r\ncmdstat_get:calls=9,usec=1\r\n\
             latency_percentiles_usec_get:p50=1.5,p99=3,p99.9=9\r\nlatency_percentiles_usec_set:p50=1,p99=3,p99.9=9\r\n";
         let reading = Reading::between(&before, &sample(text, began + Duration::from_secs(2)));
         assert_eq!(reading.ops_per_second, Some(100.0));

@@ -176,6 +176,10 @@ fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
         ),
         ("cleaner busy", ratio(reading.cleaner_busy)),
         (
+            "segments open · closed · free",
+            reading.segments.map(count).join(" · "),
+        ),
+        (
             "cleaner freed/s · moved/s",
             format!(
                 "{} · {}",
@@ -192,7 +196,7 @@ fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
         ),
     ];
     let rows = rows.map(|(name, value)| Row::new([name.to_owned(), value]));
-    let table = Table::new(rows, [Constraint::Length(26), Constraint::Min(10)])
+    let table = Table::new(rows, [Constraint::Length(30), Constraint::Min(10)])
         .block(Block::bordered().title(" now "));
     frame.render_widget(table, area);
 }
@@ -202,7 +206,7 @@ fn table_of_latency(frame: &mut Frame<'_>, area: Rect, latency: &[Latency]) {
         let us = |value: f64| format!("{value:.1}");
         Row::new([
             one.command.clone(),
-            count(Some(one.calls)),
+            count(one.calls),
             us(one.p50_us),
             us(one.p99_us),
             us(one.p999_us),
@@ -243,7 +247,7 @@ mod tests {
     fn reading() -> Reading {
         let latency = Latency {
             command: "get".to_owned(),
-            calls: 1e6,
+            calls: Some(1e6),
             p50_us: 1.5,
             p99_us: 3.0,
             p999_us: 9.0,

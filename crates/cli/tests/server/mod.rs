@@ -1,0 +1,117 @@
+//! A server of a test's own: started on a free port, ended with the test.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The binary under test.
+pub(crate) const DURAMEN: &str = env!("CARGO_BIN_EXE_duramen");
+
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) port: u16,
+    peer: bool,
+}
+
+impl Server {
+    /// `duramen serve`, or redis-server if DURAMEN_TEST_PEER says so, with `options` that both know.
+    pub(crate) fn start(options: &[&str]) -> Server {
+        match std::env::var("DURAMEN_TEST_PEER") {
+            Ok(program) => Server::start_peer(&program, options),
+            Err(_) => Server::start_duramen(options),
+        }
+    }
+
+    /// Whether it is not Duramen.
+    pub(crate) fn is_peer(&self) -> bool {
+        self.peer
+    }
+
+    fn start_duramen(options: &[&str]) -> Server {
+        let mut process = Command::new(DURAMEN)
+            .args([
+                "serve",
+                "--port",
+                "0",
+                "--admin-port",
+                "0",
+                "--memory",
+                "64mb",
+                "--threads",
+                "1",
+            ])
+            .args(options)
+            .current_dir(std::env::temp_dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server runs");
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("stdout is a pipe");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("the server says that it is ready");
+        let address = line
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("resp="));
+        let port = address.and_then(|address| address.rsplit(':').next()?.parse().ok());
+        let port = port.unwrap_or_else(|| panic!("no RESP port in {line:?}"));
+        Server {
+            process,
+            port,
+            peer: false,
+        }
+    }
+
+    /// It can't say which port it took: one that was free a moment ago is tried until it works.
+    fn start_peer(program: &str, options: &[&str]) -> Server {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let port = free.local_addr().expect("it has an address").port();
+            drop(free);
+            let process = Command::new(program)
+                .args([
+                    "--bind",
+                    "127.0.0.1",
+                    "--save",
+                    "",
+                    "--port",
+                    &port.to_string(),
+                ])
+                .args(options)
+                .current_dir(std::env::temp_dir())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("the peer runs");
+            let mut server = Server {
+                process,
+                port,
+                peer: true,
+            };
+            while server
+                .process
+                .try_wait()
+                .expect("it can be asked")
+                .is_none()
+            {
+                if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return server;
+                }
+                assert!(Instant::now() < deadline, "{program} did not come up");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
