@@ -203,6 +203,61 @@ impl Run<'_> {
         }
     }
 
+    /// Several keys as one step: each is read and then written or removed, under locks.
+    fn transaction(&mut self, keys: &[Vec<u8>], value: &[u8], removed: u8) {
+        let now_ms = self.now_ms();
+        let live = |found: &&Expected| found.expires_at_ms.is_none_or(|at| at > now_ms);
+        let mut outcomes = Vec::new();
+        let mut guard = self.bed.session.pin();
+        let hashes: Vec<_> = keys.iter().map(|key| (TABLE, guard.hash(key))).collect();
+        for (table, hash) in &hashes {
+            guard.prefetch_bucket(*table, *hash);
+        }
+        for (table, hash) in &hashes {
+            guard.prefetch_entry(*table, *hash);
+        }
+        match guard.lock_keys(&hashes) {
+            Ok(()) => {}
+            Err(Error::OutOfMemory { .. }) => return,
+            Err(other) => panic!("{other}"),
+        }
+        for (n, (key, (table, hash))) in keys.iter().zip(&hashes).enumerate() {
+            let current = self.model.get(key).filter(live).map(|found| found.version);
+            let found = guard.read(*table, *hash, key).expect("reads do not fail");
+            // A key that was met before in this transaction is judged by what was done to it.
+            if !keys[..n].contains(key) {
+                assert_eq!(found.map(|object| object.version), current);
+            }
+            let before = guard.stamp(*table, *hash, key).expect("stamps do not fail");
+            let result = if removed >> n & 1 == 1 {
+                guard.remove(*table, *hash, key)
+            } else {
+                guard.write(*table, *hash, key, value, None)
+            };
+            let after = guard.stamp(*table, *hash, key).expect("stamps do not fail");
+            match result {
+                Ok(outcome) => {
+                    if outcome.before.is_some() || outcome.after.is_some() {
+                        assert_ne!(before, after, "a change that WATCH would not see");
+                    }
+                    outcomes.push((key, outcome.after));
+                }
+                Err(Error::OutOfMemory { .. }) => assert_eq!(before, after),
+                Err(other) => panic!("{other}"),
+            }
+        }
+        guard.unlock_keys();
+        drop(guard);
+        for (key, version) in outcomes {
+            match version {
+                Some(version) => self.wrote(key, version, value.to_vec(), None),
+                None => {
+                    self.model.remove(key);
+                }
+            }
+        }
+    }
+
     /// A whole scan shows each live object at least once and nothing else.
     fn scan(&mut self, count: usize) {
         let mut seen = BTreeMap::new();
@@ -244,7 +299,7 @@ impl Run<'_> {
         let value = vec![a ^ b; length];
         let life_ms = u64::from(a / 8 % 4) * 50;
         let known = self.bed.newest.get(&key).copied().unwrap_or(0);
-        match operation % 12 {
+        match operation % 13 {
             0..=2 => self.write(&key, value, life_ms, Condition::Always),
             3 => self.write(&key, value, life_ms, Condition::Absent),
             4 => self.write(&key, value, life_ms, Condition::Present),
@@ -259,6 +314,10 @@ impl Run<'_> {
             8 => self.increment(&key, i64::from_ne_bytes([a; 8]) >> (b % 64)),
             9 => self.append(&key, &value[..length.min(2000)]),
             10 => self.scan(1 + usize::from(b)),
+            11 => {
+                let keys = [0, 1, a % 3, 7].map(|offset: u8| vec![offset + b % 8; 4]);
+                self.transaction(&keys, &value[..length.min(5000)], a ^ b);
+            }
             _ => {
                 self.bed.now_ms.fetch_add(u64::from(b), Ordering::Relaxed);
             }
