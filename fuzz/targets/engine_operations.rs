@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use duramen_engine::{Clock, Condition, Decision, Error, Options, Session, Store, TableId};
+use duramen_wire::resp::number::parse_integer;
 use libfuzzer_sys::fuzz_target;
 
 const TABLE: TableId = TableId::DEFAULT;
@@ -153,10 +154,7 @@ impl Run<'_> {
     fn increment(&mut self, key: &[u8], by: i64) {
         let expected = match self.live(key) {
             None => Ok(0),
-            Some(found) => std::str::from_utf8(&found.value)
-                .ok()
-                .and_then(|text| text.parse::<i64>().ok())
-                .ok_or(Error::NotAnInteger),
+            Some(found) => parse_integer(&found.value).ok_or(Error::NotAnInteger),
         }
         .and_then(|number| number.checked_add(by).ok_or(Error::Overflow));
         let expires_at_ms = self.live(key).and_then(|found| found.expires_at_ms);
