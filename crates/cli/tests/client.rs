@@ -305,7 +305,7 @@ fn the_server_about_itself() {
     let info: serde_json::Value = serde_json::from_slice(&info.out).expect("JSON");
     assert_eq!(info["server"]["tcp_port"], server.port);
     assert!(
-        info["memory"]["used_memory"]
+        info["memory"]["used_memory_rss"]
             .as_i64()
             .is_some_and(|bytes| bytes > 0)
     );
@@ -387,7 +387,7 @@ fn tables() {
     }
     server
         .ask(&["table", "id", "users"])
-        .expect_error(1, "no such table");
+        .expect_error(3, "no table is called `users`");
     assert_eq!(server.ask(&["table", "create", "users"]).code, Some(0));
     server
         .ask(&["set", "k", "in users", "--table", "users"])

@@ -302,10 +302,7 @@ fn table(
     match command {
         TableCommand::List => out.reply(&server.ask(&["DURAMEN.TABLE", "LIST"])?),
         TableCommand::Create { name } => out.reply(&server.ask(&table_words("CREATE", name))?),
-        TableCommand::Id { name } => match server.ask(&table_words("ID", name))? {
-            Reply::Null => absent("no such table", out),
-            reply => out.reply(&reply),
-        },
+        TableCommand::Id { name } => out.reply(&server.ask(&table_words("ID", name))?),
         TableCommand::Drop { name } => out.done(&server.ask(&table_words("DROP", name))?),
     }
 }
