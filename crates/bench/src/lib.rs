@@ -5,6 +5,8 @@
 
 pub mod figures;
 pub mod harness;
+pub mod load;
+pub mod servers;
 
 use clap::Parser;
 use harness::{Options, Report, Result};
@@ -33,6 +35,13 @@ enum Figure {
     /// One cell of `memory`, in a process of its own
     #[command(hide = true)]
     MemoryCell(figures::memory_cell::CellArgs),
+    /// Duramen's server beside redis-server: CPU per request, round trips, idle cost, utilization
+    Server(figures::server::ServerArgs),
+    /// Load on any server that speaks RESP
+    Load(load::LoadArgs),
+    /// The floor of `server`: a server with no store behind it
+    #[command(hide = true)]
+    EchoServer,
     /// Puts the JSON reports found in a directory into the marked sections of a document
     Render {
         /// Directory with the reports and plots
@@ -72,6 +81,15 @@ impl Figure {
                 finish(&args.options, figures::memory::run(&args)?)
             }
             Figure::MemoryCell(args) => args.run(),
+            Figure::Server(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::server::run(&args)?)
+            }
+            Figure::Load(mut args) => {
+                args.options.note_command();
+                finish(&args.options, load::run(&args)?)
+            }
+            Figure::EchoServer => servers::echo::run(),
             Figure::Render { from, into } => {
                 let figures = harness::render::render_into(&into, &from)?;
                 println!("rendered {} into {}", figures.join(", "), into.display());

@@ -4,5 +4,6 @@ pub mod cleaner_latency;
 pub mod growth;
 pub mod memory;
 pub mod memory_cell;
+pub mod server;
 pub mod utilization;
 pub mod ycsb;
