@@ -52,6 +52,8 @@ enum Command {
     Top(top::TopArgs),
     #[command(flatten)]
     Client(ClientCommand),
+    /// Measure Duramen: one subcommand per figure, and a load generator.
+    Bench(duramen_bench::BenchArgs),
     /// Print the completion script for a shell.
     #[command(after_help = documents::COMPLETIONS_HELP)]
     Completions(documents::CompletionsArgs),
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => return serve::run(args),
         Command::Config(args) => return config::run(args),
+        Command::Bench(args) => return args.run(),
         Command::Completions(args) => documents::completions(&args, command()),
         Command::Man(args) => documents::man(&args, command()),
         Command::Top(args) => connect().and_then(|connect| top::run(&args, &connect)),

@@ -1,17 +1,28 @@
-//! `cargo xtask bench`: the benchmarks of `duramen bench`, from a release build.
+//! `cargo xtask bench`: the figures of `docs/benchmarks.md`, peers linked in, from a release build.
 
 use crate::process;
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
-    let mut command = process::cargo(&[
-        "run",
+    // The figure `server` starts the binary that lies beside the benchmark's.
+    let server = [
+        "build",
         "--release",
         "--package",
         "duramen-cli",
         "--bin",
         "duramen",
+    ];
+    process::run(&mut process::cargo(&server))?;
+    let mut command = process::cargo(&[
+        "run",
+        "--release",
+        "--package",
+        "duramen-bench",
+        "--features",
+        "peers",
+        "--bin",
+        "duramen-bench",
         "--",
-        "bench",
     ]);
     process::run(command.args(arguments))
 }

@@ -20,7 +20,7 @@ cargo xtask COMMAND
   tidy              the rules of the house: crate edges, file headers, unsafe, links, dependencies, licences
   fuzz [TARGET] [--seconds N]
                     every fuzz target (or one) for N seconds in total, 60 by default
-  bench [ARGS…]     `duramen bench ARGS…` from a release build
+  bench [ARGS…]     `duramen-bench ARGS…` from a release build, peers linked in
 ";
 
 fn main() -> ExitCode {
