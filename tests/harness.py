@@ -34,6 +34,12 @@ def wait_until(condition, what, patience_s=PATIENCE_S, pause_s=0.01):
         time.sleep(pause_s)
 
 
+def environment(additions):
+    """Ours without what is meant for the harness, and with `additions`."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("DURAMEN_")}
+    return {**own, **additions}
+
+
 class Duramen:
     """One server process. Started again, it has the same ports."""
 
@@ -63,7 +69,7 @@ class Duramen:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=self.folder,
-                env={**os.environ, **self.environment},
+                env=environment(self.environment),
             )
         self.await_ready()
         return self

@@ -20,14 +20,15 @@ def duramen(*arguments, environment=None, folder=None):
         text=True,
         timeout=harness.PATIENCE_S,
         cwd=folder,
-        env={**harness.os.environ, **(environment or {})},
+        env=harness.environment(environment or {}),
         check=False,
     )
 
 
 def refusal(*arguments, **options):
     """What `duramen serve` says when it refuses to start."""
-    done = duramen("serve", "--port", 0, "--admin-port", 0, *arguments, **options)
+    port = () if "--port" in arguments else ("--port", 0)
+    done = duramen("serve", *port, "--admin-port", 0, *arguments, **options)
     assert done.returncode not in (0, 101), f"exit code {done.returncode}, said: {done.stderr}"
     assert "ready " not in done.stdout
     assert "panicked" not in done.stderr
@@ -70,15 +71,16 @@ def test_bad_flag_names_what_and_why(arguments, words):
 def test_bad_file_names_key_and_file(tmp_path, text, words):
     path = tmp_path / "duramen.toml"
     path.write_text(text + "\n")
-    for said in (refusal("--config", path), duramen("config", "check", "--config", path).stderr):
+    for said in (refusal("--config", path), duramen("config", "check", path).stderr):
         assert "duramen.toml" in said
         for word in words:
             assert word in said
 
 
-def test_unknown_environment_variable_names_the_nearest():
-    said = refusal(environment={"DURAMEN_MEMROY": "1gb"})
-    assert "DURAMEN_MEMROY" in said and "DURAMEN_MEMORY" in said
+def test_unknown_environment_variable_names_the_nearest(start):
+    """A warning: somebody else's variable may begin with DURAMEN_ too."""
+    log = start(environment={"DURAMEN_MEMROY": "1gb"}).log()
+    assert "DURAMEN_MEMROY" in log and "DURAMEN_MEMORY" in log
 
 
 def maxclients(server):
@@ -110,7 +112,7 @@ def test_config_print_shows_where_each_value_comes_from(tmp_path):
 def test_config_print_is_a_valid_file(tmp_path):
     path = tmp_path / "duramen.toml"
     path.write_text(duramen("config", "print").stdout)
-    done = duramen("config", "check", "--config", path)
+    done = duramen("config", "check", path)
     assert done.returncode == 0, done.stderr
 
 
@@ -138,7 +140,7 @@ def test_ready_line_and_what_is_said_at_start(start):
     log = server.log()
     assert re.search(r"level\W+memory", log), log
     assert "survive" in log or "lost" in log, log
-    assert re.search(r"huge|page", log), log
+    assert "page" in log, log
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

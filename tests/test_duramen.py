@@ -170,8 +170,9 @@ def test_scan_shows_every_key_that_stays_while_the_index_grows(server, wire):
             found.update(keys)
             if cursor == b"0":
                 break
-            other.load([b"comes:%d" % i for i in range(added, added + 400)], b"v")
-            added += 400
+            if added < 100_000:
+                other.load([b"comes:%d" % i for i in range(added, added + 400)], b"v")
+                added += 400
     assert stays <= found
 
 

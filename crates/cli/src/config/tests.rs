@@ -1,3 +1,5 @@
+//! Origins, precedence and errors of settings.
+
 use super::*;
 
 fn file(text: &str) -> tempfile::NamedTempFile {
