@@ -28,8 +28,8 @@ pub struct Session {
 pub(crate) struct Carried {
     /// Bytes appended since the writer last looked at the memory pressure (`pacer`).
     pub appended: u64,
-    /// Cache lines that an entry takes on average, in sixteenths: how much `prefetch_entry` fetches.
-    pub lines: Cell<u32>,
+    /// Sixteen times the bytes that an entry takes on average: how much `prefetch_entry` fetches.
+    pub entry_bytes: Cell<u32>,
 }
 
 impl Session {
@@ -38,7 +38,7 @@ impl Session {
         let head = store.next_head();
         let carried = Carried {
             appended: 0,
-            lines: Cell::new(2 * 16),
+            entry_bytes: Cell::new(16 * 128),
         };
         Ok(Session {
             me: slot.0 as u16 + 1,
@@ -134,7 +134,9 @@ impl<'s> Guard<'s> {
         if let Ok(index) = self.index(table) {
             let view = index.partition(hash).view();
             if view.len() != 0 {
-                prefetch(view.line(view.home(index.tag(hash))).cast());
+                let line = view.line(view.home(index.tag(hash)));
+                prefetch(line.cast());
+                prefetch((line as usize ^ 64) as *const u8);
             }
         }
     }
@@ -148,10 +150,11 @@ impl<'s> Guard<'s> {
                 && let Some(location) = view.peek(index.tag(hash))
             {
                 let at = self.core.space.at(location);
-                let lines = self.carried.lines.get().div_ceil(16);
-                for line in 0..lines as usize {
-                    prefetch(at.wrapping_add(line * 64));
+                let bytes = self.carried.entry_bytes.get() as usize / 16;
+                for ahead in (0..bytes).step_by(64) {
+                    prefetch(at.wrapping_add(ahead));
                 }
+                prefetch(at.wrapping_add(bytes - 1));
             }
         }
     }
@@ -233,12 +236,11 @@ impl<'s> Guard<'s> {
             crate::index::bucket::touch(place, slot);
         }
         let entry = self.entry(slot.location());
-        let lines = self.carried.lines.get();
-        // An exponential average over 16 reads, at most 20 lines: beyond that the hardware prefetcher has caught on.
-        let now = (entry.padded_bytes.min(20 * 64) / 64 + 1) as u32;
+        let average = self.carried.entry_bytes.get();
+        // An exponential average over 16 reads, of 20 lines at most: beyond that the hardware prefetcher has caught on.
         self.carried
-            .lines
-            .set((lines + now).saturating_sub(lines.div_ceil(16)).max(16));
+            .entry_bytes
+            .set(average - average / 16 + entry.padded_bytes.min(20 * 64) as u32);
         Some(entry)
     }
 

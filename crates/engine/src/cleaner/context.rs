@@ -511,6 +511,15 @@ impl Context {
         }
     }
 
+    /// Pins this context's slot; false if somebody is, or wants to be, alone in the store.
+    pub fn enter(&self, core: &Core) -> bool {
+        core.try_enter(self.slot, false)
+    }
+
+    pub fn leave(&self, core: &Core) {
+        core.epochs.unpin(self.slot);
+    }
+
     /// The lock owner number of this context.
     pub fn me(&self) -> u16 {
         self.slot.0 as u16 + 1

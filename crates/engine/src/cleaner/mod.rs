@@ -22,6 +22,8 @@ const NAP: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(100);
 /// Free windows kept backed ahead of the heads, so that no writer waits for the first touch of memory.
 const PREPARED_WINDOWS: usize = 2;
+/// Bytes of index views moved per housekeeping when the index is fragmented: some 5 ms of work.
+const DEFRAGMENT_BYTES: usize = 8 << 20;
 /// Free windows kept when memory is given back after deletions.
 const KEPT_WINDOWS: usize = 2;
 
@@ -103,6 +105,7 @@ impl Cleaner {
     fn keep_house(&mut self, core: &Core) {
         core.watch_live_size();
         core.arena.reap(core.epochs.quiet_before());
+        core.defragment_index(self.number);
         core.arena.trim(&core.space.budget);
         self.expire(core);
     }
@@ -129,6 +132,30 @@ impl Cleaner {
                     return;
                 }
             }
+        }
+    }
+}
+
+impl Core {
+    /// Moves a few views of fragmented indexes, as a cleaner thread's context.
+    fn defragment_index(&self, number: usize) {
+        if !self.resources().is_fragmented() {
+            return;
+        }
+        let context = self.contexts[number].lock().expect("cleaning context");
+        // The registry's lock keeps tables from being dropped; their dropper must not be waiting for us meanwhile.
+        if context.enter(self) {
+            let mut indexes = Vec::new();
+            self.tables
+                .each(|_, _, index| indexes.push(std::ptr::from_ref(index)));
+            // SAFETY: indexes are freed only by who is alone in the store, and we are inside.
+            let indexes: Vec<_> = indexes
+                .into_iter()
+                .map(|index| unsafe { &*index })
+                .collect();
+            self.resources()
+                .defragment(&indexes, DEFRAGMENT_BYTES, context.me());
+            context.leave(self);
         }
     }
 }

@@ -90,7 +90,7 @@ impl Arena {
 
     /// Gives a range back once nobody pinned before `stamp` is inside.
     pub fn retire(&self, stamp: u64, at: *mut Bucket, lines: usize) {
-        let first = (at as usize - self.region.at(0) as usize) / LINE_BYTES;
+        let first = self.line_of(at);
         let mut state = self.state.lock().expect("index arena");
         let place = state
             .retired
@@ -111,7 +111,7 @@ impl Arena {
         }
     }
 
-    /// Gives free pages back to the system while more than an eighth of the committed memory is free.
+    /// Gives free pages back to the system while more than a thirty-second of the committed memory is free.
     pub fn trim(&self, budget: &Budget) {
         let mut state = self.state.lock().expect("index arena");
         let committed = self.committed.load(Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Arena {
                 .rev()
                 .filter(|page| state.committed.get(*page).copied().unwrap_or(false))
             {
-                if spare <= committed / 8 {
+                if spare <= committed / 32 {
                     break;
                 }
                 spare -= (HUGE_PAGE_BYTES as u64).min(spare);
@@ -138,6 +138,32 @@ impl Arena {
                 .fetch_sub(HUGE_PAGE_BYTES as u64, Ordering::Relaxed);
             budget.release(HUGE_PAGE_BYTES as u64);
         }
+    }
+
+    /// True if `lines` would fit into a hole below `at`.
+    pub fn fits_below(&self, at: *const Bucket, lines: usize) -> bool {
+        let first = self.line_of(at);
+        let state = self.state.lock().expect("index arena");
+        state
+            .free
+            .range(..first)
+            .any(|(_, length)| *length >= lines)
+    }
+
+    /// The end of the lowest hole of at least `lines`: what lies there keeps the hole from growing.
+    pub fn end_of_lowest_hole(&self, lines: usize) -> Option<*const Bucket> {
+        let state = self.state.lock().expect("index arena");
+        let (first, length) = state.free.iter().find(|(_, length)| **length >= lines)?;
+        Some(
+            self.region
+                .at((first + length) * LINE_BYTES)
+                .cast_const()
+                .cast(),
+        )
+    }
+
+    fn line_of(&self, at: *const Bucket) -> usize {
+        (at as usize - self.region.at(0) as usize) / LINE_BYTES
     }
 
     /// Bytes charged to the budget.

@@ -15,7 +15,7 @@
 //! - B3: readers wait for a bucket whose TRANSACTION bit is set: what the transaction has published so far is not yet visible.
 //! - B4: MOVED is set, together with the lock, on *all* buckets of a view before the first slot is copied to the next view;
 //!   the view's slots never change again.
-//! - B5: `overflow` counts the keys homed here that lie in later buckets, at most `reach` buckets away (cyclically).
+//! - B5: `overflow` counts the keys homed here that lie in other buckets, at most `reach` steps along the probe sequence.
 //!
 //! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: B2 makes the version number (and the
 //! reader's second look at it) unnecessary; tags make a miss cost one line.
@@ -124,6 +124,7 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     #[inline(always)]
     pub fn new(buckets: &'a [Bucket]) -> View<'a> {
+        debug_assert!(buckets.len().is_multiple_of(2)); // whole pairs, for `probe`
         View { buckets }
     }
 
@@ -147,8 +148,14 @@ impl<'a> View<'a> {
         &raw const self.buckets[bucket]
     }
 
+    /// The `distance`-th bucket of a key's probe sequence: home, its neighbour in the same aligned pair of lines (which
+    /// the processor tends to fetch along), then the pairs that follow, cyclically.
     #[inline(always)]
-    fn wrap(self, bucket: usize) -> usize {
+    fn probe(self, home: usize, distance: usize) -> usize {
+        if distance < 2 {
+            return home ^ distance;
+        }
+        let bucket = (home & !1) + distance;
         if bucket >= self.buckets.len() {
             bucket - self.buckets.len()
         } else {
@@ -199,7 +206,7 @@ impl<'a> View<'a> {
         }
         let reach = (control & REACH_MASK) >> REACH_SHIFT;
         (1..=reach as usize)
-            .find_map(|d| find_in(&self.buckets[self.wrap(home + d)], tag, &mut is_it))
+            .find_map(|d| find_in(&self.buckets[self.probe(home, d)], tag, &mut is_it))
     }
 
     #[cold]
@@ -215,18 +222,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Location of the first slot of the home bucket with this tag, for a prefetch: a guess, not an answer.
+    /// Location of the first slot with this tag, for a prefetch: a guess, not an answer. It looks as far as `find` would,
+    /// because the misses of a few displaced keys overlap here, between other prefetches, and would not there.
     #[inline(always)]
     pub fn peek(self, tag: u64) -> Option<u64> {
-        let bucket = &self.buckets[self.home(tag)];
-        let slots = bucket
-            .slots
-            .iter()
-            .map(|place| Slot(place.load(Ordering::Relaxed)));
-        slots
-            .filter(|slot| slot.tag() == tag && slot.location() != 0)
-            .map(Slot::location)
-            .next()
+        let home = self.home(tag);
+        let control = self.buckets[home].control.load(Ordering::Relaxed);
+        self.find_from(home, control, tag, |_| true)
+            .map(|(_, slot)| slot.location())
     }
 
     /// Shows every slot whose home is `bucket`.
@@ -242,7 +245,7 @@ impl<'a> View<'a> {
             (control & REACH_MASK) >> REACH_SHIFT
         };
         for d in 0..=reach as usize {
-            for slot in &self.buckets[self.wrap(bucket + d)].slots {
+            for slot in &self.buckets[self.probe(bucket, d)].slots {
                 let slot = Slot(slot.load(Ordering::Acquire));
                 if slot.location() != 0 && self.home(slot.tag()) == bucket {
                     show(slot);
@@ -273,7 +276,22 @@ impl<'a> View<'a> {
     }
 
     /// As [`lock`](Self::lock), but gives up when a transaction of another session holds the bucket.
+    #[inline]
     pub fn try_lock(self, bucket: usize, me: u16) -> Locking {
+        let control = &self.buckets[bucket].control;
+        let seen = control.load(Ordering::Relaxed);
+        if seen & (LOCKED | MOVED) == 0
+            && control
+                .compare_exchange(
+                    seen,
+                    seen | LOCKED | owner_bits(me),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+        {
+            return Locking::Taken;
+        }
         self.lock_slowly(bucket, me, false)
     }
 
@@ -323,9 +341,9 @@ impl<'a> View<'a> {
 
     /// Marks a bucket whose lock the caller holds as moved (B4); its lock is never released.
     pub fn mark_moved(self, bucket: usize) {
-        self.buckets[bucket]
-            .control
-            .fetch_or(MOVED, Ordering::Release);
+        let control = &self.buckets[bucket].control;
+        // Only the holder writes the word while it is locked, so a plain store is enough.
+        control.store(control.load(Ordering::Relaxed) | MOVED, Ordering::Release);
     }
 
     /// Puts a new key's slot into its home bucket or the nearest later one with room. The caller holds the home's lock.
@@ -333,7 +351,7 @@ impl<'a> View<'a> {
     pub fn insert(self, tag: u64, slot: Slot) -> bool {
         let home = self.home(tag);
         for d in 0..self.buckets.len().min(REACH_MAX) {
-            let bucket = &self.buckets[self.wrap(home + d)];
+            let bucket = &self.buckets[self.probe(home, d)];
             for place in &bucket.slots {
                 if place.load(Ordering::Relaxed) == 0
                     // Release pairs with Acquire in `find`: the entry's bytes are seen before its location.
@@ -373,35 +391,33 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Copies every slot into `to`, which nobody else sees yet. Returns false if `to` has no room.
+    /// Copies every slot into `to`, which is empty and which nobody else sees yet. Returns false if `to` has no room.
     pub fn copy_into(self, to: View<'_>) -> bool {
+        // Slots taken per bucket: a fresh view fills without holes, so no bucket is searched for room.
+        let mut taken = vec![0u8; to.len()];
         // In bucket order, which is (but for overflow) the order of the new buckets: both sides run through memory.
-        self.buckets
-            .iter()
-            .flat_map(|bucket| &bucket.slots)
-            .all(|slot| {
-                let slot = Slot(slot.load(Ordering::Relaxed));
-                slot == Slot::EMPTY || to.insert_privately(slot)
-            })
+        let slots = self.buckets.iter().flat_map(|bucket| &bucket.slots);
+        slots
+            .map(|slot| Slot(slot.load(Ordering::Relaxed)))
+            .filter(|slot| *slot != Slot::EMPTY)
+            .all(|slot| to.fill(slot, &mut taken))
     }
 
-    fn insert_privately(self, slot: Slot) -> bool {
+    fn fill(self, slot: Slot, taken: &mut [u8]) -> bool {
         let home = self.home(slot.tag());
-        for d in 0..self.buckets.len().min(REACH_MAX) {
-            let bucket = &self.buckets[self.wrap(home + d)];
-            if let Some(place) = bucket
-                .slots
-                .iter()
-                .find(|place| place.load(Ordering::Relaxed) == 0)
-            {
-                place.store(slot.0, Ordering::Relaxed);
-                if d > 0 {
-                    self.note_overflow(home, d);
-                }
-                return true;
-            }
+        let distances = 0..self.buckets.len().min(REACH_MAX);
+        let room = distances
+            .map(|d| (d, self.probe(home, d)))
+            .find(|(_, bucket)| usize::from(taken[*bucket]) < SLOTS);
+        let Some((distance, bucket)) = room else {
+            return false;
+        };
+        self.buckets[bucket].slots[usize::from(taken[bucket])].store(slot.0, Ordering::Relaxed);
+        taken[bucket] += 1;
+        if distance > 0 {
+            self.note_overflow(home, distance);
         }
-        false
+        true
     }
 }
 
@@ -496,7 +512,7 @@ mod tests {
 
     #[test]
     fn first_tags_partition_the_tags() {
-        for n in [1usize, 2, 3, 7, 1000, 1023] {
+        for n in [2usize, 4, 6, 14, 1000, 1022] {
             let memory = buckets(n);
             let view = View::new(&memory);
             for bucket in 0..n {
@@ -509,7 +525,7 @@ mod tests {
 
     #[test]
     fn copying_keeps_every_slot() {
-        let (small, large) = (buckets(3), buckets(5));
+        let (small, large) = (buckets(4), buckets(6));
         let (from, to) = (View::new(&small), View::new(&large));
         for n in 1..=20u64 {
             let tag = n * 199_999 % (1 << TAG_BITS);
