@@ -69,15 +69,13 @@ pub(super) fn admit(
             client.verdict = Verdict::CloseNow;
             return Admitted::Answered;
         }
-        _ => {
-            return refuse(
-                shared,
-                local,
-                client,
-                out,
-                None,
-                &stranger_text(resolved, args),
-            );
+        resolved => {
+            let known = match resolved {
+                Resolved::Arity(spec) => Some(*spec),
+                _ => None,
+            };
+            let text = stranger_text(resolved, args);
+            return refuse(shared, local, client, out, known, &text);
         }
     };
     if !client.is_authenticated() && local.config(shared).requirepass.is_empty() {
@@ -172,7 +170,15 @@ fn refuse(
     text: &str,
 ) -> Admitted {
     client.break_transaction();
-    Encoder::new(out, client.protocol).error(text);
+    let is_exec = spec.is_some_and(|spec| spec.name == "exec");
+    if is_exec {
+        client.end_transaction();
+        let why = text.strip_prefix("ERR ").unwrap_or(text);
+        let text = format!("EXECABORT Transaction discarded because of: {why}");
+        Encoder::new(out, client.protocol).error(text);
+    } else {
+        Encoder::new(out, client.protocol).error(text);
+    }
     local.counters(shared).errors.add(1);
     if let Some(spec) = spec {
         local.command(shared, spec.number()).rejected.add(1);

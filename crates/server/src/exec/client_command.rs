@@ -129,10 +129,19 @@ pub(super) fn tracking(ctx: &mut Context<'_>) -> Done {
     Err(NO_TRACKING)
 }
 
-pub(super) fn caching(_: &mut Context<'_>) -> Done {
-    Err(Failure::Text(
-        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
-    ))
+pub(super) fn caching(ctx: &mut Context<'_>) -> Done {
+    let how = ctx.arg(2);
+    if how.eq_ignore_ascii_case(b"yes") {
+        return Err(Failure::Text(
+            "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
+        ));
+    }
+    if how.eq_ignore_ascii_case(b"no") {
+        return Err(Failure::Text(
+            "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
+        ));
+    }
+    Err(SYNTAX)
 }
 
 pub(super) fn trackinginfo(ctx: &mut Context<'_>) -> Done {

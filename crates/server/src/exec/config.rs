@@ -27,21 +27,30 @@ fn fixed(config: &ServerConfig) -> [(&'static str, &'static str); 8] {
 pub(super) fn get(ctx: &mut Context<'_>) -> Done {
     let config = ctx.shared.config();
     let patterns = ctx.args.skip(2);
-    let wanted = |name: &str| {
-        patterns
+    // The name as the first pattern that means it has it: a pattern without wildcards is a name, in the client's own case.
+    let wanted = |name: &str| -> Option<String> {
+        let pattern = patterns
             .iter()
-            .any(|pattern| glob::matches(pattern, name.as_bytes(), true))
+            .find(|pattern| glob::matches(pattern, name.as_bytes(), true))?;
+        let is_name = !pattern.iter().any(|byte| b"*?[".contains(byte));
+        Some(if is_name {
+            text(pattern)
+        } else {
+            name.to_string()
+        })
     };
-    let mut found: Vec<(&str, String)> = Vec::new();
+    let mut found: Vec<(String, String)> = Vec::new();
     for setting in SETTINGS.iter().filter(|setting| !setting.secret) {
         for name in std::iter::once(setting.name).chain(setting.redis_name) {
-            if wanted(name) {
+            if let Some(name) = wanted(name) {
                 found.push((name, setting.show_plain(&config)));
             }
         }
     }
     for (name, value) in fixed(&config) {
-        if wanted(name) && Setting::find(name).is_none() {
+        if Setting::find(name).is_none()
+            && let Some(name) = wanted(name)
+        {
             found.push((name, value.to_string()));
         }
     }

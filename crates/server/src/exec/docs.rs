@@ -48,11 +48,14 @@ pub(super) fn info(ctx: &mut Context<'_>) -> Done {
     for name in names {
         match lookup(name) {
             Some(spec) => write_info(&mut reply, spec),
-            None => reply.null_array(),
+            None => reply.null(),
         }
     }
     Ok(())
 }
+
+/// Categories that stand after `@fast` and `@slow`.
+const LATE_CATEGORIES: [&str; 4] = ["@blocking", "@dangerous", "@connection", "@transaction"];
 
 fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
     reply.array(10);
@@ -68,13 +71,20 @@ fn write_info(reply: &mut Encoder<'_>, spec: &Spec) {
     reply.integer(spec.keys.step.into());
     let mut categories: Vec<&str> = names(spec, flag::CATEGORIES);
     if !spec.has(flag::FAST) {
-        categories.push("@slow");
+        // Where `@fast` would be.
+        let after = |name: &&str| !LATE_CATEGORIES.contains(name);
+        let place = categories.iter().take_while(|name| after(name)).count();
+        categories.insert(place, "@slow");
     }
     reply.set(categories.len());
     for name in categories {
         reply.simple(name);
     }
-    reply.set(0);
+    let tips = tips(spec);
+    reply.set(tips.len());
+    for tip in tips {
+        reply.bulk(tip.as_bytes());
+    }
     write_key_specs(reply, spec);
     reply.array(subcommands(spec).count());
     for sub in subcommands(spec) {
@@ -90,19 +100,127 @@ fn names(spec: &Spec, table: &[(u32, &'static str)]) -> Vec<&'static str> {
         .collect()
 }
 
-fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
-    if spec.keys.first == 0 {
-        reply.set(0);
-        return;
+/// Hints for clients and proxies, in Redis's words.
+fn tips(spec: &Spec) -> &'static [&'static str] {
+    match spec.name {
+        "ping" | "flushdb" | "flushall" | "memory|purge" => {
+            &["request_policy:all_shards", "response_policy:all_succeeded"]
+        }
+        "mget" => &["request_policy:multi_shard"],
+        "mset" => &[
+            "request_policy:multi_shard",
+            "response_policy:all_succeeded",
+        ],
+        "msetnx" => &["request_policy:multi_shard", "response_policy:agg_min"],
+        "del" | "unlink" | "exists" | "touch" => {
+            &["request_policy:multi_shard", "response_policy:agg_sum"]
+        }
+        "ttl" | "pttl" | "object|encoding" | "object|freq" | "object|idletime"
+        | "object|refcount" | "time" | "lastsave" | "client|info" | "client|list" => {
+            &["nondeterministic_output"]
+        }
+        "randomkey" => &["request_policy:all_shards", "nondeterministic_output"],
+        "dbsize" => &["request_policy:all_shards", "response_policy:agg_sum"],
+        "scan" => &["nondeterministic_output", "request_policy:special"],
+        "keys" => &["request_policy:all_shards", "nondeterministic_output_order"],
+        "info" | "memory|stats" | "memory|doctor" | "memory|malloc-stats" => &[
+            "nondeterministic_output",
+            "request_policy:all_shards",
+            "response_policy:special",
+        ],
+        "config|set" | "slowlog|reset" | "latency|reset" => {
+            &["request_policy:all_nodes", "response_policy:all_succeeded"]
+        }
+        "wait" => &["request_policy:all_shards", "response_policy:agg_min"],
+        "slowlog|get" => &["request_policy:all_nodes", "nondeterministic_output"],
+        "slowlog|len" => &[
+            "request_policy:all_nodes",
+            "response_policy:agg_sum",
+            "nondeterministic_output",
+        ],
+        "latency|doctor" | "latency|graph" | "latency|history" | "latency|latest"
+        | "latency|histogram" => &[
+            "nondeterministic_output",
+            "request_policy:all_nodes",
+            "response_policy:special",
+        ],
+        "command" | "command|info" | "command|docs" | "command|list" => {
+            &["nondeterministic_output_order"]
+        }
+        _ => &[],
     }
-    reply.set(1);
-    reply.map(3);
-    reply.bulk(b"flags");
-    let flags = access(spec);
-    reply.set(flags.len());
-    for name in flags {
+}
+
+/// What a command does to a range of its keys, in Redis's words.
+type Access = &'static [&'static str];
+
+const RO: Access = &["RO"];
+const RO_ACCESS: Access = &["RO", "access"];
+const RW_UPDATE: Access = &["RW", "update"];
+const RW_ACCESS_UPDATE: Access = &["RW", "access", "update"];
+const RW_ACCESS_DELETE: Access = &["RW", "access", "delete"];
+const OW_INSERT: Access = &["OW", "insert"];
+const OW_UPDATE: Access = &["OW", "update"];
+
+/// What a command does to its first key and to the second, if that is another thing.
+fn access(spec: &Spec) -> (Access, Option<Access>) {
+    let first = match spec.name {
+        "rename" => return (RW_ACCESS_DELETE, Some(OW_UPDATE)),
+        "renamenx" => return (RW_ACCESS_DELETE, Some(OW_INSERT)),
+        "copy" => return (RO_ACCESS, Some(OW_UPDATE)),
+        "set" => &["RW", "access", "update", "variable_flags"],
+        "setnx" | "msetnx" => OW_INSERT,
+        "getset"
+        | "getex"
+        | "incr"
+        | "decr"
+        | "incrby"
+        | "decrby"
+        | "incrbyfloat"
+        | "move"
+        | "duramen.incrby"
+        | "duramen.incrbyfloat" => RW_ACCESS_UPDATE,
+        "getdel" => RW_ACCESS_DELETE,
+        "append" => &["RW", "insert"],
+        "setrange" | "expire" | "pexpire" | "expireat" | "pexpireat" | "persist" => RW_UPDATE,
+        "del" | "unlink" | "duramen.remove" | "duramen.mremove" => &["RM", "delete"],
+        "strlen" | "exists" | "touch" | "type" | "watch" => RO,
+        name if name.contains('|') => RO,
+        _ if spec.has(flag::READONLY) => RO_ACCESS,
+        _ => OW_UPDATE,
+    };
+    (first, None)
+}
+
+fn write_access(reply: &mut Encoder<'_>, access: Access) {
+    reply.set(access.len());
+    for name in access {
         reply.simple(name);
     }
+}
+
+fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
+    let (first, last) = (i64::from(spec.keys.first), i64::from(spec.keys.last));
+    match access(spec) {
+        _ if first == 0 => reply.set(0),
+        (access, None) => {
+            reply.set(1);
+            // Counted from the first key on, or from the end.
+            let last = if last < 0 { last } else { last - first };
+            write_key_spec(reply, access, first, last, spec.keys.step);
+        }
+        (one, Some(other)) => {
+            reply.set(2);
+            write_key_spec(reply, one, first, 0, 1);
+            write_key_spec(reply, other, last, 0, 1);
+        }
+    }
+}
+
+fn write_key_spec(reply: &mut Encoder<'_>, access: Access, first: i64, last: i64, step: u8) {
+    reply.map(3);
+    reply.bulk(b"flags");
+    write_access(reply, access);
     reply.bulk(b"begin_search");
     reply.map(2);
     reply.bulk(b"type");
@@ -110,7 +228,7 @@ fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
     reply.bulk(b"spec");
     reply.map(1);
     reply.bulk(b"index");
-    reply.integer(spec.keys.first.into());
+    reply.integer(first);
     reply.bulk(b"find_keys");
     reply.map(2);
     reply.bulk(b"type");
@@ -118,31 +236,11 @@ fn write_key_specs(reply: &mut Encoder<'_>, spec: &Spec) {
     reply.bulk(b"spec");
     reply.map(3);
     reply.bulk(b"lastkey");
-    // Counted from the first key on, or from the end.
-    let last = i64::from(spec.keys.last);
-    reply.integer(if last < 0 {
-        last
-    } else {
-        last - i64::from(spec.keys.first)
-    });
+    reply.integer(last);
     reply.bulk(b"keystep");
-    reply.integer(spec.keys.step.into());
+    reply.integer(step.into());
     reply.bulk(b"limit");
     reply.integer(0);
-}
-
-/// What a command does to its keys, in Redis's words.
-fn access(spec: &Spec) -> &'static [&'static str] {
-    match spec.name {
-        "del" | "unlink" | "duramen.remove" | "duramen.mremove" => &["RM", "delete"],
-        "set" | "getset" | "append" | "incr" | "decr" | "incrby" | "decrby" | "incrbyfloat"
-        | "getex" | "setrange" => &["RW", "access", "update"],
-        "getdel" => &["RW", "access", "delete"],
-        "exists" | "touch" | "type" | "strlen" | "ttl" | "pttl" | "expiretime" | "pexpiretime"
-        | "watch" => &["RO"],
-        _ if spec.has(flag::READONLY) => &["RO", "access"],
-        _ => &["OW", "update"],
-    }
 }
 
 pub(super) fn docs(ctx: &mut Context<'_>) -> Done {
@@ -217,16 +315,29 @@ pub(super) fn getkeys(ctx: &mut Context<'_>) -> Done {
 
 pub(super) fn getkeysandflags(ctx: &mut Context<'_>) -> Done {
     let (spec, keys) = inner(ctx)?;
+    let mut options = ctx.args.skip(5).into_iter();
+    let (mut first, second) = access(spec);
+    if spec.name == "set" {
+        let reads_too = options.any(|option| option.eq_ignore_ascii_case(b"get"));
+        first = if reads_too {
+            RW_ACCESS_UPDATE
+        } else {
+            OW_UPDATE
+        };
+    }
     let mut reply = ctx.reply();
     reply.array(keys.len());
-    for key in keys {
+    for (n, key) in keys.into_iter().enumerate() {
         reply.array(2);
         reply.bulk(key);
-        let flags = access(spec);
-        reply.set(flags.len());
-        for name in flags {
-            reply.simple(name);
-        }
+        write_access(
+            &mut reply,
+            if n == 0 {
+                first
+            } else {
+                second.unwrap_or(first)
+            },
+        );
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! says so. With a limit below [`ONE_BY_ONE_BELOW_US`] every command is timed by itself.
 
 use super::client::Client;
-use super::context::{Context, Done, Failure, NOT_AN_INTEGER};
+use super::context::{Context, Done, Failure};
 use super::local::Local;
 use super::table::{Spec, flag};
 use crate::shared::Shared;
@@ -138,18 +138,15 @@ fn push(shared: &Shared, local: &mut Local, client: &Client, args: Vec<Vec<u8>>,
 pub(super) fn get(ctx: &mut Context<'_>) -> Done {
     if ctx.args.len() > 3 {
         return Err(Failure::Text(
-            "ERR wrong number of arguments for 'slowlog|get' command",
+            "ERR unknown subcommand or wrong number of arguments for 'GET'. Try SLOWLOG HELP.",
         ));
     }
     let count = match ctx.args.get(2) {
         None => 10,
         Some(text) => {
-            let count = parse_integer(text).ok_or(NOT_AN_INTEGER)?;
-            if count < -1 {
-                return Err(Failure::Text(
-                    "ERR count should be greater than or equal to -1",
-                ));
-            }
+            let count = parse_integer(text).filter(|count| *count >= -1);
+            let wrong = Failure::Text("ERR count should be greater than or equal to -1");
+            let count = count.ok_or(wrong)?;
             usize::try_from(count).unwrap_or(usize::MAX)
         }
     };

@@ -1,0 +1,142 @@
+//! The same requests to Duramen and to Debian's redis-server 7.0: the replies must be the same bytes.
+//!
+//! Where they differ on purpose the reason stands beside the request, and the test fails if they have become the same, so that
+//! the list stays true. Without redis-server on this machine the test says SKIPPED.
+
+use duramen_server::{Server, ServerConfig};
+use duramen_wire::resp::ReplySkipper;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// See its first lines for the form.
+const REQUESTS: &str = include_str!("differential_requests.txt");
+
+struct Redis {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Redis {
+    /// `None` if there is no redis-server on this machine.
+    fn start() -> Option<Redis> {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = free.local_addr().expect("its address");
+        drop(free);
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .current_dir(std::env::temp_dir())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = command.spawn().ok()?;
+        Some(Redis { process, address })
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct Peer {
+    stream: TcpStream,
+}
+
+impl Peer {
+    fn connect(address: SocketAddr) -> Peer {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            match TcpStream::connect(address) {
+                Ok(stream) => {
+                    let timeout = Some(Duration::from_secs(20));
+                    stream.set_read_timeout(timeout).expect("a timeout");
+                    return Peer { stream };
+                }
+                Err(error) => assert!(Instant::now() < deadline, "{address}: {error}"),
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The bytes of the reply to one inline request; those before the end if the connection is closed.
+    fn ask(&mut self, request: &str) -> String {
+        self.stream
+            .write_all(format!("{request}\r\n").as_bytes())
+            .expect("sent");
+        let (mut reply, mut skipper, mut passed) = (Vec::new(), ReplySkipper::new(), 0);
+        loop {
+            let mut bytes = [0; 16 * 1024];
+            let read = self
+                .stream
+                .read(&mut bytes)
+                .unwrap_or_else(|error| panic!("{request}: {error}"));
+            if read == 0 {
+                break;
+            }
+            reply.extend_from_slice(&bytes[..read]);
+            let skipped = skipper.advance(&reply[passed..]).expect("a reply");
+            passed += skipped.bytes;
+            if skipped.replies > 0 {
+                break;
+            }
+        }
+        String::from_utf8_lossy(&reply).into_owned()
+    }
+}
+
+#[test]
+fn replies_are_those_of_redis() {
+    let Some(redis) = Redis::start() else {
+        println!("SKIPPED: there is no redis-server on this machine");
+        return;
+    };
+    let config = ServerConfig {
+        threads: 2,
+        admin: false,
+        memory_bytes: 128 << 20,
+        ..ServerConfig::default()
+    };
+    let server = Server::start(config).expect("a server");
+    let address = server.addresses().resp[0];
+    let (mut wrong, mut compared, mut differing) = (Vec::new(), 0, 0);
+    for sequence in REQUESTS.split("\n\n") {
+        let (mut ours, mut theirs) = (Peer::connect(address), Peer::connect(redis.address));
+        let requests = sequence
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        for line in std::iter::once("FLUSHALL").chain(requests) {
+            let (request, reason) = match line.split_once("  ~ ") {
+                Some((request, reason)) => (request, Some(reason)),
+                None => (line, None),
+            };
+            let (our, their) = (ours.ask(request), theirs.ask(request));
+            compared += 1;
+            differing += usize::from(reason.is_some());
+            if (our == their) == reason.is_some() {
+                let expected = if reason.is_some() {
+                    "another reply than"
+                } else {
+                    "the reply of"
+                };
+                wrong.push(format!(
+                    "{request}\n   Duramen: {our:?}\n   expected {expected} Redis: {their:?}"
+                ));
+            }
+        }
+    }
+    server.stop();
+    server.wait();
+    assert!(compared > 500, "only {compared} requests were read");
+    assert!(
+        wrong.is_empty(),
+        "{} of {compared}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    println!("{compared} requests, {differing} differences on purpose");
+}
