@@ -111,7 +111,8 @@ impl<'s> Guard<'s> {
         }
         for (partition, inserts) in &transaction.reserved {
             partition.unreserve(*inserts);
-            if partition.wants_growth(partition.view().len()) {
+            let buckets = partition.view().len();
+            if partition.wants_growth(buckets) || partition.wants_shrinking(buckets) {
                 self.resize(partition);
             }
         }

@@ -143,18 +143,12 @@ impl Core {
             return;
         }
         let context = self.contexts[number].lock().expect("cleaning context");
-        // The registry's lock keeps tables from being dropped; their dropper must not be waiting for us meanwhile.
+        // First inside, then the registry's lock: who drops a table waits for us to leave before it takes that lock.
         if context.enter(self) {
-            let mut indexes = Vec::new();
-            self.tables
-                .each(|_, _, index| indexes.push(std::ptr::from_ref(index)));
-            // SAFETY: indexes are freed only by who is alone in the store, and we are inside.
-            let indexes: Vec<_> = indexes
-                .into_iter()
-                .map(|index| unsafe { &*index })
-                .collect();
-            self.resources()
-                .defragment(&indexes, DEFRAGMENT_BYTES, context.me());
+            self.tables.each(|_, _, index| {
+                self.resources()
+                    .defragment(index, DEFRAGMENT_BYTES, context.me());
+            });
             context.leave(self);
         }
     }

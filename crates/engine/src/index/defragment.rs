@@ -19,11 +19,11 @@ impl Resources<'_> {
         committed.saturating_sub(self.arena.allocated_bytes()) > tolerated(committed)
     }
 
-    /// Moves up to `bytes` of views of these indexes. The caller is pinned; `me` is its lock owner number.
-    pub fn defragment(self, indexes: &[&Index], mut bytes: usize, me: u16) {
-        let mut by_address: BTreeMap<usize, &Partition> = indexes
+    /// Moves up to `bytes` of views of this index. The caller is pinned; `me` is its lock owner number.
+    pub fn defragment(self, index: &Index, mut bytes: usize, me: u16) {
+        let mut by_address: BTreeMap<usize, &Partition> = index
+            .partitions()
             .iter()
-            .flat_map(|index| index.partitions())
             .filter(|partition| partition.view().len() != 0)
             .map(|partition| (partition.view().line(0) as usize, partition))
             .collect();

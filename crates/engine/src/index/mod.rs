@@ -325,7 +325,7 @@ fn unlock_all(view: View<'_>) {
 
 fn pack(memory: *mut Bucket, buckets: usize) -> u64 {
     let address = memory as u64;
-    debug_assert!(address < 1 << 48 && address % 64 == 0 && buckets < 1 << COUNT_BITS);
+    debug_assert!(address < 1 << 48 && address.is_multiple_of(64) && buckets < 1 << COUNT_BITS);
     address >> 6 << COUNT_BITS | buckets as u64
 }
 
