@@ -171,3 +171,45 @@ def test_resident_memory_stays_below_the_budget(start):
             wire.load(names, b"v" * value_bytes)
         assert server.rss_bytes() < 128 * MIB + 32 * MIB
         assert wire.call("DBSIZE") == len(names)
+
+
+def test_nothing_is_lost_or_mixed_up_while_the_cleaner_works(start):
+    """Several connections overwrite and delete their own keys at high utilization; every value names key and round."""
+    server = start(memory="96mb", threads=2)
+    workers, rounds, each = 4, 6, 8000
+
+    def value(worker, number, round_number):
+        text = b"%d:%d:%d;" % (worker, number, round_number)
+        return text * (1 + (number * 31 + round_number * 17) % 220)
+
+    wires = [server.connect() for _ in range(workers)]
+    current = [{} for _ in range(workers)]
+    for round_number in range(rounds):
+        for begin in range(0, each, 250):
+            batches = []
+            for worker, wire in enumerate(wires):
+                batch = []
+                for number in range(begin, begin + 250):
+                    if (number + round_number) % 7 == 0:
+                        current[worker].pop(number, None)
+                        batch.append(("DEL", f"{worker}/{number}"))
+                    else:
+                        current[worker][number] = round_number
+                        batch.append(("SET", f"{worker}/{number}", value(worker, number, round_number)))
+                wire.send(b"".join(encode(*command) for command in batch))
+                batches.append(batch)
+            for wire, batch in zip(wires, batches):
+                for command in batch:
+                    reply = wire.reply()
+                    assert reply == b"OK" if command[0] == "SET" else reply in (0, 1)
+        # Each worker's keys are read through another worker's connection.
+        for worker in range(workers):
+            reader = wires[(worker + 1) % workers]
+            for begin in range(0, each, 500):
+                numbers = range(begin, begin + 500)
+                found = reader.call("MGET", *[f"{worker}/{number}" for number in numbers])
+                for number, reply in zip(numbers, found):
+                    last = current[worker].get(number)
+                    assert reply == (None if last is None else value(worker, number, last)), (worker, number)
+    for wire in wires:
+        wire.close()
