@@ -55,9 +55,9 @@ def test_every_metric_is_in_the_operations_page(server):
 
 
 def test_memory_report_adds_up_to_rss(start):
-    server = start(memory="512mb")
+    server = start(memory="1gb")
     with server.connect() as wire:
-        wire.load([b"key:%09d" % i for i in range(300_000)], b"v" * 1000)
+        wire.load([b"key:%09d" % i for i in range(600_000)], b"v" * 1000)
     report = json.loads(get(server, "/memory"))
     rss = server.rss_bytes()
     found = report["total_bytes"]
