@@ -134,9 +134,7 @@ impl<'s> Guard<'s> {
         if let Ok(index) = self.index(table) {
             let view = index.partition(hash).view();
             if view.len() != 0 {
-                let line = view.line(view.home(index.tag(hash)));
-                prefetch(line.cast());
-                prefetch((line as usize ^ 64) as *const u8);
+                prefetch_pair(view.line(view.home(index.tag(hash))));
             }
         }
     }
@@ -387,4 +385,11 @@ pub(crate) fn prefetch(at: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
+}
+
+/// Fetches a bucket and its neighbour in the pair, where the first of its displaced keys are.
+#[inline(always)]
+pub(crate) fn prefetch_pair(bucket: *const crate::index::bucket::Bucket) {
+    prefetch(bucket.cast());
+    prefetch((bucket as usize ^ size_of::<crate::index::bucket::Bucket>()) as *const u8);
 }

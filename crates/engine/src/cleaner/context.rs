@@ -86,6 +86,9 @@ pub struct Context {
     current: Option<Current>,
 }
 
+/// Where the index points to a candidate.
+type Found<'a> = (View<'a>, &'a AtomicU64, Slot);
+
 /// An entry of the group being looked at.
 struct Candidate<'a> {
     location: u64,
@@ -231,14 +234,17 @@ impl Context {
                 *place = Some(Candidate::new(core, index, location, entry));
             }
         }
-        let dead =
-            cfg!(debug_assertions) && self.current.as_ref().is_some_and(|current| current.dead);
-        for candidate in group.iter().flatten() {
-            if let Some((view, place, slot)) = candidate.find() {
-                debug_assert!(
-                    !dead,
-                    "an entry of a segment without live bytes is referenced"
-                );
+        // All lookups before the first move: their misses overlap, which they would not across the locks of the moves.
+        let mut found: [Option<Found<'_>>; GROUP] = [const { None }; GROUP];
+        for (found, candidate) in found.iter_mut().zip(group.iter().flatten()) {
+            *found = candidate.find();
+        }
+        debug_assert!(
+            found.iter().all(Option::is_none) || self.current.as_ref().is_none_or(|c| !c.dead),
+            "an entry of a segment without live bytes is referenced"
+        );
+        for (found, candidate) in found.into_iter().zip(group.iter().flatten()) {
+            if let Some((view, place, slot)) = found {
                 self.clean_entry(core, candidate, view, place, slot, me)?;
             }
         }
@@ -373,7 +379,7 @@ impl<'a> Candidate<'a> {
         let tag = index.tag(hash);
         let view = partition.view();
         if view.len() != 0 {
-            crate::session::prefetch(view.line(view.home(tag)).cast());
+            crate::session::prefetch_pair(view.line(view.home(tag)));
         }
         Candidate {
             location,
@@ -385,7 +391,7 @@ impl<'a> Candidate<'a> {
 
     /// The slot that points to this entry, if it is alive. An entry of a closed segment that is not referenced now never
     /// will be (H1), so no lock is needed to find it dead.
-    fn find(&self) -> Option<(View<'a>, &'a AtomicU64, Slot)> {
+    fn find(&self) -> Option<Found<'a>> {
         let view = self.partition.view();
         if view.len() == 0 {
             return None;
