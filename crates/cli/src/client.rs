@@ -181,7 +181,7 @@ pub(crate) struct SetArgs {
 
 #[derive(Args)]
 pub(crate) struct ScanArgs {
-    /// Only keys that match this glob pattern (*, ?, [abc]).
+    /// Only keys that match this glob pattern (`*`, `?`, `[abc]`).
     #[arg(default_value = "*")]
     pattern: OsString,
     /// Print at most this many keys; 0 = all.

@@ -2,7 +2,7 @@
 //! cleaner. No file, no socket, no async: the engine never blocks on I/O.
 //!
 //! A [`Store`] holds tables of objects under a hard memory budget. A thread enters it through its own [`Session`]; a
-//! [`Guard`] is one batch of operations. Papers: [Rumble14], [Merritt17], [Ousterhout15 §3-4].
+//! [`Guard`] is one batch of operations. Papers: Rumble14, Merritt17, Ousterhout15 §3-4.
 //!
 //! ```
 //! use duramen_engine::{Options, Store, TableId};

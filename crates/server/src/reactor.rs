@@ -366,10 +366,6 @@ impl Reactor {
     }
 
     /// Ends a connection that is not in its slot.
-    #[expect(
-        clippy::boxed_local,
-        reason = "connections live in boxes; unboxing one to drop it is a copy"
-    )]
     fn close_taken(&mut self, token: Token, connection: Box<Connection>) {
         if connection.interest.contains(epoll::EventFlags::OUT) {
             self.with_output -= 1;
