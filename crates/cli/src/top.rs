@@ -1,16 +1,20 @@
 //! `duramen top`: a server, live.
 //!
-//! Reads `INFO` once per interval over one connection. On a terminal it draws a page until `q` is pressed; elsewhere it
+//! Asks `INFO`, `LATENCY HISTOGRAM` and `PING` once per interval over one connection. On a terminal it draws a page until `q` is pressed; elsewhere it
 //! prints one line per interval, for logs and scripts.
 
+mod latency;
 mod sample;
 mod view;
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use signal_hook::consts::SIGTERM;
 
 use crate::client::{ConnectArgs, Connection};
 use crate::failure::Failure;
@@ -51,6 +55,9 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Readings kept for the curves.
 const HISTORY: usize = 300;
 
+/// Longest wait before the signals that were received are looked at.
+const SIGNAL_PAUSE: Duration = Duration::from_millis(250);
+
 /// Watches until told to stop.
 pub(crate) fn run(args: &TopArgs, connect: &ConnectArgs) -> Result<(), Failure> {
     let mut server = Connection::open(connect)?;
@@ -58,8 +65,14 @@ pub(crate) fn run(args: &TopArgs, connect: &ConnectArgs) -> Result<(), Failure> 
     if connect.json || args.once || !io::stdout().is_terminal() {
         return lines(&mut server, args.interval, readings, connect.json);
     }
+    let ended = Arc::new(AtomicBool::new(false));
+    // Not SIGHUP: when the terminal has gone there is nothing to restore.
+    signal_hook::flag::register(SIGTERM, ended.clone()).map_err(|reason| Failure::Input {
+        what: "signals".to_owned(),
+        reason,
+    })?;
     let mut terminal = ratatui::try_init().map_err(Failure::stdout)?;
-    let result = page(&mut terminal, &mut server, args.interval, readings);
+    let result = page(&mut terminal, &mut server, args.interval, readings, &ended);
     ratatui::restore();
     result
 }
@@ -104,6 +117,7 @@ fn page(
     server: &mut Connection,
     interval: f64,
     readings: u64,
+    ended: &AtomicBool,
 ) -> Result<(), Failure> {
     let mut page = Page {
         address: server.address().to_owned(),
@@ -117,16 +131,22 @@ fn page(
         terminal
             .draw(|frame| view::draw(frame, &page))
             .map_err(Failure::stdout)?;
-        if readings > 0 && taken >= readings {
+        // Relaxed: the flag guards nothing but itself.
+        if ended.load(Ordering::Relaxed) || (readings > 0 && taken >= readings) {
             return Ok(());
         }
-        let wait = due.saturating_duration_since(Instant::now());
+        let wait = due
+            .saturating_duration_since(Instant::now())
+            .min(SIGNAL_PAUSE);
         if event::poll(wait).map_err(Failure::stdout)? {
             if let Event::Key(key) = event::read().map_err(Failure::stdout)?
                 && !page.press(key)
             {
                 return Ok(());
             }
+            continue;
+        }
+        if Instant::now() < due {
             continue;
         }
         due = Instant::now() + page.interval;

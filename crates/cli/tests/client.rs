@@ -5,7 +5,7 @@
 
 mod server;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
@@ -343,7 +343,7 @@ fn top_without_a_terminal_prints_lines() {
             );
         }
         assert!(
-            reading["latency"]
+            reading["latency_since_start"]
                 .as_array()
                 .is_some_and(|all| !all.is_empty()),
             "{reading}"
@@ -351,6 +351,64 @@ fn top_without_a_terminal_prints_lines() {
     }
     let lines = server.ask(&["top", "--readings", "2", "--interval", "0.1"]);
     assert_eq!(String::from_utf8_lossy(&lines.out).lines().count(), 3);
+}
+
+/// On a terminal (made by `script`) top draws a page, and `q` as well as SIGTERM give the terminal back as it was.
+#[test]
+fn top_on_a_terminal_restores_it() {
+    let server = Server::start(&[]);
+    for end in [b"q", b"k"] {
+        // `timeout`, so that a page that never comes is a failure and not a wait for ever.
+        let shell = format!("echo id=$$; stty cols 120 rows 40; exec {DURAMEN} top --interval 0.1");
+        let mut process = Command::new("timeout")
+            .args(["60", "script", "-qec", &shell, "/dev/null"])
+            .env("DURAMEN_PORT", server.port.to_string())
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("timeout and script (of Debian's bsdutils) run");
+        let (mut stdin, mut stdout) = (
+            process.stdin.take().expect("a pipe"),
+            process.stdout.take().expect("a pipe"),
+        );
+        let mut drawn = Vec::new();
+        let mut chunk = [0; 4096];
+        let contains =
+            |drawn: &[u8], text: &[u8]| drawn.windows(text.len()).any(|window| window == text);
+        // The last thing that a whole page shows.
+        while !contains(&drawn, b"operations/s") || !contains(&drawn, b"q quit") {
+            let bytes = stdout.read(&mut chunk).expect("the terminal is there");
+            assert!(bytes > 0, "top ended early: {}", drawn.escape_ascii());
+            drawn.extend_from_slice(&chunk[..bytes]);
+        }
+        if end == b"q" {
+            stdin.write_all(b"q").expect("top reads keys");
+        } else {
+            let text = String::from_utf8_lossy(&drawn);
+            let id = text
+                .lines()
+                .next()
+                .and_then(|line| line.trim().strip_prefix("id="));
+            let killed = Command::new("kill")
+                .args(["-TERM", id.expect("the shell says its id, which is top's")])
+                .status();
+            assert!(killed.expect("kill runs").success());
+        }
+        stdout
+            .read_to_end(&mut drawn)
+            .expect("the terminal is there");
+        assert!(process.wait().expect("script ends").success());
+        assert!(
+            contains(&drawn, b"\x1b[?1049h"),
+            "the page has a screen of its own"
+        );
+        assert!(
+            drawn.trim_ascii_end().ends_with(b"\x1b[?1049l\x1b[?25h"),
+            "{}",
+            drawn.escape_ascii()
+        );
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! From two `INFO` replies to what happened between them.
+//! From two readings of a server to what happened between them.
 //!
 //! Field names are Redis's where Redis has the figure; `duramen_…` ones are the log's own and absent on other servers:
 //! whatever a server does not tell is left out, never shown as 0.
@@ -8,13 +8,17 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
+use super::latency::{self, Histogram, Latency};
 use crate::client::Connection;
 use crate::failure::Failure;
 
-/// One `INFO` reply.
+/// What the server tells at one moment.
 pub(super) struct Sample {
     at: Instant,
     fields: HashMap<String, String>,
+    histograms: HashMap<String, Histogram>,
+    /// Of one PING, as this client sees it.
+    round_trip_us: Option<f64>,
 }
 
 /// Sections beyond the default ones that Redis gives only when asked.
@@ -23,10 +27,22 @@ const REQUEST: [&str; 2] = ["INFO", "everything"];
 impl Sample {
     /// Asks the server.
     pub(super) fn take(server: &mut Connection) -> Result<Sample, Failure> {
+        let began = Instant::now();
+        server.ask(&["PING"])?;
+        let round_trip_us = began.elapsed().as_nanos() as f64 / 1000.0;
         let reply = server.ask(&REQUEST)?;
-        Ok(Sample::parse(&String::from_utf8_lossy(
-            reply.as_bytes().unwrap_or_default(),
-        )))
+        let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default());
+        let histograms = match server.ask(&["LATENCY", "HISTOGRAM"]) {
+            Ok(reply) => latency::histograms(&reply),
+            // A server before Redis 7, or one where this user may not.
+            Err(Failure::Server(_)) => HashMap::new(),
+            Err(failure) => return Err(failure),
+        };
+        Ok(Sample {
+            histograms,
+            round_trip_us: Some(round_trip_us),
+            ..Sample::parse(&text)
+        })
     }
 
     fn parse(text: &str) -> Sample {
@@ -36,22 +52,14 @@ impl Sample {
             fields: fields
                 .map(|(name, value)| (name.to_owned(), value.trim_end().to_owned()))
                 .collect(),
+            histograms: HashMap::new(),
+            round_trip_us: None,
         }
     }
 
     fn number(&self, name: &str) -> Option<f64> {
         self.fields.get(name)?.parse().ok()
     }
-}
-
-/// Latency of one command, in microseconds.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Latency {
-    pub(super) command: String,
-    pub(super) calls: Option<f64>,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-    pub(super) p999_us: f64,
 }
 
 /// What happened between two samples, and how things stand at the second one.
@@ -82,8 +90,11 @@ pub(super) struct Reading {
     pub(super) stall_ms_per_second: Option<f64>,
     /// Open, closed and free ones.
     pub(super) segments: [Option<f64>; 3],
-    /// Most called first.
+    pub(super) round_trip_us: Option<f64>,
+    /// Since the server's start.
     pub(super) latency: Vec<Latency>,
+    /// Of the interval.
+    pub(super) latency_now: Vec<Latency>,
 }
 
 impl Reading {
@@ -129,7 +140,9 @@ impl Reading {
             stall_ms_per_second: rate("duramen_writer_stall_ms"),
             segments: ["open", "closed", "free"]
                 .map(|state| now.number(&format!("duramen_segments_{state}"))),
-            latency: latency(now),
+            round_trip_us: now.round_trip_us,
+            latency: since_start(now),
+            latency_now: latency::between(&before.histograms, &now.histograms, seconds),
         }
     }
 
@@ -183,6 +196,7 @@ impl Reading {
             ),
             ("cleaner_busy", self.cleaner_busy),
             ("stall_ms_per_second", self.stall_ms_per_second),
+            ("round_trip_us", self.round_trip_us),
             ("segments_open", self.segments[0]),
             ("segments_closed", self.segments[1]),
             ("segments_free", self.segments[2]),
@@ -194,10 +208,9 @@ impl Reading {
                 object.insert(name.to_owned(), json!(value));
             }
         }
-        let latency = self.latency.iter().map(|one| {
-            json!({ "command": one.command, "calls": one.calls, "p50_us": one.p50_us, "p99_us": one.p99_us, "p999_us": one.p999_us })
-        });
-        object.insert("latency".to_owned(), latency.collect());
+        let list = |latency: &[Latency]| latency.iter().map(Latency::json).collect();
+        object.insert("latency_since_start".to_owned(), list(&self.latency));
+        object.insert("latency".to_owned(), list(&self.latency_now));
         Value::Object(object)
     }
 }
@@ -231,7 +244,7 @@ fn part(list: &str, name: &str) -> Option<f64> {
 }
 
 /// `latency_percentiles_usec_get:p50=1.003,p99=3.007,p99.9=9.023`, the most called commands first.
-fn latency(sample: &Sample) -> Vec<Latency> {
+fn since_start(sample: &Sample) -> Vec<Latency> {
     let mut all: Vec<Latency> = sample
         .fields
         .iter()
@@ -250,12 +263,7 @@ fn latency(sample: &Sample) -> Vec<Latency> {
             })
         })
         .collect();
-    all.sort_by(|a, b| {
-        b.calls
-            .unwrap_or(0.0)
-            .total_cmp(&a.calls.unwrap_or(0.0))
-            .then_with(|| a.command.cmp(&b.command))
-    });
+    latency::sort(&mut all);
     all
 }
 

@@ -7,7 +7,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 
 use super::Page;
-use super::sample::{Latency, Reading, count, size};
+use super::latency::Latency;
+use super::sample::{Reading, count, size};
 
 /// Above this utilization the cleaner's work per byte doubles and doubles again: worth a colour.
 const HIGH_UTILIZATION: f64 = 0.9;
@@ -38,7 +39,22 @@ pub(super) fn draw(frame: &mut Frame<'_>, page: &Page) {
     let [figures, latency] =
         Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)]).areas(rest);
     table_of_figures(frame, figures, reading);
-    table_of_latency(frame, latency, &reading.latency);
+    let [now, since_start] =
+        Layout::vertical([Constraint::Min(5), Constraint::Length(6)]).areas(latency);
+    table_of_latency(
+        frame,
+        now,
+        "latency in the server now, µs",
+        "calls/s",
+        &reading.latency_now,
+    );
+    table_of_latency(
+        frame,
+        since_start,
+        "since its start",
+        "calls",
+        &reading.latency,
+    );
 }
 
 fn title(page: &Page, reading: Option<&Reading>) -> Paragraph<'static> {
@@ -143,6 +159,12 @@ fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
     let rows = [
         ("clients", count(reading.clients)),
         ("keys", count(reading.keys)),
+        (
+            "round trip from here",
+            reading
+                .round_trip_us
+                .map_or("-".to_owned(), |us| format!("{us:.0} µs")),
+        ),
         ("hits", ratio(reading.hit_ratio)),
         (
             "expired/s · evicted/s",
@@ -201,7 +223,13 @@ fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
     frame.render_widget(table, area);
 }
 
-fn table_of_latency(frame: &mut Frame<'_>, area: Rect, latency: &[Latency]) {
+fn table_of_latency(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    title: &str,
+    calls: &str,
+    latency: &[Latency],
+) {
     let rows = latency.iter().map(|one| {
         let us = |value: f64| format!("{value:.1}");
         Row::new([
@@ -219,9 +247,9 @@ fn table_of_latency(frame: &mut Frame<'_>, area: Rect, latency: &[Latency]) {
         Constraint::Length(9),
         Constraint::Length(9),
     ];
-    let header = Row::new(["command", "calls", "p50", "p99", "p99.9"])
+    let header = Row::new(["command", calls, "p50", "p99", "p99.9"])
         .style(Style::new().add_modifier(Modifier::BOLD));
-    let block = Block::bordered().title(" latency in the server since start, µs ");
+    let block = Block::bordered().title(format!(" {title} "));
     frame.render_widget(Table::new(rows, widths).header(header).block(block), area);
 }
 
@@ -257,7 +285,8 @@ mod tests {
             utilization: Some(0.83),
             memory_bytes: Some(512.0 * 1024.0 * 1024.0),
             memory_limit_bytes: Some(1024.0 * 1024.0 * 1024.0),
-            latency: vec![latency],
+            latency: vec![latency.clone()],
+            latency_now: vec![latency],
             ..Reading::default()
         }
     }
