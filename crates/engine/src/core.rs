@@ -8,7 +8,7 @@ use crate::head::Head;
 use crate::index::arena::Arena;
 use crate::index::{Index, Resources};
 use crate::space::segment::State;
-use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Error, Mode, Options, TableId};
@@ -21,6 +21,8 @@ use std::sync::{Condvar, Mutex};
 
 /// Sessions at once, cleaners included. Each has a cache-line slot.
 const SESSIONS_MAX: usize = 1024;
+/// Looks at the counters, in the hope of no writer in between, before a sum is taken that is rather too low.
+const LIVE_LOOKS_MAX: u32 = 8;
 /// Live data above this part of what segments can hold is refused (store mode): the cleaner needs some dead bytes to find.
 const LIVE_PART_MAX: f64 = 0.98;
 
@@ -144,7 +146,7 @@ impl Core {
     pub fn resources(&self) -> Resources<'_> {
         Resources {
             arena: &self.arena,
-            budget: &self.space.budget,
+            space: &self.space,
             epochs: &self.epochs,
         }
     }
@@ -164,10 +166,20 @@ impl Core {
 
     /// Padded bytes of live entries.
     pub fn live_bytes(&self) -> u64 {
-        // Dead first: an entry counted as dead has been counted as appended before, so the difference is not negative.
+        let mut appended_before = self.log_time();
+        for _ in 0..LIVE_LOOKS_MAX {
+            // Dead first: an entry counted as dead has been counted as appended before, so the difference is not negative.
+            let dead: u64 = self.actors().map(Counters::dead).sum();
+            fence(duramen_base::sync::Ordering::Acquire);
+            let appended = self.log_time();
+            // Whoever lost its core between the two sums counts what was overwritten meanwhile as alive.
+            if appended - appended_before <= SEGLET_BYTES as u64 {
+                return appended.saturating_sub(dead);
+            }
+            appended_before = appended;
+        }
         let dead: u64 = self.actors().map(Counters::dead).sum();
-        fence(duramen_base::sync::Ordering::Acquire);
-        self.log_time().saturating_sub(dead)
+        appended_before.saturating_sub(dead)
     }
 
     /// Padded bytes of live entries in a window.
@@ -208,7 +220,13 @@ impl Core {
     }
 
     pub fn new_index(&self) -> Index {
-        Index::new(self.space.budget.limit(), 1)
+        // Above every version ever given: a table may get the id of one that was dropped.
+        Index::new(self.space.budget.limit(), self.version_max() + 1)
+    }
+
+    /// The largest object version that any write has given so far.
+    pub fn version_max(&self) -> u64 {
+        self.actors().map(Counters::version_max).max().unwrap_or(0)
     }
 
     pub fn objects(&self, table: TableId) -> u64 {
@@ -234,7 +252,8 @@ impl Core {
         self.epochs.pin(slot);
         // The pin's full barrier orders this load after it (pairs with the fence in `others_idle`): either we see the
         // wish, or its owner sees our pin.
-        if self.exclusive.wanted.load(Ordering::Relaxed) && !alone {
+        // Acquire pairs with Release in `leave_exclusive`: what was done alone is seen.
+        if self.exclusive.wanted.load(Ordering::Acquire) && !alone {
             self.epochs.unpin(slot);
             return false;
         }
@@ -317,10 +336,12 @@ impl Core {
         })
     }
 
-    /// Victims chosen and not yet retired.
-    pub fn victims(&self) -> u64 {
+    /// Victims of a node that are chosen and not yet retired.
+    pub fn victims(&self, node: usize) -> u64 {
         self.tallies
             .iter()
+            .skip(node)
+            .step_by(self.space.nodes())
             .map(|tally| tally.victims.load(Ordering::Relaxed))
             .sum()
     }

@@ -161,10 +161,41 @@ impl<'s> Guard<'s> {
     /// several batches.
     pub fn refresh(&mut self) {
         if !self.alone && self.transaction.is_none() {
+            self.tail = None; // nobody may wait for this head while we wait to be let in
             self.core.epochs.unpin(self.slot);
             self.core.enter(self.slot);
         }
         self.now_ms.set(0);
+    }
+
+    /// Takes the head's lock, for this guard to keep. What was read so far may not be used again: it may have been
+    /// outside meanwhile.
+    #[inline(always)]
+    pub(crate) fn take_head(&mut self) {
+        if self.tail.is_none() {
+            match self.head.tail.try_lock() {
+                Ok(tail) => self.tail = Some(tail),
+                Err(_) => self.wait_for_head(),
+            }
+        }
+    }
+
+    /// Another session has this head, and may be waiting for memory that a pin of ours would hold back, or be alone soon.
+    #[cold]
+    fn wait_for_head(&mut self) {
+        debug_assert!(self.transaction.is_none(), "a transaction has its head");
+        loop {
+            if !self.alone {
+                self.core.epochs.unpin(self.slot);
+            }
+            let tail = self.head.tail.lock().expect("head");
+            if self.alone || self.core.try_enter(self.slot, false) {
+                self.tail = Some(tail);
+                return;
+            }
+            drop(tail);
+            self.core.enter(self.slot);
+        }
     }
 
     /// The entry at a location found in the index under this pin.

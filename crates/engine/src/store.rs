@@ -64,12 +64,14 @@ impl Store {
     }
 
     /// # Errors
-    /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`], [`Error::OutOfMemory`].
-    pub fn create_table(&self, name: &str) -> Result<TableId, Error> {
+    /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`], [`Error::OutOfMemory`];
+    /// [`Error::TooManySessions`] if memory must be found first and there is no slot to do it from.
+    pub fn create_table(self: &Arc<Self>, name: &str) -> Result<TableId, Error> {
         let index = self.core.new_index();
         let bytes = index.overhead_bytes();
-        if !self.core.space.budget.charge(bytes) {
-            return Err(self.core.out_of_memory());
+        let mut attempts = 0;
+        while !self.core.space.charge_beside_segments(bytes) {
+            self.session()?.pin().make_index_room(&mut attempts)?;
         }
         let created = self.core.tables.create(name, || index);
         if created.is_err() {
@@ -171,8 +173,7 @@ impl crate::Guard<'_> {
         }
         counters.note_objects(table, -(objects as i64));
         // Every version ever given is below this floor, so re-created keys go on growing.
-        let floor = core.actors().map(Counters::version_max).max().unwrap_or(0) + 1;
-        index.clear(floor, core.resources());
+        index.clear(core.version_max() + 1, core.resources());
         core.wakeup.ring();
         Ok(())
     }

@@ -5,6 +5,9 @@
 //! - T2: room for one insert per declared key is set aside before the first lock, so that no insert of a transaction ever
 //!   has to resize a partition whose buckets it holds.
 //! - T3: who resizes gives up at a bucket of a transaction, so a transaction never waits for a resizer that waits for it.
+//! - T4: the head is locked before the buckets, as in every write: who holds the head may be waiting for such a bucket.
+//! - T5: who waits for a transaction may be pinned and hold back the memory that the transaction waits for. So memory is
+//!   sought before the first lock, and given up when nothing moves any more.
 
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
@@ -17,7 +20,12 @@ pub struct Transaction<'s> {
     buckets: Vec<(View<'s>, usize)>,
     /// Partitions with room set aside, and for how many inserts.
     reserved: Vec<(&'s Partition, i64)>,
+    /// It has waited for memory in vain (T5) and does not wait again.
+    pub(crate) starved: bool,
 }
+
+/// Room in the head that a transaction starts with if it can be had: enough for most of them.
+const HEAD_ROOM_BYTES: usize = 256 << 10;
 
 impl<'s> Guard<'s> {
     /// Makes the operations of this guard on these keys one atomic step: other sessions see all of them or none, from the
@@ -31,28 +39,54 @@ impl<'s> Guard<'s> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
-        let mut places = Vec::with_capacity(keys.len());
-        for (table, hash) in &keys {
-            let index = self.index(*table)?;
-            places.push((index.partition(*hash), index.tag(*hash)));
-        }
-        let reserved = self.reserve_room(&places)?;
+        self.seek_memory();
+        let mut index_attempts = 0;
         let mut backoff = Backoff::new();
-        let buckets = loop {
-            match self.lock_buckets(&places) {
-                Some(buckets) => break buckets,
-                None => backoff.wait(),
+        loop {
+            self.take_head(); // T4
+            let mut places = Vec::with_capacity(keys.len());
+            for (table, hash) in &keys {
+                let index = self.index(*table)?;
+                places.push((index.partition(*hash), index.tag(*hash)));
             }
-        };
-        self.transaction = Some(Transaction { buckets, reserved });
-        Ok(())
+            let Some(reserved) = self.reserve_room(&places) else {
+                self.make_index_room(&mut index_attempts)?;
+                continue;
+            };
+            if let Some(buckets) = self.lock_buckets(&places) {
+                self.transaction = Some(Transaction {
+                    buckets,
+                    reserved,
+                    starved: false,
+                });
+                // A resize that was under way when room was set aside may not have seen it. From now on there is none.
+                let transaction = self.transaction.iter().flat_map(|t| &t.reserved);
+                if transaction.fold(true, |kept, (partition, _)| {
+                    kept && partition.has_its_room()
+                }) {
+                    return Ok(());
+                }
+                self.unlock_keys();
+            } else {
+                unreserve(&reserved);
+            }
+            backoff.wait();
+        }
     }
 
-    /// T2: sets room aside in every partition, growing those that have none.
-    fn reserve_room(
-        &self,
-        places: &[(&'s Partition, u64)],
-    ) -> Result<Vec<(&'s Partition, i64)>, Error> {
+    /// T5: sees to it that the head has room, or a window to go on in. If there is none, the writes will say so.
+    fn seek_memory(&mut self) {
+        self.take_head();
+        let tail = self.tail.as_ref();
+        if tail.is_some_and(|tail| !tail.fits(HEAD_ROOM_BYTES))
+            && self.core.space.free_windows(self.head.node) == 0
+        {
+            let _ = self.make_room();
+        }
+    }
+
+    /// T2: sets room aside in every partition, growing those that have none. `None`: there is no memory to grow.
+    fn reserve_room(&self, places: &[(&'s Partition, u64)]) -> Option<Vec<(&'s Partition, i64)>> {
         let mut reserved: Vec<(&Partition, i64)> = Vec::new();
         for group in places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
             let (partition, inserts) = (group[0].0, group.len() as i64);
@@ -60,17 +94,15 @@ impl<'s> Guard<'s> {
             while partition.view().len() == 0 || !partition.reserve(inserts) {
                 match partition.resize(inserts, self.me, self.core.resources()) {
                     Resize::NoMemory => {
-                        reserved
-                            .iter()
-                            .for_each(|(partition, inserts)| partition.unreserve(*inserts));
-                        return Err(self.core.out_of_memory());
+                        unreserve(&reserved);
+                        return None;
                     }
                     Resize::Done | Resize::Busy => backoff.wait(),
                 }
             }
             reserved.push((partition, inserts));
         }
-        Ok(reserved)
+        Some(reserved)
     }
 
     /// Locks all home buckets in order (T1); `None` if a partition was resized meanwhile: nothing is locked then.
@@ -117,4 +149,10 @@ impl<'s> Guard<'s> {
             }
         }
     }
+}
+
+fn unreserve(reserved: &[(&Partition, i64)]) {
+    reserved
+        .iter()
+        .for_each(|(partition, inserts)| partition.unreserve(*inserts));
 }

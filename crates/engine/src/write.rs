@@ -2,7 +2,11 @@
 //!
 //! Order within one update: home bucket locked → closure decides → entry appended to the session's head → slot published →
 //! bucket unlocked. So no two sessions are ever inside one key, and the index never points to what is not written.
+//!
+//! **Concurrency**: lock order is head, then buckets. Nobody waits for memory with a bucket locked, or with its head
+//! locked while outside, but a transaction; and nobody waits for a head while pinned, for its holder may be such a one.
 
+use crate::cleaner::pacer::Waiting;
 use crate::core::Core;
 use crate::head::Tail;
 use crate::index::bucket::{self, Locking, Slot, View};
@@ -13,6 +17,10 @@ use crate::{Condition, Decision, Error, Incremented, KeyHash, Mode, Object, Outc
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::sync::{AtomicU64, Backoff};
 use duramen_format::entry::{Entry, NewObject};
+
+/// How often one operation asks for memory for the index: more than it can need, so that what is missing is something
+/// else (address space).
+const INDEX_ATTEMPTS_MAX: u32 = 64;
 
 /// A locked home bucket and what was found in it.
 struct Locked<'s> {
@@ -54,12 +62,15 @@ impl<'s> Guard<'s> {
                 limit: KEY_BYTES_MAX,
             });
         }
-        let index = self.index(table)?;
+        let mut index_attempts = 0;
         loop {
-            if self.tail.is_none() {
-                self.tail = Some(self.head.tail.lock().expect("head"));
-            }
-            let locked = self.lock_key(index, hash, key)?;
+            self.take_head();
+            // Each time anew: whoever had to wait was outside meanwhile, and the table may have been dropped.
+            let index = self.index(table)?;
+            let Some(locked) = self.lock_key(index, hash, key) else {
+                self.make_index_room(&mut index_attempts)?;
+                continue;
+            };
             let object = locked.found.and_then(|(_, _, entry)| self.object(entry));
             let before = object.map(|object| object.version);
             self.scratch.clear();
@@ -107,7 +118,7 @@ impl<'s> Guard<'s> {
                     });
                 }
                 Put::NoSpace => self.make_room()?,
-                Put::IndexFull => self.grow_index(locked.partition)?,
+                Put::IndexFull => self.grow_index(locked.partition, &mut index_attempts)?,
             }
         }
     }
@@ -117,16 +128,14 @@ impl<'s> Guard<'s> {
     }
 
     #[inline(always)]
-    fn lock_key(&self, index: &'s Index, hash: KeyHash, key: &[u8]) -> Result<Locked<'s>, Error> {
+    fn lock_key(&self, index: &'s Index, hash: KeyHash, key: &[u8]) -> Option<Locked<'s>> {
         let partition = index.partition(hash);
         let tag = index.tag(hash);
-        let (view, home, locking) = partition
-            .lock(tag, self.me, self.core.resources())
-            .ok_or_else(|| self.core.out_of_memory())?;
+        let (view, home, locking) = partition.lock(tag, self.me, self.core.resources())?;
         let found = view
             .find(tag, self.me, |slot| self.has_key(slot.location(), key))
             .map(|(place, slot)| (place, slot, self.entry(slot.location())));
-        Ok(Locked {
+        Some(Locked {
             partition,
             view,
             home,
@@ -247,32 +256,50 @@ impl<'s> Guard<'s> {
     /// Finds memory for an append: cleans, and waits for readers to leave what was cleaned. No bucket is locked but those
     /// of a transaction; nothing read so far may be used again.
     #[cold]
-    fn make_room(&mut self) -> Result<(), Error> {
+    pub(crate) fn make_room(&mut self) -> Result<(), Error> {
         // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so that memory frees up.
-        let stays = self.transaction.is_some() || self.alone;
-        self.core.epochs.unpin(self.slot);
-        if stays {
-            self.core.epochs.pin(self.slot);
-        }
-        let slot = self.slot;
-        let core = self.core;
-        let refresh = || {
-            if stays {
-                core.epochs.pin(slot);
-            }
-        };
-        let found = core.find_memory(self.head, self.me, stays, refresh);
-        if !stays {
+        // It is never outside, not for an instant: somebody could come to believe that he is alone.
+        let (core, slot) = (self.core, self.slot);
+        if self.transaction.is_none() && !self.alone {
+            // Nobody may wait for this head while its holder waits for readers to leave, or for who is alone.
+            self.tail = None;
+            core.epochs.unpin(slot);
+            let found = core.find_memory(self.head, self.me, Waiting::Outside);
             core.enter(slot);
+            return found;
+        }
+        if let Some(transaction) = &self.transaction
+            && transaction.starved
+        {
+            return Err(core.out_of_memory());
+        }
+        let found = core.find_memory(self.head, self.me, Waiting::Inside(slot));
+        if let (Err(_), Some(transaction)) = (&found, &mut self.transaction) {
+            transaction.starved = true;
         }
         found
     }
 
+    /// Gives memory of free windows to the index, which lacks it; cleans if there is no free window.
     #[cold]
-    fn grow_index(&self, partition: &Partition) -> Result<(), Error> {
+    pub(crate) fn make_index_room(&mut self, attempts: &mut u32) -> Result<(), Error> {
+        *attempts += 1;
+        if *attempts > INDEX_ATTEMPTS_MAX {
+            return Err(self.core.out_of_memory());
+        }
+        let node = self.head.node;
+        if !self.core.space.release_one(node) {
+            self.make_room()?;
+            self.core.space.release_one(node);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn grow_index(&mut self, partition: &Partition, attempts: &mut u32) -> Result<(), Error> {
         match partition.resize(1, self.me, self.core.resources()) {
             Resize::Done => Ok(()),
-            Resize::NoMemory => Err(self.core.out_of_memory()),
+            Resize::NoMemory => self.make_index_room(attempts),
             Resize::Busy => {
                 Backoff::new().wait();
                 Ok(())

@@ -196,10 +196,8 @@ impl Context {
             self.victims.push_back(current.window);
             return;
         }
-        if current.compacting
-            && let Some(window) = self.survivor.close(&core.space)
-        {
-            core.space.cut_tail(window);
+        if current.compacting {
+            self.close_survivor(core);
         }
         add(&tally.segments_cleaned, 1);
         add(
@@ -309,6 +307,7 @@ impl Context {
                 if expires_at_ms != 0
                     && let Some(window) = self.survivor.window()
                 {
+                    self.survivor.record(&core.space);
                     core.space.segments[window as usize].note_expiry(bytes as u32, expires_at_ms);
                 }
                 counters.note_moved(core.space.window_of(candidate.location), bytes);
@@ -322,6 +321,15 @@ impl Context {
             }
         }
         Some(())
+    }
+
+    /// Closes the survivor at its present length. Its tail goes first: once closed, it may be another cleaner's victim.
+    fn close_survivor(&mut self, core: &Core) {
+        self.survivor.record(&core.space);
+        if let Some(window) = self.survivor.window() {
+            core.space.cut_tail(window);
+            self.survivor.close(&core.space);
+        }
     }
 
     /// Opens the next survivor: a whole window, or, when memory is out, one just long enough for this victim.
@@ -454,14 +462,7 @@ impl<'a> Candidate<'a> {
 }
 
 /// Drops the expired entries of one segment, which may still be open: only what is recorded as appended is looked at.
-/// Returns the bytes that still wait for their time, and the first such time.
-pub fn expire_segment(
-    core: &Core,
-    window: u32,
-    number: usize,
-    slot: SlotId,
-    me: u16,
-) -> Option<(u32, u64)> {
+fn expire_segment(core: &Core, window: u32, number: usize, slot: SlotId, me: u16) {
     let segment = &core.space.segments[window as usize];
     let counters = &core.context_counters[number];
     let start = core.space.offset_of(window);
@@ -470,10 +471,12 @@ pub fn expire_segment(
     let incarnation = segment.incarnation();
     loop {
         if !core.try_enter(slot, false) {
-            return None;
+            return;
         }
-        // Under the pin the window cannot be reused; before it, it could: then what we remember of it is void.
-        let usable = segment.incarnation() == incarnation && segment.is_in_log();
+        // A window that is in the log under the pin is not reused until the pin ends. It may have been reused before: then
+        // what we remember of it is void. The state first: who sees it opened again sees its new number too.
+        let usable = segment.is_in_log() && segment.incarnation() == incarnation;
+        let seen_bytes = segment.expiring_bytes(); // before `end`: what is counted here is appended
         let end = start + segment.appended_bytes() as usize;
         let mut looked = 0;
         while usable && at < end && looked < 8 * GROUP {
@@ -497,12 +500,13 @@ pub fn expire_segment(
                 }
             }
         }
-        core.epochs.unpin(slot);
-        if !usable {
-            return None;
+        if usable && at >= end {
+            let again_ms = core.clock.now_ms() + 1000;
+            segment.reset_expiry(seen_bytes, waiting.0, waiting.1, again_ms);
         }
-        if at >= end {
-            return Some(waiting);
+        core.epochs.unpin(slot);
+        if !usable || at >= end {
+            return;
         }
     }
 }
@@ -510,11 +514,7 @@ pub fn expire_segment(
 impl Context {
     /// Runs the expiry pass over one segment, as this context.
     pub fn expire(&self, core: &Core, window: u32) {
-        if let Some((waiting_bytes, first_ms)) =
-            expire_segment(core, window, self.number, self.slot, self.me())
-        {
-            core.space.segments[window as usize].reset_expiry(waiting_bytes, first_ms);
-        }
+        expire_segment(core, window, self.number, self.slot, self.me());
     }
 
     /// Pins this context's slot; false if somebody is, or wants to be, alone in the store.

@@ -7,11 +7,11 @@
 
 use crate::cleaner::context::Step;
 use crate::core::Core;
-use crate::counters::add;
+use crate::epoch::SlotId;
 use crate::head::Head;
 use crate::{Error, Mode};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A writer looks at the memory pressure once per so many bytes appended: about 100 small objects.
 pub const LOOK_EVERY_BYTES: u64 = 16 << 10;
@@ -24,6 +24,19 @@ const CACHE_LIVE_PART: f64 = 0.92;
 
 /// Victims retired before a lack of gain counts as one.
 const GAIN_JUDGED_AFTER: u64 = 64;
+
+/// How long a transaction waits for memory while the oldest pin does not move: its holder is then most likely waiting for
+/// the transaction.
+const STARVED_AFTER: Duration = Duration::from_millis(100);
+
+/// How a writer waits for memory.
+#[derive(Clone, Copy)]
+pub enum Waiting {
+    /// Not pinned.
+    Outside,
+    /// Pinned by this slot, with a fresh stamp now and then: a transaction, or who is alone.
+    Inside(SlotId),
+}
 
 /// What the cleaners know of the load.
 #[derive(Default)]
@@ -106,56 +119,58 @@ impl Core {
         alone: bool,
         wait: bool,
     ) -> Option<Step> {
-        let helpers = self.helper_contexts();
-        let free = helpers
-            .clone()
-            .filter_map(|n| self.contexts[n].try_lock().ok())
-            .find(|c| c.node() == node);
-        let mut context = match free {
-            Some(context) => context,
-            None if wait => {
-                let n = helpers
-                    .clone()
-                    .find(|n| n % self.space.nodes() == node)
-                    .unwrap_or(helpers.start);
-                self.contexts[n].lock().expect("cleaning context")
+        let mut helpers = self
+            .helper_contexts()
+            .filter(|n| n % self.space.nodes() == node);
+        let mut result = None;
+        // One that has nothing to do is no reason to leave the victims of another alone.
+        for n in helpers.clone() {
+            if let Ok(mut context) = self.contexts[n].try_lock() {
+                result = Some(context.step(self, quota_bytes, me, alone));
+                if result != Some(Step::Idle) {
+                    return result;
+                }
             }
-            None => return None,
-        };
-        Some(context.step(self, quota_bytes, me, alone))
-    }
-
-    /// Finds a window's worth of memory for a head, cleaning until there is one. `refresh` is called between steps by who
-    /// stays pinned.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] when cleaning frees nothing more.
-    pub fn find_memory(
-        &self,
-        head: &Head,
-        me: u16,
-        alone: bool,
-        mut refresh: impl FnMut(),
-    ) -> Result<(), Error> {
-        let started = Instant::now();
-        self.wakeup.ring();
-        let result = self.clean_until_free(head.node, me, alone, &mut refresh);
-        add(&head.counters.stalls, 1);
-        add(&head.counters.stall_ns, started.elapsed().as_nanos() as u64);
+        }
+        if result.is_none() && wait {
+            let n = helpers.next()?;
+            let mut context = self.contexts[n].lock().expect("cleaning context");
+            result = Some(context.step(self, quota_bytes, me, alone));
+        }
         result
     }
 
-    fn clean_until_free(
-        &self,
-        node: usize,
-        me: u16,
-        alone: bool,
-        refresh: &mut impl FnMut(),
-    ) -> Result<(), Error> {
+    /// Finds a window's worth of memory for a head, cleaning until there is one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when cleaning frees nothing more.
+    pub fn find_memory(&self, head: &Head, me: u16, waiting: Waiting) -> Result<(), Error> {
+        let started = Instant::now();
+        self.wakeup.ring();
+        let result = self.clean_until_free(head.node, me, waiting);
+        // The head may be another session's by now, so these counters are not written by one owner alone.
+        let counters = &head.counters;
+        counters.stalls.fetch_add(1, Ordering::Relaxed);
+        let stalled_ns = started.elapsed().as_nanos() as u64;
+        counters.stall_ns.fetch_add(stalled_ns, Ordering::Relaxed);
+        result
+    }
+
+    fn clean_until_free(&self, node: usize, me: u16, waiting: Waiting) -> Result<(), Error> {
+        let alone = matches!(waiting, Waiting::Inside(_));
         let mut gain_before = self.gain();
-        let mut fruitless = 0;
+        let (mut freed_last, mut fruitless) = (0, 0);
+        let mut oldest = (0, Instant::now());
         loop {
-            refresh();
+            if let Waiting::Inside(slot) = waiting {
+                self.epochs.pin(slot);
+                let quiet = self.epochs.quiet_before();
+                if quiet != oldest.0 {
+                    oldest = (quiet, Instant::now());
+                } else if oldest.1.elapsed() > STARVED_AFTER {
+                    return Err(self.out_of_memory());
+                }
+            }
             self.space.reap(node, &self.epochs);
             if self.space.free_windows(node) > 0 {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
@@ -168,9 +183,14 @@ impl Core {
                 Some(Step::Worked) => {}
                 Some(Step::Blocked) => std::thread::yield_now(),
                 Some(Step::Idle) | None => {
-                    // Others may be finishing victims, or readers be leaving retired windows: that is progress too.
+                    // Others may be finishing victims, or readers be leaving retired windows, and other writers be
+                    // taking them before us: that is progress too. In the order of a victim's way.
+                    let victims = self.victims(node);
                     let (retired, _) = self.space.waiting(node);
-                    if retired == 0 && self.victims() == 0 {
+                    let freed = self.gain().0;
+                    if freed != freed_last {
+                        (freed_last, fruitless) = (freed, 0);
+                    } else if retired == 0 && victims == 0 {
                         fruitless += 1;
                         if fruitless > 3 {
                             self.give_up_cleaning()?;

@@ -49,7 +49,8 @@ impl Arena {
     }
 
     /// `lines` zeroed buckets, or `None` if the budget or the address space does not allow it.
-    pub fn allocate(&self, lines: usize, budget: &Budget) -> Option<*mut Bucket> {
+    /// `charge` charges bytes to the budget, or refuses.
+    pub fn allocate(&self, lines: usize, charge: impl FnOnce(u64) -> bool) -> Option<*mut Bucket> {
         let mut state = self.state.lock().expect("index arena");
         // First fit: keeps the indexes at the low end, so that pages at the high end empty and can go back.
         let first = state
@@ -57,7 +58,7 @@ impl Arena {
             .iter()
             .find(|(_, length)| **length >= lines)
             .map(|(first, _)| *first)?;
-        if !self.charge_pages(&mut state, first, lines, budget) {
+        if !self.charge_pages(&mut state, first, lines, charge) {
             return None;
         }
         let length = state.free.remove(&first)?;
@@ -73,14 +74,20 @@ impl Arena {
         Some(at.cast())
     }
 
-    fn charge_pages(&self, state: &mut State, first: usize, lines: usize, budget: &Budget) -> bool {
+    fn charge_pages(
+        &self,
+        state: &mut State,
+        first: usize,
+        lines: usize,
+        charge: impl FnOnce(u64) -> bool,
+    ) -> bool {
         let pages = first / LINES_PER_PAGE..(first + lines).div_ceil(LINES_PER_PAGE);
         let bare = state.committed[pages.clone()]
             .iter()
             .filter(|committed| !**committed)
             .count();
         let bytes = (bare * HUGE_PAGE_BYTES) as u64;
-        if !budget.charge(bytes) {
+        if !charge(bytes) {
             return false;
         }
         state.committed[pages].fill(true);
@@ -202,15 +209,20 @@ mod tests {
         let budget = Budget::new(8 * MIB);
         let arena = Arena::new(64 * MIB, true).unwrap();
         let page = LINES_PER_PAGE;
-        let a = arena.allocate(page, &budget).unwrap();
-        let b = arena.allocate(page, &budget).unwrap();
-        let c = arena.allocate(2 * page, &budget).unwrap();
-        assert!(arena.allocate(1, &budget).is_none(), "the budget is hard");
+        let a = arena.allocate(page, |bytes| budget.charge(bytes)).unwrap();
+        let b = arena.allocate(page, |bytes| budget.charge(bytes)).unwrap();
+        let c = arena
+            .allocate(2 * page, |bytes| budget.charge(bytes))
+            .unwrap();
+        assert!(
+            arena.allocate(1, |bytes| budget.charge(bytes)).is_none(),
+            "the budget is hard"
+        );
         arena.retire(5, a, page);
         arena.retire(6, b, page);
         arena.reap(6);
         assert_eq!(
-            arena.allocate(page, &budget),
+            arena.allocate(page, |bytes| budget.charge(bytes)),
             Some(a),
             "only what was retired before 6 is free"
         );

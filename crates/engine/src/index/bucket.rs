@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! slot     | tag: 22 | access: 3 | tier: 1 | location: 38 (8-byte units) |     0 = empty
-//! control  | - : 8 | reach: 16 | overflow: 16 | owner: 16 | - : 5 | MOVED | TRANSACTION | LOCKED |
+//! control  | serial: 8 | reach: 16 | overflow: 16 | owner: 16 | - : 5 | MOVED | TRANSACTION | LOCKED |
 //! ```
 //!
 //! **Invariants**
@@ -13,6 +13,7 @@
 //! - B2: no key is moved between slots within a view. So a reader that scans home and overflow and does not find the key
 //!   has a moment in between at which the key was absent; it needs no version check, only single-word loads.
 //! - B3: readers wait for a bucket whose TRANSACTION bit is set: what the transaction has published so far is not yet visible.
+//!   `serial` counts transactions (modulo 256), so that a reader notices one that began while it was looking.
 //! - B4: MOVED is set, together with the lock, on *all* buckets of a view before the first slot is copied to the next view;
 //!   the view's slots never change again.
 //! - B5: `overflow` counts the keys homed here that lie in other buckets, at most `reach` steps along the probe sequence.
@@ -40,6 +41,9 @@ const OVERFLOW_ONE: u64 = 1 << OVERFLOW_SHIFT;
 const REACH_SHIFT: u32 = 40;
 const REACH_MASK: u64 = 0xffff << REACH_SHIFT;
 pub const REACH_MAX: usize = 0xffff;
+const SERIAL_SHIFT: u32 = 56;
+const SERIAL_ONE: u64 = 1 << SERIAL_SHIFT;
+const SERIAL_MASK: u64 = 0xff << SERIAL_SHIFT;
 
 const _: () = assert!(TAG_SHIFT == ACCESS_SHIFT + 3);
 
@@ -170,15 +174,23 @@ impl<'a> View<'a> {
         self,
         tag: u64,
         me: u16,
-        is_it: impl FnMut(Slot) -> bool,
+        mut is_it: impl FnMut(Slot) -> bool,
     ) -> Option<(&'a AtomicU64, Slot)> {
         let home = self.home(tag);
         // Acquire pairs with Release in `unlock`: an overflowed key's count is seen if its writer has finished.
         let mut control = self.buckets[home].control.load(Ordering::Acquire);
-        if control & TRANSACTION != 0 && owner_of(control) != me {
-            control = self.wait_for_transaction(home);
+        loop {
+            if control & TRANSACTION != 0 && owner_of(control) != me {
+                control = self.wait_for_transaction(home);
+            }
+            let found = self.find_from(home, control, tag, &mut is_it);
+            // Slots were loaded with Acquire, so who has seen a transaction's slot sees here that it began (B3).
+            let after = self.buckets[home].control.load(Ordering::Acquire);
+            if (control ^ after) & SERIAL_MASK == 0 {
+                return found;
+            }
+            control = after;
         }
-        self.find_from(home, control, tag, is_it)
     }
 
     /// Finds the slot that points to `location`, without waiting for transactions: for cleaners, who only ask whether
@@ -327,8 +339,8 @@ impl<'a> View<'a> {
     /// Turns a taken lock into one that readers wait for as well (B3).
     pub fn begin_transaction(self, bucket: usize) {
         let control = &self.buckets[bucket].control;
-        debug_assert!(control.load(Ordering::Relaxed) & LOCKED != 0);
-        control.fetch_or(TRANSACTION, Ordering::AcqRel);
+        debug_assert!(control.load(Ordering::Relaxed) & (LOCKED | TRANSACTION) == LOCKED);
+        control.fetch_add(TRANSACTION + SERIAL_ONE, Ordering::AcqRel);
     }
 
     #[inline(always)]

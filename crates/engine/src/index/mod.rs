@@ -23,7 +23,7 @@ mod defragment;
 
 use crate::KeyHash;
 use crate::epoch::Epochs;
-use crate::space::budget::Budget;
+use crate::space::Space;
 use arena::Arena;
 use bucket::{Bucket, Locking, SLOTS, TAG_BITS, View};
 use duramen_base::sync::Backoff;
@@ -73,7 +73,7 @@ pub enum Resize {
 #[derive(Clone, Copy)]
 pub struct Resources<'a> {
     pub arena: &'a Arena,
-    pub budget: &'a Budget,
+    pub space: &'a Space,
     pub epochs: &'a Epochs,
 }
 
@@ -116,8 +116,9 @@ impl Partition {
     #[inline]
     pub fn count_insert(&self, buckets: usize, reserved_before: bool) -> bool {
         let counts = &self.counts;
-        let count = counts.count.fetch_add(1, Ordering::Relaxed) + 1;
-        if reserved_before || count + counts.reserved.load(Ordering::Relaxed) <= room(buckets) {
+        // SeqCst here and in `reserve`: of an insert and a reservation at once, one at least sees the other.
+        let count = counts.count.fetch_add(1, Ordering::SeqCst) + 1;
+        if reserved_before || count + counts.reserved.load(Ordering::SeqCst) <= room(buckets) {
             return true;
         }
         counts.count.fetch_sub(1, Ordering::Relaxed);
@@ -131,12 +132,17 @@ impl Partition {
     /// Sets room aside for inserts of a transaction. False: resize first.
     pub fn reserve(&self, inserts: i64) -> bool {
         let counts = &self.counts;
-        let reserved = counts.reserved.fetch_add(inserts, Ordering::Relaxed) + inserts;
-        if counts.count.load(Ordering::Relaxed) + reserved <= room(self.view().len()) {
+        let reserved = counts.reserved.fetch_add(inserts, Ordering::SeqCst) + inserts;
+        if counts.count.load(Ordering::SeqCst) + reserved <= room(self.view().len()) {
             return true;
         }
         counts.reserved.fetch_sub(inserts, Ordering::Relaxed);
         false
+    }
+
+    /// True if what was set aside fits in the present view. The caller holds a bucket of it, so it stays.
+    pub fn has_its_room(&self) -> bool {
+        self.fits(self.view().len())
     }
 
     pub fn unreserve(&self, inserts: i64) {
@@ -293,7 +299,8 @@ fn allocate(buckets: usize, with: Resources<'_>) -> Option<*mut Bucket> {
     if buckets >= 1 << COUNT_BITS {
         None
     } else {
-        with.arena.allocate(buckets, with.budget)
+        let charge = |bytes| with.space.charge_beside_segments(bytes);
+        with.arena.allocate(buckets, charge)
     }
 }
 

@@ -18,10 +18,17 @@ impl Budget {
     /// Takes `bytes` of the budget, or nothing and `false`.
     #[must_use]
     pub fn charge(&self, bytes: u64) -> bool {
+        self.charge_leaving(bytes, 0)
+    }
+
+    /// As [`charge`](Self::charge), if `spare` bytes are left afterwards.
+    #[must_use]
+    pub fn charge_leaving(&self, bytes: u64, spare: u64) -> bool {
         // Relaxed: the budget orders nothing, it only counts.
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= self.limit)
+                let sum = used.checked_add(bytes)?;
+                (sum.checked_add(spare)? <= self.limit).then_some(sum)
             })
             .is_ok()
     }

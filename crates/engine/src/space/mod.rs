@@ -145,10 +145,14 @@ impl Space {
     ) -> Option<u32> {
         let pool = &self.pools[node];
         self.reap(node, epochs);
-        if purpose == Purpose::Head && self.raw_free_windows(node) <= pool.reserve() {
-            return None; // S4
-        }
-        let window = pool.take_backed().or_else(|| self.back_one(node))?;
+        let window = {
+            let _turn = pool.turn(); // of two heads at once, the second must see what the first has left (S4)
+            if purpose == Purpose::Head && self.raw_free_windows(node) <= pool.reserve() {
+                return None;
+            }
+            pool.take_backed()
+                .or_else(|| self.back_one(node, purpose))?
+        };
         let state = if purpose == Purpose::Head {
             State::Head
         } else {
@@ -177,11 +181,33 @@ impl Space {
         Some(window)
     }
 
-    fn back_one(&self, node: usize) -> Option<u32> {
+    /// Bytes of the budget that the reserve is still owed (S4).
+    fn unbacked_reserve(&self, pool: &Pool) -> u64 {
+        (pool.reserve().saturating_sub(pool.backed()) * self.segment_bytes) as u64
+    }
+
+    /// Charges what is no part of a segment (index, tables); leaves the reserve alone.
+    #[must_use]
+    pub fn charge_beside_segments(&self, bytes: u64) -> bool {
+        let spare = self.pools.iter().map(|pool| self.unbacked_reserve(pool));
+        self.budget.charge_leaving(bytes, spare.sum())
+    }
+
+    /// Gives memory of a free window back to the budget, if there is one beyond the reserve. True if it did.
+    pub fn release_one(&self, node: usize) -> bool {
+        self.trim(node, self.pools[node].reserve(), 1) > 0
+    }
+
+    fn back_one(&self, node: usize, purpose: Purpose) -> Option<u32> {
+        let pool = &self.pools[node];
+        let spare = match purpose {
+            Purpose::Head => self.unbacked_reserve(pool),
+            Purpose::Survivor => 0,
+        };
         self.budget
-            .charge(self.segment_bytes as u64)
+            .charge_leaving(self.segment_bytes as u64, spare)
             .then_some(())?;
-        let window = self.pools[node].take_unbacked();
+        let window = pool.take_unbacked();
         if window.is_none() {
             self.budget.release(self.segment_bytes as u64);
         }
@@ -194,7 +220,7 @@ impl Space {
         if pool.backed() >= wanted || self.raw_free_windows(node) <= pool.reserve() + wanted {
             return false;
         }
-        let Some(window) = self.back_one(node) else {
+        let Some(window) = self.back_one(node, Purpose::Head) else {
             return false;
         };
         self.region
@@ -254,7 +280,7 @@ impl Space {
         self.budget.release(committed as u64);
     }
 
-    /// Decommits the unused tail of a closed segment, in seglets.
+    /// Decommits the unused tail of a segment that nobody appends to any more, in seglets. Called by its holder (S2).
     pub fn cut_tail(&self, window: u32) {
         let segment = &self.segments[window as usize];
         let committed = segment.committed_bytes() as usize;

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// Windows by what they need before they can be used again. Locked once per segment, never per entry.
 pub struct Pool {
     lists: Mutex<Lists>,
+    /// Held while somebody looks at what is free and takes of it.
+    turn: Mutex<()>,
     /// Lengths of the lists, for looks without the lock.
     backed: AtomicUsize,
     retired: AtomicUsize,
@@ -31,6 +33,7 @@ impl Pool {
         };
         Pool {
             lists: Mutex::new(lists),
+            turn: Mutex::default(),
             backed: AtomicUsize::new(0),
             retired: AtomicUsize::new(0),
             reserve,
@@ -43,6 +46,11 @@ impl Pool {
         self.backed.store(lists.backed.len(), Ordering::Relaxed);
         self.retired.store(lists.retired.len(), Ordering::Relaxed);
         result
+    }
+
+    /// Waits for the caller's turn to look and take.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().expect("turn at the pool")
     }
 
     pub fn reserve(&self) -> usize {

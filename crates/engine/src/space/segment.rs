@@ -115,12 +115,10 @@ impl Segment {
         self.appended.store(bytes, Ordering::Release);
     }
 
-    /// Called by the segment's one appender for an entry that expires.
+    /// Called by the segment's one appender for an entry that expires, after it was recorded as appended.
     pub fn note_expiry(&self, entry_bytes: u32, expires_at_ms: u64) {
-        let raise = |sum: &AtomicU32| {
-            sum.store(sum.load(Ordering::Relaxed) + entry_bytes, Ordering::Relaxed)
-        };
-        raise(&self.expiring);
+        // AcqRel pairs with `expiring_bytes` and `reset_expiry`: who sees the sum sees the entry as appended.
+        self.expiring.fetch_add(entry_bytes, Ordering::AcqRel);
         let first = self
             .expires_first_ms
             .load(Ordering::Relaxed)
@@ -148,10 +146,21 @@ impl Segment {
         }
     }
 
-    /// Everything that was to expire has been looked at (a cleaner or the expiry pass saw `remaining_bytes` left).
-    pub fn reset_expiry(&self, remaining_bytes: u32, first_ms: u64) {
-        self.expiring.store(remaining_bytes, Ordering::Relaxed);
+    /// The expiry pass has looked at every entry that was counted in `seen_bytes`: `left_bytes` of them wait, for
+    /// `first_ms` at the earliest. If more were appended meanwhile, it has to look again at `again_ms`.
+    pub fn reset_expiry(&self, seen_bytes: u32, left_bytes: u32, first_ms: u64, again_ms: u64) {
+        // The time first: an append that is counted after the exchange lowers it again.
         self.expires_first_ms.store(first_ms, Ordering::Relaxed);
+        let settled = self.expiring.compare_exchange(
+            seen_bytes,
+            left_bytes,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if settled.is_err() {
+            self.expires_first_ms
+                .store(first_ms.min(again_ms), Ordering::Relaxed);
+        }
     }
 
     pub fn set_dead_base(&self, sum: u64) {
@@ -188,7 +197,7 @@ impl Segment {
 
     /// Bytes of entries that expire at some time, as far as known.
     pub fn expiring_bytes(&self) -> u32 {
-        self.expiring.load(Ordering::Relaxed)
+        self.expiring.load(Ordering::Acquire)
     }
 
     pub fn opened_ms(&self) -> u64 {

@@ -1,0 +1,369 @@
+//! Who waits for whom: heads shared by sessions, memory that is short, transactions, sessions that are alone. Each of
+//! these once was a ring of waiters, or memory that was there and could not be had.
+
+use duramen_engine::{Clock, Error, Guard, Mode, Options, Session, Store, TableId};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+const TABLE: TableId = TableId::DEFAULT;
+const MIB: u64 = 1 << 20;
+/// Nothing here takes longer on a busy machine, unless it never ends.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn store(mode: Mode, heads: usize) -> Arc<Store> {
+    let mut options = Options::new(64 * MIB);
+    options.mode = mode;
+    options.heads = heads;
+    Store::new(options).unwrap()
+}
+
+fn put(guard: &mut Guard<'_>, key: u64, value: &[u8]) -> Result<(), Error> {
+    let key = key.to_le_bytes();
+    let hash = guard.hash(&key);
+    guard.write(TABLE, hash, &key, value, None).map(|_| ())
+}
+
+fn get(guard: &Guard<'_>, key: u64) -> Option<u64> {
+    let key = key.to_le_bytes();
+    let found = guard.read(TABLE, guard.hash(&key), &key).unwrap();
+    found.map(|object| object.version)
+}
+
+/// Fills the store with objects of `bytes` up to this part of its memory; returns how many there are.
+fn fill(store: &Arc<Store>, part: f64, bytes: usize) -> u64 {
+    let mut session = store.session().unwrap();
+    let mut keys = 0;
+    while store.stats().utilization < part {
+        let mut guard = session.pin();
+        for _ in 0..100 {
+            put(&mut guard, keys, &vec![1; bytes]).unwrap();
+            keys += 1;
+        }
+    }
+    keys
+}
+
+/// Runs each job in a thread of its own with a session; fails if one of them is not through in time.
+fn all_end(store: &Arc<Store>, jobs: Vec<Box<dyn FnOnce(&mut Session) + Send>>) {
+    let (done, ended) = channel();
+    let count = jobs.len();
+    for (number, job) in jobs.into_iter().enumerate() {
+        let (store, done) = (store.clone(), done.clone());
+        std::thread::spawn(move || {
+            job(&mut store.session().unwrap());
+            done.send(number).unwrap();
+        });
+    }
+    drop(done);
+    let deadline = Instant::now() + DEADLINE;
+    for n in 0..count {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if let Err(error) = ended.recv_timeout(left) {
+            panic!(
+                "only {n} of {count} jobs ended ({error}): {:?}",
+                store.stats()
+            );
+        }
+    }
+}
+
+fn next(random: &mut u64) -> u64 {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    *random
+}
+
+/// A writer that waited for memory kept its head locked, while another one, pinned, waited for that head and so held back
+/// the memory.
+#[test]
+fn writers_that_share_a_head_go_on_when_memory_is_short() {
+    let store = store(Mode::Store, 1);
+    let keys = fill(&store, 0.75, 1000);
+    let job = |seed: u64| {
+        move |session: &mut Session| {
+            let mut random = seed;
+            for _ in 0..4_000 {
+                let mut guard = session.pin();
+                get(&guard, next(&mut random) % keys);
+                for _ in 0..8 {
+                    put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                }
+            }
+        }
+    };
+    all_end(
+        &store,
+        (1..=4).map(|seed| Box::new(job(seed)) as _).collect(),
+    );
+}
+
+/// A transaction locked its buckets before its head; whoever had the head already waited for such a bucket.
+#[test]
+fn transactions_and_writers_share_a_head() {
+    let store = store(Mode::Store, 1);
+    let job = |seed: u64| {
+        move |session: &mut Session| {
+            let mut random = seed;
+            for _ in 0..4_000 {
+                let mut guard = session.pin();
+                if seed % 2 == 0 {
+                    put(&mut guard, next(&mut random) % 8, b"before").unwrap();
+                }
+                let keys = [next(&mut random) % 8, next(&mut random) % 8];
+                let locks = keys.map(|key| (TABLE, guard.hash(&key.to_le_bytes())));
+                guard.lock_keys(&locks).unwrap();
+                for key in keys {
+                    put(&mut guard, key, b"within").unwrap();
+                }
+                guard.unlock_keys();
+                put(&mut guard, next(&mut random) % 8, b"after").unwrap();
+            }
+        }
+    };
+    all_end(
+        &store,
+        (1..=4).map(|seed| Box::new(job(seed)) as _).collect(),
+    );
+}
+
+/// A writer that waited for memory kept its head and waited for who was alone, who waited for the head.
+#[test]
+fn who_is_alone_finds_its_head_free() {
+    let store = store(Mode::Store, 1);
+    let keys = fill(&store, 0.75, 1000);
+    let job = |seed: u64| {
+        move |session: &mut Session| {
+            let mut random = seed;
+            for round in 0..3_000 {
+                let mut guard = if round % 8 == 7 {
+                    session.pin_exclusive()
+                } else {
+                    session.pin()
+                };
+                for _ in 0..8 {
+                    put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                }
+                guard.refresh();
+            }
+        }
+    };
+    all_end(
+        &store,
+        (1..=3).map(|seed| Box::new(job(seed)) as _).collect(),
+    );
+}
+
+/// Readers that wait for a transaction are pinned; the transaction must not wait for the memory that they hold back.
+#[test]
+fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
+    let store = store(Mode::Cache, 2);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut jobs: Vec<Box<dyn FnOnce(&mut Session) + Send>> = Vec::new();
+    for seed in 1..=2u64 {
+        let stop = stop.clone();
+        jobs.push(Box::new(move |session| {
+            let mut random = seed;
+            let mut refused = 0;
+            for round in 0..20 {
+                let mut guard = session.pin();
+                let keys: Vec<u64> = (0..16).map(|n| (round + n * 7) % 64).collect();
+                let locks: Vec<_> = keys
+                    .iter()
+                    .map(|key| (TABLE, guard.hash(&key.to_le_bytes())))
+                    .collect();
+                guard.lock_keys(&locks).unwrap();
+                // More than the memory that is kept ready.
+                for key in keys {
+                    match put(&mut guard, key, &vec![3; 900_000]) {
+                        Ok(()) => {}
+                        Err(Error::OutOfMemory { .. }) => refused += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                drop(guard);
+                for _ in 0..20 {
+                    let mut guard = session.pin();
+                    put(&mut guard, 1000 + next(&mut random) % 30_000, &[4; 2000]).unwrap();
+                }
+            }
+            assert!(refused < 20 * 16, "none of its writes ever found memory");
+            stop.store(true, Ordering::Relaxed);
+        }));
+    }
+    for seed in 3..=4u64 {
+        let stop = stop.clone();
+        jobs.push(Box::new(move |session| {
+            let mut random = seed;
+            while !stop.load(Ordering::Relaxed) {
+                let guard = session.pin();
+                for _ in 0..8 {
+                    get(&guard, next(&mut random) % 64);
+                }
+            }
+        }));
+    }
+    all_end(&store, jobs);
+}
+
+/// The index could not grow although little was alive: free windows kept all memory that was not in use.
+#[test]
+fn the_index_grows_out_of_free_windows() {
+    let store = store(Mode::Store, 2);
+    let keys = fill(&store, 0.3, 1000);
+    let job = |seed: u64| {
+        move |session: &mut Session| {
+            let mut random = seed;
+            for _ in 0..2_500 {
+                let mut guard = session.pin();
+                for _ in 0..32 {
+                    put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                }
+            }
+        }
+    };
+    all_end(
+        &store,
+        (1..=2).map(|seed| Box::new(job(seed)) as _).collect(),
+    );
+    let mut session = store.session().unwrap();
+    let mut key = keys;
+    while store.stats().utilization < 0.7 {
+        let mut guard = session.pin();
+        for _ in 0..100 {
+            if let Err(error) = put(&mut guard, key, b"") {
+                panic!(
+                    "{error} after {} small objects: {:?}",
+                    key - keys,
+                    store.stats()
+                );
+            }
+            key += 1;
+        }
+    }
+    assert_eq!(store.stats().objects, key);
+}
+
+/// A small budget full of small objects: index and survivors want the last memory. Whatever comes, it ends.
+#[test]
+fn small_objects_fill_the_store_to_the_brim() {
+    let store = store(Mode::Store, 2);
+    let full = Arc::new(Barrier::new(2));
+    let job = |seed: u64| {
+        let full = full.clone();
+        move |session: &mut Session| {
+            let mut refused = 0;
+            let mut key = seed << 32;
+            while refused < 200 {
+                let mut guard = session.pin();
+                match put(&mut guard, key, b"12345678") {
+                    Ok(()) => key += 1,
+                    Err(Error::OutOfMemory { .. }) => refused += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            full.wait();
+            // Deletes always succeed, and after them so do writes.
+            let last = key;
+            for key in ((seed << 32)..last).step_by(2) {
+                let mut guard = session.pin();
+                let key = key.to_le_bytes();
+                let hash = guard.hash(&key);
+                assert!(guard.remove(TABLE, hash, &key).unwrap().before.is_some());
+            }
+            full.wait();
+            for key in ((seed << 32)..last).step_by(4) {
+                put(&mut session.pin(), key, b"87654321").unwrap();
+            }
+        }
+    };
+    all_end(
+        &store,
+        (1..=2).map(|seed| Box::new(job(seed)) as _).collect(),
+    );
+}
+
+/// The expiry pass forgot entries that were appended while it looked at their segment.
+#[test]
+fn entries_written_during_the_expiry_pass_expire_too() {
+    let clock = Arc::new(AtomicU64::new(1_000_000));
+    let mut options = Options::new(64 * MIB);
+    options.heads = 1;
+    options.clock = Clock::Manual(clock.clone());
+    let store = Store::new(options).unwrap();
+    let mut session = store.session().unwrap();
+    let started = Instant::now();
+    let mut key = 0u64;
+    while started.elapsed() < Duration::from_secs(2) {
+        let mut guard = session.pin();
+        for _ in 0..32 {
+            key += 1;
+            let (name, now_ms) = (key.to_le_bytes(), guard.now_ms());
+            let hash = guard.hash(&name);
+            guard
+                .write(TABLE, hash, &name, &[5; 16], Some(now_ms + 1 + key % 50))
+                .unwrap();
+        }
+        clock.fetch_add(1, Ordering::Relaxed);
+    }
+    clock.fetch_add(1_000_000, Ordering::Relaxed);
+    let deadline = Instant::now() + DEADLINE;
+    while store.stats().objects > 0 {
+        // Time goes on: the pass looks again a second later at what changed under its eyes.
+        clock.fetch_add(100, Ordering::Relaxed);
+        assert!(Instant::now() < deadline, "{:?}", store.stats());
+        std::thread::yield_now();
+    }
+    assert_eq!(store.stats().entries_expired, key);
+}
+
+/// A writer that waited for memory went on with the index of a table that had been dropped meanwhile; and a table with a
+/// used id began again at version 1, so that `WATCH` took a new object for the old one.
+#[test]
+fn tables_come_and_go_under_writers_that_wait_for_memory() {
+    let store = store(Mode::Store, 1);
+    let keys = fill(&store, 0.75, 1000);
+    let stop = Arc::new(AtomicBool::new(false));
+    let current = Arc::new(AtomicU64::new(0));
+    let mut jobs: Vec<Box<dyn FnOnce(&mut Session) + Send>> = Vec::new();
+    for seed in 1..=3u64 {
+        let (stop, current) = (stop.clone(), current.clone());
+        jobs.push(Box::new(move |session| {
+            let mut random = seed;
+            let mut version = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let mut guard = session.pin();
+                for _ in 0..8 {
+                    put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+                    let table = TableId(current.load(Ordering::Relaxed) as u32);
+                    let name = seed.to_le_bytes();
+                    let hash = guard.hash(&name);
+                    match guard.write(table, hash, &name, &[6; 500], None) {
+                        Ok(outcome) if table != TABLE => {
+                            let now = outcome.after.unwrap();
+                            assert!(now > version, "version {now} after {version}");
+                            version = now;
+                        }
+                        Ok(_) | Err(Error::NoSuchTable(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+        }));
+    }
+    jobs.push(Box::new(move |session| {
+        let store = session.store().clone();
+        for _ in 0..2_000 {
+            let table = store.create_table("passing").unwrap();
+            current.store(u64::from(table.0), Ordering::Relaxed);
+            for n in 0..50 {
+                put(&mut session.pin(), n, b"time passes").unwrap();
+            }
+            store.drop_table(table).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    }));
+    all_end(&store, jobs);
+}
