@@ -8,7 +8,7 @@ use crate::harness::{
     Bound, Chart, Chooser, Distribution, Doing, Failure, Options, Report, Result, Rng, Row, Series,
     median, progress,
 };
-use duramen_base::units::{GIB, MIB};
+use duramen_base::units::MIB;
 use duramen_engine::{Error, Stats, Store};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,9 +28,13 @@ pub struct UtilizationArgs {
     /// Object sizes in bytes
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1000, 10_000])]
     pub values: Vec<usize>,
+    /// Utilizations to measure at, rising
+    #[arg(long, value_delimiter = ',', default_values_t = [30, 50, 60, 70, 80, 85, 90, 95])]
+    pub percents: Vec<u32>,
+    /// Budget of the store, in MiB
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u64>,
 }
-
-const PERCENTS: [u32; 8] = [30, 50, 60, 70, 80, 85, 90, 95];
 
 /// RAMCloud's writes per second on this kind of machine, 100 B, uniform, no replication, one cleaner thread.
 const RAMCLOUD: [(u32, f64); 3] = [(50, 570e3), (80, 260e3), (90, 111e3)];
@@ -159,11 +163,11 @@ struct Swept {
 }
 
 fn sweep(args: &UtilizationArgs, value_bytes: usize, zipfian: bool, name: &str) -> Result<Swept> {
-    let budget_bytes = args.options.size(2 * GIB, 256 * MIB);
+    let budget_bytes = args.memory.unwrap_or(args.options.size(2048, 512)) * MIB;
     let store = store::open(budget_bytes, args.cleaners)?;
     let mut records = 0;
     let mut points = Vec::new();
-    for percent in PERCENTS {
+    for &percent in &args.percents {
         store::fill_to::<16>(
             &store,
             f64::from(percent) / 100.0,

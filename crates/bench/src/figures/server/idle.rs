@@ -2,7 +2,7 @@
 
 use super::{ADAPTIVE, OFF, Programs, REDIS};
 use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};
-use crate::load::{Command, Limit, Load, client};
+use crate::load::{Command, Limit, Load};
 use crate::servers::Server;
 use duramen_base::units::{GIB, MIB};
 use std::net::TcpStream;
@@ -74,8 +74,10 @@ fn idle_percent(server: &Server, window: Duration) -> Result<f64> {
 fn bytes_per_connection(server: &Server) -> Result<f64> {
     raise_file_limit()?;
     let before = server.rss_bytes()?;
-    let mut connections = Vec::with_capacity(IDLE_CONNECTIONS);
-    for n in 0..IDLE_CONNECTIONS {
+    // One fewer, because a server may count the connection of the load before as open still.
+    let wanted = IDLE_CONNECTIONS - 1;
+    let mut connections = Vec::with_capacity(wanted);
+    for n in 0..wanted {
         let mut stream =
             TcpStream::connect(server.address).doing(format!("opening connection {n}"))?;
         std::io::Write::write_all(&mut stream, b"PING\r\n").doing("sending PING")?;
@@ -87,9 +89,8 @@ fn bytes_per_connection(server: &Server) -> Result<f64> {
             .doing(format!("waiting for PONG {n}"))?;
         connections.push(stream);
     }
-    client::ask(server.address, &["PING"])?;
     let after = server.rss_bytes()?;
-    Ok(after.saturating_sub(before) as f64 / IDLE_CONNECTIONS as f64)
+    Ok(after.saturating_sub(before) as f64 / wanted as f64)
 }
 
 /// Descriptors for 10,000 connections, here and (inherited) in servers started later.
