@@ -95,6 +95,12 @@ impl Workload {
         )
     }
 
+    /// The largest value.
+    pub fn largest_bytes(&self) -> u64 {
+        let after = self.after.as_ref().map_or(0, |after| *after.end());
+        after.max(*self.before.end())
+    }
+
     /// Bytes of entries and index that a byte of live data needs at least, in the phase that needs most.
     pub fn least_bytes_per_live_byte(&self) -> f64 {
         let least = |sizes: &Sizes| {
