@@ -255,3 +255,81 @@ pub fn run(args: &LoadArgs) -> Result<Report> {
     });
     Ok(report)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::servers::echo;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    /// An echo server on a thread that ends with the test process.
+    fn server() -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || echo::serve(&listener));
+        address
+    }
+
+    #[test]
+    fn every_request_is_answered_once_whatever_the_shape() {
+        let server = server();
+        for (connections, pipeline, threads) in [(1, 1, 1), (3, 16, 2), (50, 64, 1)] {
+            for command in [
+                Command::Get,
+                Command::Set,
+                Command::Mget(70),
+                Command::Mset(75),
+            ] {
+                let mut load = Load::usual(server, command, pipeline);
+                (load.connections, load.threads, load.keys) = (connections, threads, 1000);
+                load.limit = Limit::Requests(2000);
+                let outcome = load.run().unwrap();
+                assert_eq!(
+                    outcome.requests, 2000,
+                    "{command:?} over {connections} connections"
+                );
+                assert_eq!(outcome.latencies.count(), 2000);
+                assert_eq!((outcome.errors, outcome.nulls), (0, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn an_open_loop_offers_its_rate() {
+        let mut load = Load::usual(server(), Command::Get, 4);
+        (load.connections, load.keys, load.rate) = (8, 1000, Some(2000.0));
+        load.limit = Limit::Requests(1000);
+        let outcome = load.run().unwrap();
+        assert_eq!(outcome.requests, 1000);
+        // The last of 1000 requests is due after half a second: a busy machine may end later, none earlier.
+        assert!(outcome.seconds > 0.45, "done after {} s", outcome.seconds);
+    }
+
+    #[test]
+    fn preloading_touches_every_key_once() {
+        let mut load = Load::usual(server(), Command::Get, 1);
+        load.keys = 1234;
+        let progress = AtomicU64::new(0);
+        load.preload(0).unwrap();
+        let sets = Load {
+            command: Command::Set,
+            access: Access::Sequential { from: 234 },
+            limit: Limit::Requests(u64::MAX),
+            ..load
+        };
+        assert_eq!(sets.run_watched(&progress).unwrap().requests, 1000);
+        assert_eq!(progress.into_inner(), 1000);
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_named() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let error = Load::usual(address, Command::Get, 1)
+            .run()
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(&address.to_string()), "{error}");
+    }
+}

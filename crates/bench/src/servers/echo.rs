@@ -23,14 +23,19 @@ struct Peer {
 /// Serves until it is killed, after printing `ready resp=ADDRESS`.
 pub fn run() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing("listening")?;
+    println!("ready resp={}", listener.local_addr().doing("listening")?);
+    serve(&listener)
+}
+
+/// Serves for ever.
+pub fn serve(listener: &TcpListener) -> Result<()> {
     listener.set_nonblocking(true).doing("listening")?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).doing("creating an epoll instance")?;
     let watch = |stream: &dyn std::os::fd::AsFd, token: u64| {
         let data = epoll::EventData::new_u64(token);
         epoll::add(&epoll, stream, data, epoll::EventFlags::IN).doing("watching a connection")
     };
-    watch(&listener, LISTENER)?;
-    println!("ready resp={}", listener.local_addr().doing("listening")?);
+    watch(listener, LISTENER)?;
     let mut peers: HashMap<u64, Peer> = HashMap::new();
     let (mut next, mut requests) = (LISTENER + 1, Requests::new());
     let mut buffer = vec![0; BUFFER_BYTES];
