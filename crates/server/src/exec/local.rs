@@ -10,6 +10,8 @@ pub(crate) struct Local {
     thread: usize,
     config: ConfigCache,
     random: u64,
+    /// Time of the group's commands that were timed one by one.
+    pub(crate) timed_ns: u64,
     /// Keys to lock.
     pub(crate) locks: Vec<(TableId, KeyHash)>,
     /// Hashes of a command that has more keys than a batch.
@@ -26,6 +28,7 @@ impl Local {
             thread,
             config: ConfigCache::new(shared),
             random: shared.started_unix_ms ^ ((thread as u64 + 1) << 48) | 1,
+            timed_ns: 0,
             locks: Vec::new(),
             hashes: Vec::new(),
             stamps: Vec::new(),

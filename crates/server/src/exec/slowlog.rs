@@ -61,6 +61,7 @@ pub(super) fn command_took(ctx: &mut Context<'_>, started: Instant) {
     let command = ctx.local.command(ctx.shared, ctx.spec.number());
     command.timed.add(1);
     command.timed_ns.add(took_ns);
+    ctx.local.timed_ns += took_ns;
     let limit_us = ctx.local.slow_us(ctx.shared);
     let took_us = took_ns / 1_000;
     if took_us < limit_us.unsigned_abs() || ctx.spec.has(flag::SKIP_SLOWLOG) {

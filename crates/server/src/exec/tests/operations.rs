@@ -100,7 +100,7 @@ fn the_command_table_describes_itself() {
         ),
         "{get}"
     );
-    assert!(get.ends_with("*-1\r\n"));
+    assert!(get.ends_with("$-1\r\n"));
     s.expect(
         "COMMAND GETKEYS MSET a 1 b 2",
         "*2\r\n$1\r\na\r\n$1\r\nb\r\n",
