@@ -1,5 +1,8 @@
 """Fixtures shared by all tests of whole processes."""
 
+import os
+import shutil
+
 import pytest
 
 import harness
@@ -40,3 +43,19 @@ def start(tmp_path):
     yield start_one
     for server in running:
         server.kill()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Duramen and a Redis."""
+    redis = shutil.which("redis-server")
+    if not redis:
+        # Debian's redis-tools holds the same program under another name; redis-server only adds a service.
+        checker = shutil.which("redis-check-rdb")
+        if not checker:
+            pytest.skip("needs redis-server: apt-get install redis-tools")
+        redis = str(tmp_path_factory.mktemp("bin") / "redis-server")
+        os.symlink(checker, redis)
+    folder = tmp_path_factory.mktemp("pair")
+    with harness.Duramen(folder) as duramen, harness.Redis(folder, program=redis) as peer:
+        yield duramen, peer

@@ -4,12 +4,8 @@ Each case is a list of commands for a fresh connection to an empty server. What 
 docs/compatibility.md and not here. The peer is Debian's redis-server 7.0.
 """
 
-import os
-import shutil
-
 import pytest
 
-import harness
 from harness import encode
 
 MULTI = [
@@ -132,22 +128,6 @@ CASES = {
 }
 
 # Commands whose replies hold times or other things that differ from run to run are compared by other tests.
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    """Duramen and a Redis."""
-    redis = shutil.which("redis-server")
-    if not redis:
-        # Debian's redis-tools holds the same program under another name; redis-server only adds a service.
-        checker = shutil.which("redis-check-rdb")
-        if not checker:
-            pytest.skip("needs redis-server: apt-get install redis-tools")
-        redis = str(tmp_path_factory.mktemp("bin") / "redis-server")
-        os.symlink(checker, redis)
-    folder = tmp_path_factory.mktemp("pair")
-    with harness.Duramen(folder) as duramen, harness.Redis(folder, program=redis) as peer:
-        yield duramen, peer
 
 
 def replies(server, resp, commands):

@@ -1,0 +1,184 @@
+"""Several connections at once: what is atomic has to look so to everybody."""
+
+import random
+import threading
+import time
+
+import pytest
+
+import harness
+
+ACCOUNTS = 20
+START = 1000
+
+
+def in_threads(count, work):
+    """Runs `work(number)` in threads; raises the first error."""
+    errors = []
+
+    def guarded(number):
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_transfers_with_watch_keep_the_sum(server, wire):
+    wire.call("MSET", *[word for i in range(ACCOUNTS) for word in (f"account:{i}", START)])
+    done = threading.Event()
+    transfers = [0] * 4
+
+    def transfer(number):
+        choose = random.Random(number)
+        with server.connect() as own:
+            while transfers[number] < 150:
+                a, b = (f"account:{i}" for i in choose.sample(range(ACCOUNTS), 2))
+                own.call("WATCH", a, b)
+                from_a, to_b = map(int, own.call("MGET", a, b))
+                amount = choose.randrange(1, 50)
+                own.pipeline([("MULTI",), ("SET", a, from_a - amount), ("SET", b, to_b + amount)])
+                transfers[number] += own.call("EXEC") is not None
+
+    def check(_):
+        with server.connect() as own:
+            while not done.is_set():
+                balances = own.call("MGET", *[f"account:{i}" for i in range(ACCOUNTS)])
+                assert sum(map(int, balances)) == ACCOUNTS * START
+
+    checker = threading.Thread(target=check, args=(0,))
+    checker.start()
+    try:
+        in_threads(4, transfer)
+    finally:
+        done.set()
+        checker.join()
+    balances = wire.call("MGET", *[f"account:{i}" for i in range(ACCOUNTS)])
+    assert sum(map(int, balances)) == ACCOUNTS * START
+
+
+def test_transfers_without_watch_keep_the_sum(server, wire):
+    names = [f"account:{i}" for i in range(ACCOUNTS)]
+    wire.call("MSET", *[word for name in names for word in (name, START)])
+
+    def transfer(number):
+        choose = random.Random(number)
+        with server.connect() as own:
+            for _ in range(100):
+                batch = []
+                for _ in range(10):
+                    a, b = choose.sample(names, 2)
+                    batch += [("MULTI",), ("DECRBY", a, 7), ("INCRBY", b, 7), ("MGET", *names), ("EXEC",)]
+                for reply in own.pipeline(batch)[4::5]:
+                    assert sum(map(int, reply[2])) == ACCOUNTS * START
+
+    in_threads(4, transfer)
+
+
+def test_msetnx_lets_one_win(server, wire):
+    won = []
+
+    def claim(number):
+        with server.connect() as own:
+            for round_number in range(200):
+                if own.call("MSETNX", f"a{round_number}", number, f"b{round_number}", number):
+                    won.append(round_number)
+
+    in_threads(4, claim)
+    assert sorted(won) == list(range(200))
+    for round_number in range(200):
+        a, b = wire.call("MGET", f"a{round_number}", f"b{round_number}")
+        assert a == b
+
+
+def test_lock_by_set_nx_and_conditional_delete(server, wire):
+    """The usual lock of Redis clients; the counter it guards must not lose an increment."""
+    wire.call("SET", "guarded", 0)
+
+    def work(number):
+        with server.connect() as own:
+            for _ in range(25):
+                while own.call("SET", "lock", number, "NX", "PX", 30_000) is None:
+                    pass
+                own.call("SET", "guarded", int(own.call("GET", "guarded")) + 1)
+                assert own.call("GETDEL", "lock") == str(number).encode()
+
+    in_threads(4, work)
+    assert wire.call("GET", "guarded") == b"100"
+
+
+def test_flushall_beside_writers(server, wire):
+    """After the last FLUSHALL and the last write, only what was written after it is there."""
+    stop = threading.Event()
+
+    def write(number):
+        with server.connect() as own:
+            while not stop.is_set():
+                own.pipeline([("SET", f"{number}:{i}", "x" * 100) for i in range(200)])
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(30):
+            assert wire.call("FLUSHALL") == b"OK"
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert wire.call("DBSIZE") <= 600
+    wire.call("FLUSHALL")
+    assert wire.call("DBSIZE") == 0
+    assert wire.call("SCAN", 0)[1] == []
+
+
+def test_a_slow_keys_command_does_not_stop_others_for_long(server, wire):
+    wire.load([b"key:%07d" % i for i in range(200_000)], b"v")
+    with server.connect() as other:
+        other.send(harness.encode("KEYS", "nothing*") * 5)
+        for i in range(100):
+            assert wire.call("GET", f"key:{i:07d}") == b"v"
+        assert [other.reply() for _ in range(5)] == [[]] * 5
+
+
+@pytest.mark.duramen
+@pytest.mark.parametrize("poll", ["adaptive", "busy", "off"])
+def test_every_way_of_polling(start, poll):
+    server = start("--poll", poll, threads=2)
+
+    def work(number):
+        with server.connect() as own:
+            for i in range(300):
+                assert own.call("SET", f"{number}:{i}", i) == b"OK"
+                assert own.call("GET", f"{number}:{i}") == str(i).encode()
+
+    in_threads(8, work)
+    assert server.stop() == 0
+
+
+@pytest.mark.duramen
+def test_an_idle_server_uses_no_processor(start):
+    """With adaptive polling: the spin ends, however busy the server was before."""
+    server = start("--poll", "adaptive", threads=2)
+    with server.connect() as wire:
+        for _ in range(2000):
+            wire.call("PING")
+        stat = harness.pathlib.Path(f"/proc/{server.process.pid}/stat")
+
+        def ticks():
+            return sum(map(int, stat.read_text().rsplit(")", 1)[1].split()[11:13]))
+
+        def idle():
+            before, start_s = ticks(), time.monotonic()
+            time.sleep(0.5)
+            return ticks() - before <= 100 * 0.02 * (time.monotonic() - start_s)
+
+        harness.wait_until(idle, "half a second passes with less than 2 % of one core")
+        assert wire.call("PING") == b"PONG"
