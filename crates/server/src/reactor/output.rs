@@ -122,18 +122,25 @@ impl Reactor {
             return self.close_taken(token, connection);
         }
         self.update_interest(token, &mut connection);
-        let record = &connection.record;
-        let (query, output) = (
-            connection.input.len() as u64,
-            connection.unsent_bytes() as u64,
-        );
-        if record.query_bytes.load(Ordering::Relaxed) != query {
-            record.query_bytes.store(query, Ordering::Relaxed);
-        }
-        if record.output_bytes.load(Ordering::Relaxed) != output {
-            record.output_bytes.store(output, Ordering::Relaxed);
-        }
+        let (query, output) = (connection.input.len(), connection.unsent_bytes());
+        self.account(&connection, query as u64, output as u64);
         self.slots.put(token, connection);
+    }
+
+    /// Keeps what the connection's buffers hold, in its record and in the thread's gauges.
+    pub(super) fn account(&self, connection: &Connection, query: u64, output: u64) {
+        let counters = &self.me().counters;
+        let record = &connection.record;
+        for (holds, recorded, gauge) in [
+            (query, &record.query_bytes, &counters.query_buffer_bytes),
+            (output, &record.output_bytes, &counters.output_buffer_bytes),
+        ] {
+            let before = recorded.load(Ordering::Relaxed);
+            if holds != before {
+                recorded.store(holds, Ordering::Relaxed);
+                gauge.add(holds.wrapping_sub(before));
+            }
+        }
     }
 }
 
