@@ -111,8 +111,13 @@ fn serve(config: ServerConfig, started: Instant) -> Result<(), ServerError> {
     let signals_handle = signals.handle();
     let watcher = watch(signals, &server);
     announce(server.addresses());
+    let page_bytes = match server.shared().store.stats().page_bytes {
+        0 => "not known yet".to_owned(),
+        bytes => duramen_server::config::format_size(bytes),
+    };
     tracing::info!(
         memory,
+        page_bytes,
         threads = server.shared().threads.len(),
         start_ms = started.elapsed().as_millis() as u64,
         "serving"

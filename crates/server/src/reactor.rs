@@ -230,6 +230,8 @@ impl Reactor {
             let config = self.config.get(&self.shared);
             (config.poll, config.poll_spin_us)
         };
+        let since = Instant::now();
+        let mut way = Way::Sleep;
         match poll {
             Poll::Off => {}
             Poll::Busy => return self.poll_events(events, Some(ZERO)),
@@ -240,16 +242,15 @@ impl Reactor {
                     if found {
                         return;
                     }
+                    way = Way::Spin;
                 }
             }
         }
-        let slept_at = Instant::now();
         let timeout = self.sleep_limit();
         self.me().counters.sleeps.add(1);
         self.poll_events(events, timeout);
         if !events.is_empty() {
-            self.spinner
-                .work_came_after(slept_at.elapsed(), Way::Sleep, spin_us);
+            self.spinner.work_came_after(since.elapsed(), way, spin_us);
         }
     }
 

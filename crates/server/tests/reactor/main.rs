@@ -1,5 +1,6 @@
-//! The reactor against real sockets on loopback: cut pipelines, hostile clients, limits, stops.
+//! The reactor against real sockets on loopback: cut pipelines, hostile clients, limits, stops, commands.
 
+mod commands;
 mod hostile;
 mod limits;
 mod pipelines;
