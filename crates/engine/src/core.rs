@@ -42,6 +42,8 @@ pub struct Core {
     pub tallies: Box<[Tally]>,
     /// Contexts before this one belong to cleaner threads.
     cleaners: usize,
+    /// Memory of what is there from the start, in bytes.
+    overhead: u64,
     pub pacer: Pacer,
     pub exclusive: Exclusive,
     pub wakeup: Wakeup,
@@ -110,7 +112,7 @@ impl Core {
         let contexts = (0..contexts)
             .map(|n| Ok(Mutex::new(Context::new(n, n % nodes, epochs.register()?))))
             .collect::<Result<Box<[_]>, Error>>()?;
-        let core = Core {
+        let mut core = Core {
             mode: options.mode,
             clock: options.clock.clone(),
             hasher: KeyHasher::new(options.hash_seed.unwrap_or_else(random_seed)),
@@ -127,13 +129,15 @@ impl Core {
             tallies: contexts.iter().map(|_| Tally::default()).collect(),
             contexts,
             cleaners,
+            overhead: 0,
             pacer: Pacer::default(),
             exclusive: Exclusive::default(),
             wakeup: Wakeup::default(),
             epochs,
             space,
         };
-        let overhead = core.overhead_bytes();
+        core.overhead = core.sum_overhead();
+        let overhead = core.overhead;
         if !core.space.budget.charge(overhead) {
             return Err(Error::BudgetTooSmall {
                 bytes: memory_bytes,
@@ -205,7 +209,9 @@ impl Core {
 
     /// Live bytes beyond which writes are refused: leaves the heads, the survivors and their reserve, and a little dead.
     pub fn live_limit(&self) -> u64 {
-        let open = self.heads.len() + 2 * self.contexts.len();
+        // Reserve windows are empty; open ones are half full on average. Where that is too much to hope for, cleaning
+        // finds nothing to gain and the write is refused then.
+        let open = self.contexts.len() + (self.heads.len() + self.contexts.len()).div_ceil(2);
         let usable = self
             .segment_budget()
             .saturating_sub((open * self.space.segment_bytes()) as u64);
@@ -238,6 +244,10 @@ impl Core {
 
     /// Memory of the tables that are there from the start.
     pub fn overhead_bytes(&self) -> u64 {
+        self.overhead
+    }
+
+    fn sum_overhead(&self) -> u64 {
         let counters: u64 = self.actors().map(Counters::bytes).sum();
         self.space.overhead_bytes()
             + self.epochs.bytes()

@@ -22,6 +22,10 @@ const TAX_RATE_MAX: f64 = 30.0;
 /// A cache evicts when this part of what segments can hold is live: cleaning stays cheap.
 const CACHE_LIVE_PART: f64 = 0.92;
 
+/// Memory that the log takes at most, in live bytes, while there is something to clean: at half of it live, cleaning costs
+/// about one relocation in three writes, less than the first touch of as much fresh memory, and memory stays in proportion
+/// to the data whatever the budget.
+const FOOTPRINT: f64 = 2.0;
 /// Victims retired before a lack of gain counts as one.
 const GAIN_JUDGED_AFTER: u64 = 64;
 
@@ -65,21 +69,40 @@ impl Pacer {
 }
 
 impl Core {
-    /// Free windows per node at which cleaning starts: F <= min(0.1, (1 - L) / 2) of the memory [Rumble14 §5.2].
-    pub fn low_windows(&self) -> f64 {
-        let budget = self.segment_budget().max(1) as f64;
-        let live = self.live_bytes() as f64 / budget;
-        let windows = budget / self.space.segment_bytes() as f64 / self.space.nodes() as f64;
-        ((1.0 - live).max(0.0) / 2.0).min(0.1) * windows
+    /// Windows of a node that the store should need for what is live now: the smaller of its share of the budget and
+    /// `FOOTPRINT` times the live bytes. Beyond it, cleaning is cheaper than touching fresh memory.
+    fn footprint_windows(&self, node_share: f64) -> f64 {
+        let window = self.space.segment_bytes() as f64;
+        let hard = self.segment_budget() as f64 / window;
+        let slack = (2 * (self.heads.len() + self.contexts.len()) + 4) as f64;
+        (FOOTPRINT * self.live_bytes() as f64 / window + slack).min(hard) * node_share
+    }
+
+    /// Free windows of a node over the number at which cleaning starts, F <= min(0.1, (1 - L) / 2) of the memory
+    /// [Rumble14 §5.2]: 1 or less means clean, 0 means that the next head has to wait.
+    fn ease(&self, node: usize) -> f64 {
+        let share = 1.0 / self.space.nodes() as f64;
+        let footprint = self.footprint_windows(share);
+        let live = self.live_bytes() as f64 / self.space.segment_bytes() as f64 * share;
+        let low = ((1.0 - live / footprint.max(1.0)).max(0.0) / 2.0).min(0.1) * footprint;
+        let free =
+            (self.space.free_windows(node) as f64).min(footprint - self.windows_in_use(node));
+        free.max(0.0) / low.max(1.0)
+    }
+
+    /// Windows with entries in them, of a node; where several nodes share the budget, its share of all.
+    fn windows_in_use(&self, node: usize) -> f64 {
+        let committed = self.segment_bytes_committed() as f64 / self.space.segment_bytes() as f64;
+        committed / self.space.nodes() as f64 - self.space.waiting(node).1 as f64
     }
 
     pub fn is_low(&self, node: usize) -> bool {
-        self.space.free_windows(node) as f64 <= self.low_windows().max(1.0)
+        self.ease(node) <= 1.0
     }
 
-    /// True while the store still grows into its budget: then backing windows ahead of the heads costs nothing extra.
+    /// True while the store grows: then windows are backed ahead of the heads, which would have to touch them anyway.
     pub fn is_filling(&self, node: usize) -> bool {
-        self.space.waiting(node).1 == 0 || self.log_time() < self.space.budget.limit()
+        self.ease(node) > 1.0
     }
 
     /// True if a cache holds so much that cleaning must evict.
@@ -91,7 +114,7 @@ impl Core {
 
     /// Victim bytes to scan per byte appended.
     fn tax_rate(&self, node: usize) -> f64 {
-        let free = self.space.free_windows(node) as f64 / self.low_windows().max(1.0);
+        let free = self.ease(node);
         if free >= 0.5 {
             return 0.0;
         }
