@@ -146,12 +146,45 @@ pub struct Incremented<T> {
     pub version: u64,
 }
 
-/// Identifies the state of a key at one moment, for optimistic transactions (`WATCH`).
-/// Equal stamps mean: no write or delete in between. Unequal ones may rarely be a false alarm, for absent keys only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Identifies the state of a key at one moment, for optimistic transactions (`WATCH`); see [`Stamp::still_holds`].
+#[derive(Clone, Copy, Debug)]
 pub enum Stamp {
-    Present { version: u64 },
-    Absent { floor: u64 },
+    Present {
+        version: u64,
+    },
+    Absent {
+        /// Above the version of every key ever deleted from the same range of hashes.
+        floor: u64,
+        /// Which index bucket the key belongs to, and how often a key was removed from it (modulo 256).
+        bucket: u64,
+        removals: u8,
+    },
+}
+
+impl Stamp {
+    /// True if the key was neither written nor deleted between this stamp and `now`.
+    ///
+    /// For an absent key that is absent again there are two doubts, both harmless: it may be false after many deletes
+    /// of *other* keys once the index has been resized in between (the caller tries again), and it may miss exactly 256
+    /// deletions in the key's bucket, after which the state is the one that was seen.
+    pub fn still_holds(&self, now: &Stamp) -> bool {
+        match (self, now) {
+            (Stamp::Present { version: then }, Stamp::Present { version }) => then == version,
+            (
+                Stamp::Absent {
+                    floor: then,
+                    bucket: at,
+                    removals: before,
+                },
+                Stamp::Absent {
+                    floor,
+                    bucket,
+                    removals,
+                },
+            ) => then == floor || (at == bucket && before == removals),
+            _ => false,
+        }
+    }
 }
 
 /// Why an operation did not happen. Nothing was changed.

@@ -278,13 +278,25 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn stamp(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Stamp, Error> {
-        // The floor first: a key deleted between the two looks then differs from what was seen.
-        let floor = self.index(table)?.partition(hash).floor();
+        // Floor and removals first: a key deleted between the two looks then differs from what was seen.
+        let index = self.index(table)?;
+        let partition = index.partition(hash);
+        let floor = partition.floor();
+        let view = partition.view();
+        let (bucket, removals) = if view.len() == 0 {
+            (0, 0)
+        } else {
+            view.removals(index.tag(hash))
+        };
         Ok(match self.read(table, hash, key)? {
             Some(object) => Stamp::Present {
                 version: object.version,
             },
-            None => Stamp::Absent { floor },
+            None => Stamp::Absent {
+                floor,
+                bucket,
+                removals,
+            },
         })
     }
 

@@ -502,9 +502,37 @@ fn stamps_change_with_every_write_and_delete() {
         stamps.push(guard.stamp(TABLE, hash, b"watched").unwrap());
     }
     for (n, a) in stamps.iter().enumerate() {
-        assert!(stamps[n + 1..].iter().all(|b| a != b), "{stamps:?}");
+        assert!(
+            stamps[n + 1..].iter().all(|b| !a.still_holds(b)),
+            "{stamps:?}"
+        );
     }
     assert!(matches!(stamps[0], Stamp::Absent { .. }));
+
+    // Deletes of other keys are no alarm, but for those that share the bucket.
+    let absent = guard
+        .stamp(TABLE, guard.hash(b"absent"), b"absent")
+        .unwrap();
+    let mut alarms = 0;
+    for n in 0..1000u64 {
+        let key = n.to_le_bytes();
+        guard
+            .write(TABLE, guard.hash(&key), &key, b"x", None)
+            .unwrap();
+    }
+    let grown = guard
+        .stamp(TABLE, guard.hash(b"absent"), b"absent")
+        .unwrap();
+    assert!(absent.still_holds(&grown), "nothing was deleted");
+    for n in 0..300u64 {
+        let key = n.to_le_bytes();
+        guard.remove(TABLE, guard.hash(&key), &key).unwrap();
+        let now = guard
+            .stamp(TABLE, guard.hash(b"absent"), b"absent")
+            .unwrap();
+        alarms += u32::from(!grown.still_holds(&now));
+    }
+    assert!(alarms < 300, "every delete of another key was an alarm");
 }
 
 #[test]

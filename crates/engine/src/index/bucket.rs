@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! slot     | tag: 22 | access: 3 | tier: 1 | location: 38 (8-byte units) |     0 = empty
-//! control  | serial: 8 | reach: 16 | overflow: 16 | owner: 16 | - : 5 | MOVED | TRANSACTION | LOCKED |
+//! control  | serial: 8 | removals: 8 | reach: 16 | overflow: 12 | owner: 16 | - | MOVED | TRANSACTION | LOCKED |
 //! ```
 //!
 //! **Invariants**
@@ -17,6 +17,8 @@
 //! - B4: MOVED is set, together with the lock, on *all* buckets of a view before the first slot is copied to the next view;
 //!   the view's slots never change again.
 //! - B5: `overflow` counts the keys homed here that lie in other buckets, at most `reach` steps along the probe sequence.
+//! - B6: `removals` counts the keys homed here that were removed, modulo 256, so that who saw a key absent can tell whether
+//!   it has come and gone.
 //!
 //! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: B2 makes the version number (and the
 //! reader's second look at it) unnecessary; tags make a miss cost one line.
@@ -34,13 +36,17 @@ const TAG_SHIFT: u32 = 64 - TAG_BITS;
 const LOCKED: u64 = 1;
 const TRANSACTION: u64 = 1 << 1;
 const MOVED: u64 = 1 << 2;
-const OWNER_SHIFT: u32 = 8;
+const OWNER_SHIFT: u32 = 4;
 const OWNER_MASK: u64 = 0xffff << OWNER_SHIFT;
-const OVERFLOW_SHIFT: u32 = 24;
+const OVERFLOW_SHIFT: u32 = 20;
 const OVERFLOW_ONE: u64 = 1 << OVERFLOW_SHIFT;
-const REACH_SHIFT: u32 = 40;
+const OVERFLOW_MASK: u64 = 0xfff << OVERFLOW_SHIFT;
+const REACH_SHIFT: u32 = 32;
 const REACH_MASK: u64 = 0xffff << REACH_SHIFT;
 pub const REACH_MAX: usize = 0xffff;
+const REMOVALS_SHIFT: u32 = 48;
+const REMOVALS_ONE: u64 = 1 << REMOVALS_SHIFT;
+const REMOVALS_MASK: u64 = 0xff << REMOVALS_SHIFT;
 const SERIAL_SHIFT: u32 = 56;
 const SERIAL_ONE: u64 = 1 << SERIAL_SHIFT;
 const SERIAL_MASK: u64 = 0xff << SERIAL_SHIFT;
@@ -213,7 +219,7 @@ impl<'a> View<'a> {
         if let Some(found) = find_in(bucket, tag, &mut is_it) {
             return Some(found);
         }
-        if control >> OVERFLOW_SHIFT & 0xffff == 0 {
+        if control & OVERFLOW_MASK == 0 {
             return None;
         }
         let reach = (control & REACH_MASK) >> REACH_SHIFT;
@@ -250,7 +256,7 @@ impl<'a> View<'a> {
         if control & TRANSACTION != 0 && owner_of(control) != me {
             control = self.wait_for_transaction(bucket);
         }
-        let overflow = control >> OVERFLOW_SHIFT & 0xffff;
+        let overflow = control & OVERFLOW_MASK;
         let reach = if overflow == 0 {
             0
         } else {
@@ -383,6 +389,8 @@ impl<'a> View<'a> {
         let control = &self.buckets[home].control;
         let word = control.load(Ordering::Relaxed);
         let reach = ((word & REACH_MASK) >> REACH_SHIFT).max(distance as u64);
+        // Thousands of keys of one bucket, where seven are usual, take a hash that is broken or a seed that is known.
+        assert!(word & OVERFLOW_MASK != OVERFLOW_MASK, "a bucket overflows");
         let word = (word & !REACH_MASK | reach << REACH_SHIFT) + OVERFLOW_ONE;
         control.store(word, Ordering::Release); // B5; pairs with Acquire in `find`
     }
@@ -391,16 +399,25 @@ impl<'a> View<'a> {
     pub fn remove(self, tag: u64, place: &AtomicU64) {
         let home = self.home(tag);
         place.store(0, Ordering::Release);
-        let first = self.buckets[home].slots.as_ptr();
-        let inside = first..first.wrapping_add(SLOTS);
-        if !inside.contains(&std::ptr::from_ref(place)) {
-            let control = &self.buckets[home].control;
-            let mut word = control.load(Ordering::Relaxed) - OVERFLOW_ONE;
-            if word >> OVERFLOW_SHIFT & 0xffff == 0 {
+        let bucket = &self.buckets[home];
+        let mut word = bucket
+            .control
+            .load(Ordering::Relaxed)
+            .wrapping_add(REMOVALS_ONE); // B6
+        if !bucket.slots.iter().any(|own| std::ptr::eq(own, place)) {
+            word -= OVERFLOW_ONE;
+            if word & OVERFLOW_MASK == 0 {
                 word &= !REACH_MASK;
             }
-            control.store(word, Ordering::Release);
         }
+        bucket.control.store(word, Ordering::Release);
+    }
+
+    /// The home bucket of a tag, and how often a key was removed from it (B6).
+    pub fn removals(self, tag: u64) -> (u64, u8) {
+        let home = self.home(tag);
+        let control = self.buckets[home].control.load(Ordering::Acquire);
+        (self.line(home) as u64, (control >> REMOVALS_SHIFT) as u8)
     }
 
     /// Copies every slot into `to`, which is empty and which nobody else sees yet. Returns false if `to` has no room.
@@ -508,10 +525,11 @@ mod tests {
         assert!(
             memory
                 .iter()
-                .all(|b| b.control.load(Ordering::Relaxed) == 0),
+                .all(|b| b.control.load(Ordering::Relaxed) & (1 << REMOVALS_SHIFT) - 1 == 0),
             "counts return to zero"
         );
         assert!(view.find(tag, 1, |_| true).is_none());
+        assert_eq!(view.removals(tag).1, 20);
     }
 
     #[test]

@@ -102,7 +102,10 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("uptime_in_seconds", uptime_s);
     fields.add("uptime_in_days", uptime_s / 86_400);
     fields.add("hz", 10);
-    fields.add("executable", std::env::current_exe().unwrap_or_default().display());
+    fields.add(
+        "executable",
+        std::env::current_exe().unwrap_or_default().display(),
+    );
     // The command line reads the file; the server gets settings only.
     fields.add("config_file", "");
     fields.add("io_threads_active", 0);

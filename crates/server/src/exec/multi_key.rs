@@ -159,7 +159,7 @@ fn still_holds(
     stamps: &[Stamp],
 ) -> Result<bool, Error> {
     for ((hash, key), stamp) in hashes.iter().zip(ctx.args.skip(1)).zip(stamps) {
-        if guard.stamp(ctx.table, *hash, key)? != *stamp {
+        if !stamp.still_holds(&guard.stamp(ctx.table, *hash, key)?) {
             return Ok(false);
         }
     }

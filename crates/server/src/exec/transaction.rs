@@ -234,7 +234,7 @@ fn changed(shared: &Shared, guard: &Guard<'_>, watched: &[Watched]) -> Result<bo
         }
         let hash = guard.hash(&one.key);
         match guard.stamp(one.table, hash, &one.key) {
-            Ok(stamp) if stamp == one.stamp => {}
+            Ok(stamp) if one.stamp.still_holds(&stamp) => {}
             Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(true),
             Err(error) => return Err(error),
         }
