@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen"))
@@ -187,6 +188,25 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def in_threads(count, work):
+    """Runs `work(number)` in threads; raises the first error."""
+    errors = []
+
+    def guarded(number):
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 class ErrorReply(Exception):

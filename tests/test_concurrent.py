@@ -7,28 +7,10 @@ import time
 import pytest
 
 import harness
+from harness import in_threads
 
 ACCOUNTS = 20
 START = 1000
-
-
-def in_threads(count, work):
-    """Runs `work(number)` in threads; raises the first error."""
-    errors = []
-
-    def guarded(number):
-        try:
-            work(number)
-        except BaseException as error:  # noqa: BLE001 - handed to the test
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_transfers_with_watch_keep_the_sum(server, wire):

@@ -1,11 +1,12 @@
 """The memory limit and what happens at it, and memory that goes back to the system."""
 
+import random
 import time
 
 import pytest
 
 import harness
-from harness import ErrorReply, encode
+from harness import ErrorReply, encode, in_threads
 
 MIB = 1 << 20
 
@@ -213,3 +214,37 @@ def test_nothing_is_lost_or_mixed_up_while_the_cleaner_works(start):
                     assert reply == (None if last is None else value(worker, number, last)), (worker, number)
     for wire in wires:
         wire.close()
+
+
+def test_transactions_at_the_limit_never_stop_for_good(start):
+    """Two connections once waited for memory while they held keys that a third, pinned, waited for: nobody went on."""
+    server = start(memory="64mb", threads=3)
+    names = keys(b"key", 100_000)
+    deadline = time.monotonic() + 8
+
+    def writer(choose):
+        return ("MSET", *[word for name in choose.sample(names, 20) for word in (name, b"v" * 900)])
+
+    def reader(choose):
+        return ("MGET", *choose.sample(names, 20))
+
+    def transaction(choose):
+        return ("MSETNX", *[word for name in choose.sample(names, 5) for word in (name, b"w" * 900)])
+
+    refused = [0]
+
+    def run(number):
+        choose = random.Random(number)
+        make = [writer, writer, reader, transaction, reader, writer][number]
+        with server.connect() as own:
+            while time.monotonic() < deadline:
+                for reply in own.pipeline([make(choose) for _ in range(10)]):
+                    if isinstance(reply, ErrorReply):
+                        assert str(reply).startswith("OOM "), reply
+                        refused[0] += 1
+
+    in_threads(6, run)
+    assert refused[0] > 0, "the limit was never met"
+    with server.connect() as wire:
+        assert wire.call("FLUSHALL") == b"OK"
+        assert wire.call("SET", "k", "v" * 900) == b"OK"
