@@ -46,7 +46,6 @@ const REACH_MASK: u64 = 0xffff << REACH_SHIFT;
 pub const REACH_MAX: usize = 0xffff;
 const REMOVALS_SHIFT: u32 = 48;
 const REMOVALS_ONE: u64 = 1 << REMOVALS_SHIFT;
-const REMOVALS_MASK: u64 = 0xff << REMOVALS_SHIFT;
 const SERIAL_SHIFT: u32 = 56;
 const SERIAL_ONE: u64 = 1 << SERIAL_SHIFT;
 const SERIAL_MASK: u64 = 0xff << SERIAL_SHIFT;
