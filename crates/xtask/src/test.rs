@@ -16,7 +16,11 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
         .filter(|filter| !matches!(*filter, "tidy" | "cargo" | "interleavings" | "clients"))
         .collect();
     let everything = filters.is_empty();
+    let with_clients = everything || named("clients") || !client_filters.is_empty();
     let mut tally = Tally::default();
+    if with_clients || named("cargo") {
+        part(&mut tally, "tools", |_| tools::provide());
+    }
     if everything || named("tidy") {
         part(&mut tally, "tidy", |tally| {
             tidy::run()?;
@@ -30,7 +34,7 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     if everything || named("interleavings") {
         part(&mut tally, "interleavings", interleavings);
     }
-    if everything || named("clients") || !client_filters.is_empty() {
+    if with_clients {
         part(&mut tally, "client tests", |tally| {
             client_tests(&client_filters, tally)
         });
@@ -106,7 +110,6 @@ fn interleavings(tally: &mut Tally) -> Result<(), String> {
 
 /// Whole processes: `duramen serve` and the clients people use.
 fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
-    tools::provide()?;
     let python = python()?;
     build_clients()?;
     process::run(&mut process::cargo(&[
@@ -121,6 +124,7 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
     command
         .current_dir(process::root().join("tests"))
         .env("DURAMEN_TEST_BUILT", built())
+        .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("PYTHONUNBUFFERED", "1");
     if std::env::var_os("DURAMEN_TEST_BINARY").is_none() {
@@ -222,7 +226,7 @@ fn build_clients() -> Result<(), String> {
     })?;
     process::run(
         Command::new("go")
-            .args(["build", "-mod=readonly", "-o"])
+            .args(["build", "-mod=readonly", "-buildvcs=false", "-o"])
             .arg(built.join("go-client"))
             .arg(".")
             .env("GOTOOLCHAIN", "local")

@@ -1,5 +1,6 @@
 //! What the client tests need on a machine, and how to get it there.
 
+use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use crate::process;
@@ -86,6 +87,26 @@ pub(crate) fn provide() -> Result<(), String> {
             apt(&arguments)
         })
         .map_err(|error| format!("{error}; {by_hand}"))
+}
+
+/// The search path of the tests. Where only redis-tools is installed it finds redis-server too: Debian's redis-check-rdb
+/// is the same program under another name, and the package redis-server would only add a service that takes port 6379.
+pub(crate) fn path() -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let find = |name: &str| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(name))
+            .find(|file| file.is_file())
+    };
+    let ours = process::target().join("clients/bin");
+    if let (None, Some(program)) = (find("redis-server"), find("redis-check-rdb")) {
+        let link = ours.join("redis-server");
+        // If it can't be made, the tests that need redis-server say so.
+        let _ = std::fs::create_dir_all(&ours);
+        let _ = std::os::unix::fs::symlink(program, link);
+    }
+    let folders = std::env::split_paths(&path).chain([ours]);
+    std::env::join_paths(folders).unwrap_or(path.clone())
 }
 
 fn runs(program: &str, arguments: &[&str]) -> bool {
