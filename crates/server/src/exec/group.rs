@@ -6,7 +6,7 @@ use super::context::{Context, Done, Failure};
 use super::local::Local;
 use super::slowlog;
 use super::table::{self, Resolved, Run, Spec, flag};
-use super::{GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn};
+use super::{ENTRIES_AHEAD, GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn};
 use crate::shared::{Family, Shared};
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
@@ -35,8 +35,26 @@ pub(super) struct Group {
     planned: Vec<Planned>,
     hashes: Vec<KeyHash>,
     tables: Vec<TableId>,
+    /// Keys whose entries were hinted.
+    hinted: usize,
     /// Requests that ran, by family, for the latency histograms.
     families: [u64; Family::ALL.len()],
+}
+
+/// Hints entries until those of [`ENTRIES_AHEAD`] keys from `at` on are on their way; returns how many are.
+#[inline]
+fn hint_entries(
+    guard: &Guard<'_>,
+    tables: &[TableId],
+    hashes: &[KeyHash],
+    hinted: usize,
+    at: usize,
+) -> usize {
+    let end = (at + ENTRIES_AHEAD).min(hashes.len());
+    for n in hinted..end {
+        guard.prefetch_entry(tables[n], hashes[n]);
+    }
+    end.max(hinted)
 }
 
 /// What a request needs before it can go on.
@@ -66,15 +84,14 @@ impl Group {
     ) -> Position {
         let started = Instant::now();
         self.families = [0; Family::ALL.len()];
+        local.begin_group(shared);
         let next;
         let mut hands = Hands { shared, local };
         let mut at;
         {
             let mut guard = session.pin();
             next = self.plan(&guard, shared, turns, position);
-            for (table, hash) in self.tables.iter().zip(&self.hashes) {
-                guard.prefetch_entry(*table, *hash);
-            }
+            self.hinted = 0;
             at = self.run_guarded(&mut hands, &mut guard, turns, 0);
         }
         while at < self.planned.len() {
@@ -169,6 +186,13 @@ impl Group {
                 .planned
                 .get(at + 1)
                 .map_or(self.hashes.len(), |next| next.hashes as usize);
+            self.hinted = hint_entries(
+                guard,
+                &self.tables,
+                &self.hashes,
+                self.hinted,
+                planned.hashes as usize,
+            );
             let hashes = &self.hashes[planned.hashes as usize..end];
             if !turn.client.halted {
                 if matches!(
@@ -369,7 +393,7 @@ impl Context<'_> {
     #[inline]
     pub(super) fn run(&mut self, way: Way<'_, '_>, hashes: &[KeyHash]) {
         let start = self.out.len();
-        let timer = slowlog::timer(self.spec, self.shared, self.local);
+        let timer = slowlog::timer(self.spec, self.local);
         let number = self.spec.number();
         self.client.last_command = number as u16;
         self.local.command(self.shared, number).calls.add(1);

@@ -10,6 +10,7 @@ pub(crate) struct Local {
     thread: usize,
     config: ConfigCache,
     random: u64,
+    slow_us: i64,
     /// Time of the group's commands that were timed one by one.
     pub(crate) timed_ns: u64,
     /// Keys to lock.
@@ -28,6 +29,7 @@ impl Local {
             thread,
             config: ConfigCache::new(shared),
             random: shared.started_unix_ms ^ ((thread as u64 + 1) << 48) | 1,
+            slow_us: i64::MAX,
             timed_ns: 0,
             locks: Vec::new(),
             hashes: Vec::new(),
@@ -40,13 +42,18 @@ impl Local {
         self.config.get(shared)
     }
 
-    /// Limit of the slow log in microseconds, `i64::MAX` = off.
-    #[inline]
-    pub(crate) fn slow_us(&mut self, shared: &Shared) -> i64 {
-        match self.config.get(shared).slowlog_slower_than_us {
+    /// Looks at the settings once for the whole group.
+    pub(crate) fn begin_group(&mut self, shared: &Shared) {
+        self.slow_us = match self.config.get(shared).slowlog_slower_than_us {
             off if off < 0 => i64::MAX,
             limit_us => limit_us,
-        }
+        };
+    }
+
+    /// Limit of the slow log in microseconds, `i64::MAX` = off.
+    #[inline]
+    pub(crate) fn slow_us(&self) -> i64 {
+        self.slow_us
     }
 
     /// The next of a sequence of numbers that nobody's secrets depend on (xorshift64*).

@@ -59,6 +59,9 @@ use std::sync::Arc;
 /// Keys that one group hints before it runs: enough to overlap misses many times over, few enough to stay in the first
 /// level of the cache (64 keys × two lines).
 const GROUP_KEYS: usize = 64;
+/// Keys whose entries are hinted ahead of the request that runs: about as many lines as a core can have under way, so that
+/// memory works while requests run instead of before.
+const ENTRIES_AHEAD: usize = 16;
 /// Requests in one group, for those without keys.
 const GROUP_REQUESTS: usize = 256;
 

@@ -3,11 +3,13 @@
 //! Writers lock their keys. `MGET` reads twice instead: if no object version changed between the first reading and the second,
 //! all values were there together at the moment between. Only if that keeps failing does it lock as well.
 
-use super::GROUP_KEYS;
 use super::context::{Context, Done, Failure};
+use super::{ENTRIES_AHEAD, GROUP_KEYS};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_engine::{Error, Guard, KeyHash, Stamp};
 
+/// Keys whose buckets are hinted ahead: their lines stay in the first level of the cache until they are used.
+const BUCKETS_AHEAD: usize = 128;
 /// Readings without a lock before `MGET` takes one.
 const OPTIMISTIC_READINGS: usize = 3;
 
@@ -24,11 +26,13 @@ impl Context<'_> {
         }
         let mut own = std::mem::take(&mut self.local.hashes);
         own.clear();
-        own.extend(
-            self.spec
-                .key_positions(self.args.len())
-                .map(|at| guard.hash(self.arg(at))),
-        );
+        for at in self.spec.key_positions(self.args.len()) {
+            let hash = guard.hash(self.arg(at));
+            if own.len() < BUCKETS_AHEAD {
+                guard.prefetch_bucket(self.table, hash);
+            }
+            own.push(hash);
+        }
         let done = run(self, guard, &own);
         own.clear();
         own.shrink_to(16 * GROUP_KEYS);
@@ -36,13 +40,23 @@ impl Context<'_> {
         done
     }
 
-    /// Hints a part of many keys: buckets first, then entries.
-    fn hint(&self, guard: &Guard<'_>, hashes: &[KeyHash]) {
-        for hash in hashes {
-            guard.prefetch_bucket(self.table, *hash);
+    /// Hints the entries of the first keys, unless the group has done so.
+    fn hint_first(&self, guard: &Guard<'_>, hashes: &[KeyHash]) {
+        if hashes.len() > GROUP_KEYS {
+            for hash in hashes.iter().take(ENTRIES_AHEAD) {
+                guard.prefetch_entry(self.table, *hash);
+            }
         }
-        for hash in hashes {
+    }
+
+    /// Hints what comes some keys after key `n`.
+    #[inline]
+    fn hint_next(&self, guard: &Guard<'_>, hashes: &[KeyHash], n: usize) {
+        if let Some(hash) = hashes.get(n + ENTRIES_AHEAD) {
             guard.prefetch_entry(self.table, *hash);
+        }
+        if let Some(hash) = hashes.get(n + BUCKETS_AHEAD) {
+            guard.prefetch_bucket(self.table, *hash);
         }
     }
 
@@ -120,29 +134,26 @@ fn read_all(
         stamps.clear();
     }
     ctx.reply().array(hashes.len());
-    let mut keys = ctx.args.skip(1).into_iter();
+    let keys = ctx.args.skip(1);
     let mut hits = 0;
-    for part in hashes.chunks(GROUP_KEYS) {
-        if hashes.len() > GROUP_KEYS {
-            ctx.hint(guard, part);
+    ctx.hint_first(guard, hashes);
+    for (n, (hash, key)) in hashes.iter().zip(keys).enumerate() {
+        ctx.hint_next(guard, hashes, n);
+        let found = guard.read(ctx.table, *hash, key)?;
+        match found {
+            Some(object) => {
+                hits += 1;
+                ctx.reply().bulk(object.value);
+            }
+            None => ctx.reply().null(),
         }
-        for (hash, key) in part.iter().zip(&mut keys) {
-            let found = guard.read(ctx.table, *hash, key)?;
-            match found {
-                Some(object) => {
-                    hits += 1;
-                    ctx.reply().bulk(object.value);
-                }
-                None => ctx.reply().null(),
-            }
-            if let Some(stamps) = &mut stamps {
-                stamps.push(match found {
-                    Some(object) => Stamp::Present {
-                        version: object.version,
-                    },
-                    None => guard.stamp(ctx.table, *hash, key)?,
-                });
-            }
+        if let Some(stamps) = &mut stamps {
+            stamps.push(match found {
+                Some(object) => Stamp::Present {
+                    version: object.version,
+                },
+                None => guard.stamp(ctx.table, *hash, key)?,
+            });
         }
     }
     let counters = ctx.local.counters(ctx.shared);
@@ -221,16 +232,11 @@ fn check_pairs(ctx: &Context<'_>) -> Done {
 }
 
 fn write_all(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let mut pairs = 0;
-    for part in hashes.chunks(GROUP_KEYS) {
-        if hashes.len() > GROUP_KEYS {
-            ctx.hint(guard, part);
-        }
-        for hash in part {
-            let (key, value) = (ctx.arg(1 + 2 * pairs), ctx.arg(2 + 2 * pairs));
-            guard.write(ctx.table, *hash, key, value, None)?;
-            pairs += 1;
-        }
+    ctx.hint_first(guard, hashes);
+    for (n, hash) in hashes.iter().enumerate() {
+        ctx.hint_next(guard, hashes, n);
+        let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
+        guard.write(ctx.table, *hash, key, value, None)?;
     }
     Ok(())
 }

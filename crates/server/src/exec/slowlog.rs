@@ -48,8 +48,8 @@ fn log(shared: &Shared) -> MutexGuard<'_, SlowLog> {
 
 /// Starts the clock for a command that is timed by itself.
 #[inline]
-pub(super) fn timer(spec: &Spec, shared: &Shared, local: &mut Local) -> Option<Instant> {
-    if spec.has(flag::TIMED) || local.slow_us(shared) < ONE_BY_ONE_BELOW_US {
+pub(super) fn timer(spec: &Spec, local: &Local) -> Option<Instant> {
+    if spec.has(flag::TIMED) || local.slow_us() < ONE_BY_ONE_BELOW_US {
         return Some(Instant::now());
     }
     None
@@ -62,7 +62,7 @@ pub(super) fn command_took(ctx: &mut Context<'_>, started: Instant) {
     command.timed.add(1);
     command.timed_ns.add(took_ns);
     ctx.local.timed_ns += took_ns;
-    let limit_us = ctx.local.slow_us(ctx.shared);
+    let limit_us = ctx.local.slow_us();
     let took_us = took_ns / 1_000;
     if took_us < limit_us.unsigned_abs() || ctx.spec.has(flag::SKIP_SLOWLOG) {
         return;
@@ -80,7 +80,7 @@ pub(super) fn group_took(
     took_ns: u64,
     requests: u64,
 ) {
-    let limit_us = local.slow_us(shared);
+    let limit_us = local.slow_us();
     let took_us = took_ns / 1_000;
     if limit_us < ONE_BY_ONE_BELOW_US || took_us < limit_us.unsigned_abs() {
         return;

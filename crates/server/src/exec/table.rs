@@ -337,7 +337,7 @@ fn hash_request_name(name: &[u8]) -> usize {
 }
 
 /// The row called `name`, in any case; `None` if there is none.
-#[inline]
+#[inline(always)]
 pub(crate) fn find(name: &[u8]) -> Option<&'static Spec> {
     let mut slot = hash_request_name(name);
     loop {
