@@ -329,3 +329,38 @@ fn renames_and_flushes_are_seen_whole() {
         },
     );
 }
+
+/// A transaction that waits for memory holds its keys, and whoever waits for the keys holds memory back: neither may wait
+/// for ever.
+#[test]
+fn transactions_go_on_when_memory_is_short() {
+    const KEYS: usize = 40_000;
+    let server = Server::new(4);
+    let value = "v".repeat(900);
+    let deadline = Instant::now() + Duration::from_secs(100);
+    let written = AtomicU64::new(0);
+    race(
+        &server,
+        2,
+        |worker, ask| {
+            let mut at = worker * 7919 + 1;
+            for _ in 0..4_000 {
+                let mut set = "MSET".to_string();
+                for _ in 0..20 {
+                    at = (at * 48_271) % 2_147_483_647;
+                    set.push_str(&format!(" k{} {value}", at % KEYS));
+                }
+                let reply = ask(&set);
+                assert!(reply == "+OK\r\n" || reply.starts_with("-OOM"), "{reply}");
+                written.fetch_add(u64::from(reply == "+OK\r\n"), Ordering::Relaxed);
+                assert!(Instant::now() < deadline, "stalled");
+            }
+        },
+        |ask| {
+            ask("MGET k1 k2 k3 k4 k5 k6 k7 k8");
+            ask("SET k9 1");
+        },
+    );
+    let written = written.load(Ordering::Relaxed);
+    assert!(written > 7_000, "only {written} of 8000 found memory");
+}
