@@ -134,6 +134,7 @@ fn read_metadata(manifest: &str) -> Result<serde_json::Value, String> {
     let text = process::output(&mut process::cargo(&[
         "metadata",
         "--format-version=1",
+        "--all-features",
         "--filter-platform=x86_64-unknown-linux-gnu",
         "--manifest-path",
         manifest,
