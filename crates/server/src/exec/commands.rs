@@ -18,7 +18,7 @@ const NO_FLAGS: u32 = 0;
 #[rustfmt::skip] // One row, one line: it is a table.
 pub(crate) static COMMANDS: &[Spec] = &[
     row("hello", -1, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "6.0.0", "O(1)", "Chooses the protocol version, and authenticates and names the connection.", Plain(connection::hello)),
-    row("auth", -2, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION | SKIP_MONITOR, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(N)", "Gives the password.", Plain(connection::auth)),
+    row("auth", -2, NOSCRIPT | LOADING | STALE | FAST | NO_AUTH | ALLOW_BUSY | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(N)", "Gives the password.", Plain(connection::auth)),
     row("ping", -1, FAST | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Answers PONG, or what it was given.", Plain(connection::ping)),
     row("echo", 2, LOADING | STALE | FAST | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Answers what it was given.", Plain(connection::echo)),
     row("select", 2, LOADING | STALE | FAST | CONNECTION, NO_KEYS, Group::Connection, Family::Other, "1.0.0", "O(1)", "Chooses the database of this connection.", Store(key_space::select)),

@@ -2,7 +2,7 @@
 
 use super::client::{Client, Db, shown};
 use super::context::{Context, Done};
-use super::table::{Spec, flag};
+use super::table::{REDACTED, Spec, flag};
 use crate::shared::{ClientRecord, Message, Shared};
 use duramen_wire::resp::Args;
 use std::sync::Arc;
@@ -32,10 +32,10 @@ pub(super) fn stop(shared: &Shared, client: &Client) {
 
 /// Sends every monitor the line for this request.
 pub(super) fn feed(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_>) {
-    if spec.has(flag::SKIP_MONITOR | flag::ADMIN) {
+    if spec.has(flag::ADMIN) {
         return;
     }
-    let line: Arc<[u8]> = line(client, args).into();
+    let line: Arc<[u8]> = line(client, spec, args).into();
     let mut monitors = shared.commands.monitors();
     let connected = |record: &Arc<ClientRecord>| {
         shared.threads[record.thread]
@@ -57,7 +57,7 @@ pub(super) fn feed(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_
     }
 }
 
-fn line(client: &Client, args: &Args<'_>) -> Vec<u8> {
+fn line(client: &Client, spec: &Spec, args: &Args<'_>) -> Vec<u8> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -72,9 +72,9 @@ fn line(client: &Client, args: &Args<'_>) -> Vec<u8> {
         client.record().peer
     )
     .into_bytes();
-    for arg in *args {
+    for (n, arg) in args.iter().enumerate() {
         line.push(b' ');
-        quote(arg, &mut line);
+        quote(if spec.is_secret(n) { REDACTED } else { arg }, &mut line);
     }
     line.extend_from_slice(b"\r\n");
     line

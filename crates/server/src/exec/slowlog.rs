@@ -7,7 +7,7 @@
 use super::client::Client;
 use super::context::{Context, Done, Failure};
 use super::local::Local;
-use super::table::{Spec, flag};
+use super::table::{self, REDACTED, Spec, flag};
 use crate::shared::Shared;
 use duramen_wire::resp::number::parse_integer;
 use duramen_wire::resp::{Args, Encoder};
@@ -67,7 +67,7 @@ pub(super) fn command_took(ctx: &mut Context<'_>, started: Instant) {
     if took_us < limit_us.unsigned_abs() || ctx.spec.has(flag::SKIP_SLOWLOG) {
         return;
     }
-    let args = kept(&ctx.args);
+    let args = kept(Some(ctx.spec), &ctx.args);
     push(ctx.shared, ctx.local, ctx.client, args, took_us);
 }
 
@@ -85,14 +85,14 @@ pub(super) fn group_took(
     if limit_us < ONE_BY_ONE_BELOW_US || took_us < limit_us.unsigned_abs() {
         return;
     }
-    let mut args = kept(first);
+    let mut args = kept(table::find(first.name()), first);
     if requests > 1 {
         args.push(format!("(first of a batch of {requests} requests)").into_bytes());
     }
     push(shared, local, client, args, took_us);
 }
 
-fn kept(args: &Args<'_>) -> Vec<Vec<u8>> {
+fn kept(spec: Option<&Spec>, args: &Args<'_>) -> Vec<Vec<u8>> {
     let shown = if args.len() > ARGS_MAX {
         ARGS_MAX - 1
     } else {
@@ -101,7 +101,11 @@ fn kept(args: &Args<'_>) -> Vec<Vec<u8>> {
     let mut kept: Vec<Vec<u8>> = args
         .iter()
         .take(shown)
-        .map(|arg| {
+        .enumerate()
+        .map(|(n, arg)| {
+            if spec.is_some_and(|spec| spec.is_secret(n)) {
+                return REDACTED.to_vec();
+            }
             if arg.len() <= ARG_BYTES_MAX {
                 return arg.to_vec();
             }

@@ -68,8 +68,6 @@ pub(crate) mod flag {
     pub(crate) const DANGEROUS: u32 = 1 << 20;
     /// Runs at once even between MULTI and EXEC.
     pub(crate) const NEVER_QUEUED: u32 = 1 << 24;
-    /// Not shown to MONITOR (it would show itself, or secrets).
-    pub(crate) const SKIP_MONITOR: u32 = 1 << 25;
     /// May take long by its nature: timed on its own for the slow log.
     pub(crate) const TIMED: u32 = 1 << 26;
     /// Reads or writes the whole of a table: in a transaction it needs the store alone.
@@ -89,7 +87,6 @@ pub(crate) mod flag {
         (BLOCKING, "blocking"),
         (LOADING, "loading"),
         (STALE, "stale"),
-        (SKIP_MONITOR, "skip_monitor"),
         (SKIP_SLOWLOG, "skip_slowlog"),
         (FAST, "fast"),
         (NO_AUTH, "no_auth"),
@@ -163,6 +160,17 @@ impl Spec {
 
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self.run, Run::Refused(_))
+    }
+
+    /// Whether argument `n` may be a password, which neither MONITOR nor the slow log shows.
+    pub(crate) fn is_secret(&self, n: usize) -> bool {
+        match self.name {
+            "auth" => n >= 1,
+            // Their first argument after the name says what is asked.
+            "hello" => n >= 2,
+            "config|set" => n >= 3,
+            _ => false,
+        }
     }
 
     /// The error of a command that is refused for this reason.
@@ -335,6 +343,9 @@ fn hash_request_name(name: &[u8]) -> usize {
     };
     mix(head, 0, n)
 }
+
+/// What is shown instead of a secret.
+pub(crate) const REDACTED: &[u8] = b"(redacted)";
 
 /// The row called `name`, in any case; `None` if there is none.
 #[inline(always)]

@@ -196,7 +196,8 @@ fn monitors_see_what_others_send() {
             "\"SET\" \"a\" \"x\\ny\"\r\n",
             "\"MULTI\"\r\n",
             "\"EXEC\"\r\n",
-            "\"GET\" \"a\"\r\n"
+            "\"GET\" \"a\"\r\n",
+            "\"AUTH\" \"(redacted)\"\r\n"
         ]
     );
     run(&mut executor, &mut watcher, b"RESET\r\n");
