@@ -39,6 +39,11 @@ pub(super) fn now_ms() -> u64 {
         .map_or(0, |since| since.as_millis() as u64)
 }
 
+/// Whether replies are switched off, for ever or for one request.
+pub(super) fn is_silent(client: &Client) -> bool {
+    client.gate & (gate::REPLY_OFF | gate::REPLY_SKIP | gate::REPLY_SKIP_NEXT) != 0
+}
+
 /// Moves `CLIENT REPLY SKIP` on to the request it was meant for; `true` = this request may be silent.
 pub(super) fn begin_silence(client: &mut Client) -> bool {
     if client.gate & gate::REPLY_SKIP_NEXT != 0 {

@@ -76,8 +76,8 @@ pub(crate) struct Context<'a> {
     pub(crate) local: &'a mut Local,
     /// The table that the client has selected.
     pub(crate) table: TableId,
-    /// Runs inside EXEC, which has locked every key already.
-    pub(crate) in_exec: bool,
+    /// Its keys are locked, or nobody else is in the store: it runs inside EXEC, or for the second time.
+    pub(crate) locked: bool,
 }
 
 impl<'a> Context<'a> {

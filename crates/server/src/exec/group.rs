@@ -231,8 +231,22 @@ impl Group {
         };
         match needs(&planned.resolved, turn.client, step.hashes.len()) {
             Needs::Guard => {
-                let mut guard = session.pin();
-                step.run(hands, turn, Way::Guarded(&mut guard), &mut self.families);
+                let (start, silent) = (turn.out.len(), admit::is_silent(turn.client));
+                step.run(
+                    hands,
+                    turn,
+                    Way::Guarded(&mut session.pin()),
+                    &mut self.families,
+                );
+                if std::mem::take(&mut hands.local.needs_alone)
+                    && let Resolved::Command(spec) = planned.resolved
+                {
+                    let mut guard = session.pin_exclusive();
+                    step.execute(spec, hands, turn, Way::Guarded(&mut guard), true);
+                    if silent {
+                        turn.out.truncate(start);
+                    }
+                }
             }
             _ => step.run(hands, turn, Way::Session(session), &mut self.families),
         }
@@ -314,7 +328,7 @@ impl Step<'_> {
                     && !spec.is_refused() =>
             {
                 families[spec.family as usize] += 1;
-                self.execute(spec, hands, turn, way);
+                self.execute(spec, hands, turn, way, false);
             }
             _ => {
                 if !self.run_slowly(hands, turn, way, families) {
@@ -353,7 +367,7 @@ impl Step<'_> {
         ) {
             Admitted::Run(spec) => {
                 families[spec.family as usize] += 1;
-                self.execute(spec, hands, turn, way);
+                self.execute(spec, hands, turn, way, false);
             }
             Admitted::Answered => families[Family::Other as usize] += 1,
             Admitted::Later => return false,
@@ -371,6 +385,7 @@ impl Step<'_> {
         hands: &mut Hands<'_>,
         turn: &mut Turn<'_>,
         way: Way<'_, '_>,
+        alone: bool,
     ) {
         let mut context = Context {
             args: turn
@@ -382,7 +397,7 @@ impl Step<'_> {
             out: turn.out,
             shared: hands.shared,
             local: hands.local,
-            in_exec: false,
+            locked: alone,
         };
         context.run(way, self.hashes);
     }
@@ -398,6 +413,9 @@ impl Context<'_> {
         self.client.last_command = number as u16;
         self.local.command(self.shared, number).calls.add(1);
         if let Err(failure) = self.dispatch(way, hashes) {
+            if self.local.needs_alone {
+                return self.out.truncate(start);
+            }
             self.fail(start, &failure);
         }
         if let Some(timer) = timer {

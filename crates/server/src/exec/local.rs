@@ -11,6 +11,8 @@ pub(crate) struct Local {
     config: ConfigCache,
     random: u64,
     slow_us: i64,
+    /// The command found no memory to lock its keys and is to run again, alone in the store, where it needs no locks.
+    pub(crate) needs_alone: bool,
     /// Time of the group's commands that were timed one by one.
     pub(crate) timed_ns: u64,
     /// Keys to lock.
@@ -30,6 +32,7 @@ impl Local {
             config: ConfigCache::new(shared),
             random: shared.started_unix_ms ^ ((thread as u64 + 1) << 48) | 1,
             slow_us: i64::MAX,
+            needs_alone: false,
             timed_ns: 0,
             locks: Vec::new(),
             hashes: Vec::new(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) fn monitor(ctx: &mut Context<'_>) -> Done {
-    if ctx.in_exec {
+    if ctx.locked {
         return Err(super::context::Failure::Text(
             "ERR MONITOR isn't allowed in a transaction",
         ));

@@ -66,7 +66,7 @@ impl Context<'_> {
         guard: &mut Guard<'_>,
         hashes: &[KeyHash],
     ) -> Result<(), Failure> {
-        if self.in_exec {
+        if self.locked {
             return Ok(());
         }
         let table = self.table;
@@ -74,12 +74,15 @@ impl Context<'_> {
         self.local
             .locks
             .extend(hashes.iter().map(|hash| (table, *hash)));
-        guard.lock_keys(&self.local.locks)?;
+        let locked = guard.lock_keys(&self.local.locks);
+        // A DEL must succeed in a full store too.
+        self.local.needs_alone = matches!(locked, Err(Error::OutOfMemory { .. }));
+        locked?;
         Ok(())
     }
 
     pub(super) fn unlock(&self, guard: &mut Guard<'_>) {
-        if !self.in_exec {
+        if !self.locked {
             guard.unlock_keys();
         }
     }
@@ -100,7 +103,7 @@ impl Context<'_> {
 
 pub(super) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        let alone = ctx.in_exec || hashes.len() == 1 || ctx.shared.threads.len() == 1;
+        let alone = ctx.locked || hashes.len() == 1 || ctx.shared.threads.len() == 1;
         let start = ctx.out.len();
         let mut stamps = std::mem::take(&mut ctx.local.stamps);
         let mut done = Ok(false);

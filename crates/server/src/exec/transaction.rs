@@ -93,12 +93,16 @@ pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
         return Err(Failure::Text("ERR EXEC inside EXEC"));
     };
     let whole = prepare(ctx.shared, &transaction)?;
-    if whole {
-        let mut guard = session.pin_exclusive();
-        return run(ctx, &mut guard, &transaction, &watched, false);
+    if !whole {
+        let mut guard = session.pin();
+        match run(ctx, &mut guard, &transaction, &watched, true) {
+            // No memory to lock the keys: alone in the store it needs no locks.
+            Err(Failure::Engine(error)) if matches!(*error, Error::OutOfMemory { .. }) => {}
+            done => return done,
+        }
     }
-    let mut guard = session.pin();
-    run(ctx, &mut guard, &transaction, &watched, true)
+    let mut guard = session.pin_exclusive();
+    run(ctx, &mut guard, &transaction, &watched, false)
 }
 
 /// The queued requests with their commands.
@@ -258,7 +262,7 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, steps: &[Step<'_>], h
             shared: ctx.shared,
             local: &mut *ctx.local,
             table,
-            in_exec: true,
+            locked: true,
         };
         inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
     }

@@ -364,3 +364,30 @@ fn transactions_go_on_when_memory_is_short() {
     let written = written.load(Ordering::Relaxed);
     assert!(written > 7_000, "only {written} of 8000 found memory");
 }
+
+/// A DEL of many keys in a full store was refused for want of memory, which it would have given back.
+#[test]
+fn a_full_store_lets_many_keys_be_deleted_at_once() {
+    let mut s = Server::session(2);
+    let value = vec![b'v'; 500_000];
+    let mut keys = Vec::new();
+    loop {
+        let key = format!("key:{}", keys.len());
+        let reply = s.ask_bytes(&[b"SET", key.as_bytes(), &value]);
+        if reply != "+OK\r\n" {
+            assert!(reply.starts_with("-OOM"), "{reply}");
+            break;
+        }
+        keys.push(key);
+        assert!(keys.len() < 1_000, "64 MiB never fill");
+    }
+    s.expect("MULTI", "+OK\r\n");
+    s.expect(&format!("DEL {}", keys[0]), "+QUEUED\r\n");
+    s.expect("EXEC", "*1\r\n:1\r\n");
+    let rest = keys.split_off(1);
+    s.expect(
+        &format!("DEL {}", rest.join(" ")),
+        &format!(":{}\r\n", rest.len()),
+    );
+    s.expect("DBSIZE", ":0\r\n");
+}
