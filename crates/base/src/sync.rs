@@ -3,11 +3,23 @@
 //! Code whose interleavings are model-checked takes its atomics, spins and fences from here and from nowhere else.
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use loom::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+#[cfg(loom)]
+pub use loom::sync::{Mutex, MutexGuard};
 #[cfg(all(shuttle, not(loom)))]
-pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use shuttle::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+#[cfg(all(shuttle, not(loom)))]
+pub use shuttle::sync::{Mutex, MutexGuard};
 #[cfg(not(any(loom, shuttle)))]
-pub use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+#[cfg(not(any(loom, shuttle)))]
+pub use std::sync::{Mutex, MutexGuard};
 
 /// Waiting for another thread's short critical section: spins, then gives the core away.
 ///
@@ -20,6 +32,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// Pauses of the spinning phase: about a microsecond, longer than any bucket lock is held.
+    #[cfg(not(any(loom, shuttle)))]
     const SPINS: u32 = 64;
 
     pub fn new() -> Backoff {

@@ -4,6 +4,7 @@ use crate::cleaner::context::{Context, Tally};
 use crate::cleaner::pacer::Pacer;
 use crate::counters::Counters;
 use crate::epoch::{Epochs, SlotId};
+use crate::exclusive::Exclusive;
 use crate::head::Head;
 use crate::index::arena::Arena;
 use crate::index::{Index, Resources};
@@ -13,7 +14,7 @@ use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Error, Mode, Options, TableId};
 use duramen_base::limits::MEMORY_BYTES_MIN;
-use duramen_base::sync::{Backoff, fence};
+use duramen_base::sync::fence;
 use duramen_base::ticks::Ticks;
 use duramen_format::hash::KeyHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,13 +48,6 @@ pub struct Core {
     pub pacer: Pacer,
     pub exclusive: Exclusive,
     pub wakeup: Wakeup,
-}
-
-/// Keeps all but one session out; see `Session::pin_exclusive`.
-#[derive(Default)]
-pub struct Exclusive {
-    /// Somebody is, or waits to be, alone.
-    wanted: AtomicBool,
 }
 
 /// Rouses the cleaner threads.
@@ -255,55 +249,15 @@ impl Core {
             + (crate::counters::TABLES_MAX * 8) as u64
     }
 
-    /// Pins a slot unless somebody is, or wants to be, alone in the store. `alone`: the caller is that somebody, or holds
-    /// what it waits for.
+    /// Pins a slot; see [`Exclusive::try_enter`].
     #[inline(always)]
-    pub fn try_enter(&self, slot: SlotId, alone: bool) -> bool {
-        self.epochs.pin(slot);
-        // The pin's full barrier orders this load after it (pairs with the fence in `others_idle`): either we see the
-        // wish, or its owner sees our pin.
-        // Acquire pairs with Release in `leave_exclusive`: what was done alone is seen.
-        if self.exclusive.wanted.load(Ordering::Acquire) && !alone {
-            self.epochs.unpin(slot);
-            return false;
-        }
-        true
+    pub fn try_enter(&self, slot: SlotId, regardless: bool) -> bool {
+        self.exclusive.try_enter(&self.epochs, slot, regardless)
     }
 
     #[inline(always)]
     pub fn enter(&self, slot: SlotId) {
-        if !self.try_enter(slot, false) {
-            self.enter_slowly(slot);
-        }
-    }
-
-    #[cold]
-    fn enter_slowly(&self, slot: SlotId) {
-        let mut backoff = Backoff::new();
-        while !self.try_enter(slot, false) {
-            backoff.wait();
-        }
-    }
-
-    /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by `leave_exclusive`.
-    pub fn enter_exclusive(&self, slot: SlotId) {
-        let mut backoff = Backoff::new();
-        while self
-            .exclusive
-            .wanted
-            .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
-            .is_err()
-        {
-            backoff.wait();
-        }
-        while !self.epochs.others_idle(slot) {
-            backoff.wait();
-        }
-        self.epochs.pin(slot);
-    }
-
-    pub fn leave_exclusive(&self) {
-        self.exclusive.wanted.store(false, Ordering::Release);
+        self.exclusive.enter(&self.epochs, slot);
     }
 
     /// Opens a window for a head or survivor and makes its counters start from now.

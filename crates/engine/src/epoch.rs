@@ -74,6 +74,14 @@ impl Epochs {
         }
     }
 
+    /// A pin as it must not be, for the model checker to find: it may pass the reads that follow (90-traps.md §B).
+    #[cfg(loom)]
+    pub fn pin_without_fence(&self, id: SlotId) {
+        self.slots[id.0]
+            .0
+            .store(self.ticks.now(), Ordering::Relaxed);
+    }
+
     /// Marks the slot's owner as outside.
     #[inline(always)]
     pub fn unpin(&self, id: SlotId) {

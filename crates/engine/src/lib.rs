@@ -22,6 +22,7 @@ mod cleaner;
 mod core;
 mod counters;
 mod epoch;
+mod exclusive;
 mod head;
 mod index;
 mod report;
@@ -38,3 +39,18 @@ pub use api::*;
 pub use session::{Guard, Session};
 pub use stats::*;
 pub use store::Store;
+
+/// What the model checkers' tests drive directly (`tests/loom.rs`, `tests/shuttle.rs`).
+#[cfg(any(loom, shuttle))]
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::epoch::{Epochs, SlotId};
+    pub use crate::exclusive::Exclusive;
+    pub use crate::head::Tail;
+    pub use crate::index::arena::Arena;
+    pub use crate::index::bucket;
+    pub use crate::index::{Partition, Resize, Resources};
+    pub use crate::space::segment::State;
+    pub use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
+    pub use crate::topology::Topology;
+}

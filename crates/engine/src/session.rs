@@ -64,7 +64,8 @@ impl Session {
     /// Enters the store alone: waits until every other session is between guards and keeps them out.
     /// For what must be atomic over everything (`FLUSHALL`, a transaction with such a command).
     pub fn pin_exclusive(&mut self) -> Guard<'_> {
-        self.store.core().enter_exclusive(self.slot);
+        let core = self.store.core();
+        core.exclusive.enter_alone(&core.epochs, self.slot);
         self.guard(true)
     }
 
@@ -411,7 +412,7 @@ impl Drop for Guard<'_> {
         let wrote = self.tail.take().is_some();
         self.core.epochs.unpin(self.slot);
         if self.alone {
-            self.core.leave_exclusive();
+            self.core.exclusive.leave_alone();
         } else if wrote && self.carried.appended >= crate::cleaner::pacer::LOOK_EVERY_BYTES {
             let appended = std::mem::take(&mut self.carried.appended);
             self.core.pay_tax(appended, self.head, self.me);

@@ -12,6 +12,8 @@ const MIB: u64 = 1 << 20;
 /// Nothing here takes longer on a busy machine, unless it never ends.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+type Job = Box<dyn FnOnce(&mut Session) + Send>;
+
 fn store(mode: Mode, heads: usize) -> Arc<Store> {
     let mut options = Options::new(64 * MIB);
     options.mode = mode;
@@ -46,7 +48,7 @@ fn fill(store: &Arc<Store>, part: f64, bytes: usize) -> u64 {
 }
 
 /// Runs each job in a thread of its own with a session; fails if one of them is not through in time.
-fn all_end(store: &Arc<Store>, jobs: Vec<Box<dyn FnOnce(&mut Session) + Send>>) {
+fn all_end(store: &Arc<Store>, jobs: Vec<Job>) {
     let (done, ended) = channel();
     let count = jobs.len();
     for (number, job) in jobs.into_iter().enumerate() {
@@ -109,7 +111,7 @@ fn transactions_and_writers_share_a_head() {
             let mut random = seed;
             for _ in 0..4_000 {
                 let mut guard = session.pin();
-                if seed % 2 == 0 {
+                if seed.is_multiple_of(2) {
                     put(&mut guard, next(&mut random) % 8, b"before").unwrap();
                 }
                 let keys = [next(&mut random) % 8, next(&mut random) % 8];
@@ -161,7 +163,7 @@ fn who_is_alone_finds_its_head_free() {
 fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
     let store = store(Mode::Cache, 2);
     let stop = Arc::new(AtomicBool::new(false));
-    let mut jobs: Vec<Box<dyn FnOnce(&mut Session) + Send>> = Vec::new();
+    let mut jobs: Vec<Job> = Vec::new();
     for seed in 1..=2u64 {
         let stop = stop.clone();
         jobs.push(Box::new(move |session| {
@@ -327,7 +329,7 @@ fn tables_come_and_go_under_writers_that_wait_for_memory() {
     let keys = fill(&store, 0.75, 1000);
     let stop = Arc::new(AtomicBool::new(false));
     let current = Arc::new(AtomicU64::new(0));
-    let mut jobs: Vec<Box<dyn FnOnce(&mut Session) + Send>> = Vec::new();
+    let mut jobs: Vec<Job> = Vec::new();
     for seed in 1..=3u64 {
         let (stop, current) = (stop.clone(), current.clone());
         jobs.push(Box::new(move |session| {

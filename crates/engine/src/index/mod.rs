@@ -17,6 +17,7 @@
 //! Paper: [Merritt17 §3.1] resizes one table by doubling; differs: partitions that grow by an eighth keep the load
 //! factor above three quarters at all times (11.3 bytes per object at most), which doubling cannot.
 
+#[cfg_attr(any(loom, shuttle), path = "arena_model.rs")]
 pub mod arena;
 pub mod bucket;
 mod defragment;
@@ -26,9 +27,8 @@ use crate::epoch::Epochs;
 use crate::space::Space;
 use arena::Arena;
 use bucket::{Bucket, Locking, SLOTS, TAG_BITS, View};
-use duramen_base::sync::Backoff;
+use duramen_base::sync::{AtomicI64, AtomicU32, AtomicU64, Backoff, Ordering};
 use duramen_format::hash::HASH_BITS;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Grow when this part of the slots is used: beyond it, keys overflow their home buckets too often.
 const LOAD_MAX: f64 = 0.90;
@@ -78,7 +78,7 @@ pub struct Resources<'a> {
 }
 
 impl Partition {
-    fn new(floor: u64) -> Partition {
+    pub fn new(floor: u64) -> Partition {
         Partition {
             view: AtomicU64::new(0),
             counts: Counts {

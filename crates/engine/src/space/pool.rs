@@ -1,9 +1,9 @@
 //! The free windows of one node.
 
+use duramen_base::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 /// Windows by what they need before they can be used again. Locked once per segment, never per entry.
 pub struct Pool {

@@ -3,7 +3,7 @@
 //! Live bytes are `appended - (sum of the actors' dead counters - dead_base)`: writers count what they kill in their own
 //! counters (`counters`), so no line here is written on the path of an overwrite.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use duramen_base::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Where a window stands; see S2 in `space`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,4 +209,5 @@ impl Segment {
     }
 }
 
+#[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Segment>() == 64);

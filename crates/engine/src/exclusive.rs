@@ -1,0 +1,76 @@
+//! Alone in the store: one session keeps all others out for what must be atomic over everything.
+//!
+//! **Invariants**
+//! - A1: between `enter_alone` and `leave_alone` no other slot is pinned but for the blink of a `try_enter` that fails.
+//! - A2: who stays inside while it waits never unpins in between, not even to pin again at once: `enter_alone` could
+//!   return in that instant (it takes a fresh stamp by pinning over the old one).
+//!
+//! **Concurrency**: Dekker's handshake. Who enters pins, then looks for the wish; who wants to be alone wishes, then looks
+//! for pins. A full barrier on both sides (in `Epochs::pin` and `Epochs::others_idle`): one at least sees the other.
+
+use crate::epoch::{Epochs, SlotId};
+use duramen_base::sync::{AtomicBool, Backoff, Ordering};
+
+pub struct Exclusive {
+    /// Somebody is, or waits to be, alone.
+    wanted: AtomicBool,
+}
+
+impl Default for Exclusive {
+    fn default() -> Exclusive {
+        Exclusive {
+            wanted: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Exclusive {
+    /// Pins a slot unless somebody is, or wants to be, alone. `regardless`: the caller is that somebody, or holds what it
+    /// waits for.
+    #[inline(always)]
+    pub fn try_enter(&self, epochs: &Epochs, slot: SlotId, regardless: bool) -> bool {
+        epochs.pin(slot);
+        // Acquire pairs with Release in `leave_alone`: what was done alone is seen.
+        if self.wanted.load(Ordering::Acquire) && !regardless {
+            epochs.unpin(slot);
+            return false;
+        }
+        true
+    }
+
+    #[inline(always)]
+    pub fn enter(&self, epochs: &Epochs, slot: SlotId) {
+        if !self.try_enter(epochs, slot, false) {
+            self.enter_slowly(epochs, slot);
+        }
+    }
+
+    #[cold]
+    fn enter_slowly(&self, epochs: &Epochs, slot: SlotId) {
+        let mut backoff = Backoff::new();
+        while !self.try_enter(epochs, slot, false) {
+            backoff.wait();
+        }
+    }
+
+    /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by `leave_alone`.
+    pub fn enter_alone(&self, epochs: &Epochs, slot: SlotId) {
+        let mut backoff = Backoff::new();
+        while self
+            .wanted
+            .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
+            .is_err()
+        {
+            backoff.wait();
+        }
+        while !epochs.others_idle(slot) {
+            backoff.wait();
+        }
+        epochs.pin(slot);
+    }
+
+    /// Lets the others in again. The caller has unpinned, or goes on as one of many.
+    pub fn leave_alone(&self) {
+        self.wanted.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,93 @@
+//! Exclusive entry: who is alone in the store is alone, and everybody gets in at last.
+
+use super::{Arc, Content, check, epochs, thread};
+use duramen_engine::parts::{Epochs, Exclusive, SlotId};
+
+struct World {
+    exclusive: Exclusive,
+    epochs: Epochs,
+    slots: [SlotId; 2],
+    /// Read inside, written only by who is alone.
+    data: Content,
+}
+
+fn share(visit: impl Fn(&World) + Copy + Send + Sync + 'static) {
+    check(move || {
+        let (epochs, slots) = epochs();
+        let world = Arc::new(World {
+            exclusive: Exclusive::default(),
+            epochs,
+            slots,
+            data: Content::new(0),
+        });
+        let visitor = {
+            let world = world.clone();
+            thread::spawn(move || visit(&world))
+        };
+        world.exclusive.enter_alone(&world.epochs, world.slots[1]);
+        world.data.write(1);
+        world.data.write(2);
+        world.epochs.unpin(world.slots[1]);
+        world.exclusive.leave_alone();
+        visitor.join().expect("visitor");
+    });
+}
+
+/// One attempt to enter: a checker is not fair, and would let who is alone and who knocks wait for each other for ever.
+fn visit(world: &World, inside: impl Fn(&World)) {
+    if world
+        .exclusive
+        .try_enter(&world.epochs, world.slots[0], false)
+    {
+        inside(world);
+        world.epochs.unpin(world.slots[0]);
+    }
+}
+
+fn look(world: &World) {
+    assert_ne!(world.data.read(), 1, "who was alone was seen at work");
+}
+
+#[test]
+fn nobody_is_inside_with_who_is_alone() {
+    share(|world| {
+        for _ in 0..2 {
+            visit(world, look);
+        }
+    });
+}
+
+/// A fresh stamp by pinning over the old one, as who waits for memory inside a transaction does.
+#[test]
+fn a_fresh_stamp_keeps_one_inside() {
+    share(|world| {
+        visit(world, |world| {
+            look(world);
+            world.epochs.pin(world.slots[0]);
+            look(world);
+        });
+    });
+}
+
+#[test]
+#[should_panic]
+fn broken_a_fresh_stamp_by_way_of_outside() {
+    share(|world| {
+        visit(world, |world| {
+            look(world);
+            world.epochs.unpin(world.slots[0]);
+            world.epochs.pin(world.slots[0]);
+            look(world);
+        });
+    });
+}
+
+#[test]
+#[should_panic]
+fn broken_a_visitor_that_does_not_ask() {
+    share(|world| {
+        world.epochs.pin(world.slots[0]);
+        look(world);
+        world.epochs.unpin(world.slots[0]);
+    });
+}

@@ -1,0 +1,108 @@
+//! Scenarios of a few threads over the engine's real parts, for loom and shuttle to interleave. Beside each stands the
+//! same scenario with one rule broken, which must fail: so we know that the checker sees what the rule is for.
+
+mod alone;
+mod growth;
+mod log;
+mod relocation;
+mod transaction;
+
+#[cfg(shuttle)]
+use duramen_base::sync::{AtomicU64, Ordering};
+use duramen_base::ticks::Ticks;
+use duramen_engine::parts::bucket::{Bucket, Locking, View};
+use duramen_engine::parts::{Epochs, SlotId};
+
+#[cfg(loom)]
+pub use loom::{sync::Arc, thread};
+#[cfg(shuttle)]
+pub use shuttle::{sync::Arc, thread};
+
+/// Explores the schedules of a scenario: all with few preemptions, where almost every known bug of this kind shows, then
+/// any for a few seconds.
+#[cfg(loom)]
+pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
+    let scenario = std::sync::Arc::new(scenario);
+    let explore = |preemptions: Option<usize>, seconds: u64| {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = preemptions;
+        builder.max_branches = 20_000;
+        builder.max_duration = Some(std::time::Duration::from_secs(seconds));
+        let scenario = scenario.clone();
+        builder.check(move || scenario());
+    };
+    explore(Some(3), 10);
+    explore(None, 2);
+}
+
+/// Explores schedules of a scenario: at random, then with few preemptions at random places.
+#[cfg(shuttle)]
+pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
+    let scenario = std::sync::Arc::new(scenario);
+    let again = scenario.clone();
+    shuttle::check_random(move || scenario(), 1500);
+    shuttle::check_pct(move || again(), 1500, 3);
+}
+
+/// Content of an entry in the modelled log: whoever reads it while another writes is found out.
+pub struct Content(
+    #[cfg(loom)] loom::cell::UnsafeCell<u64>,
+    #[cfg(shuttle)] AtomicU64,
+);
+
+// SAFETY: sharing it is what is checked: loom fails on any access that is not ordered with a write.
+#[cfg(loom)]
+unsafe impl Sync for Content {}
+
+#[cfg(loom)]
+impl Content {
+    pub fn new(value: u64) -> Content {
+        Content(loom::cell::UnsafeCell::new(value))
+    }
+
+    pub fn read(&self) -> u64 {
+        // SAFETY: loom checks that no write runs at the same time.
+        self.0.with(|at| unsafe { *at })
+    }
+
+    pub fn write(&self, value: u64) {
+        // SAFETY: loom checks that no other access runs at the same time.
+        self.0.with_mut(|at| unsafe { *at = value });
+    }
+}
+
+#[cfg(shuttle)]
+impl Content {
+    pub fn new(value: u64) -> Content {
+        Content(AtomicU64::new(value))
+    }
+
+    pub fn read(&self) -> u64 {
+        let (first, second) = (self.0.load(Ordering::SeqCst), self.0.load(Ordering::SeqCst));
+        assert_eq!(first, second, "an entry changed while it was read");
+        first
+    }
+
+    pub fn write(&self, value: u64) {
+        self.0.store(value, Ordering::SeqCst);
+    }
+}
+
+/// Epochs with a slot for each of `N` threads.
+pub fn epochs<const N: usize>() -> (Epochs, [SlotId; N]) {
+    let epochs = Epochs::new(N, Ticks::counting());
+    let slots = std::array::from_fn(|_| epochs.register().expect("a slot for each"));
+    (epochs, slots)
+}
+
+pub fn buckets(count: usize) -> Vec<Bucket> {
+    (0..count).map(|_| Bucket::empty()).collect()
+}
+
+/// Runs `work` with a bucket locked by `me`.
+pub fn locked<T>(view: View<'_>, bucket: usize, me: u16, work: impl FnOnce() -> T) -> T {
+    assert_eq!(view.lock(bucket, me), Locking::Taken);
+    let result = work();
+    view.unlock(bucket);
+    result
+}
