@@ -43,6 +43,7 @@ impl Reactor {
             let record = &connection.record;
             let total = record.sent_bytes.load(Ordering::Relaxed) + bytes as u64;
             record.sent_bytes.store(total, Ordering::Relaxed);
+            record.active_at_ms.store(self.now_ms, Ordering::Relaxed);
         }
         match sent {
             Sent::All => {
@@ -98,10 +99,6 @@ impl Reactor {
             connection.taken_at_ms = self.now_ms;
         }
         connection.output.extend_from_slice(bytes);
-        connection
-            .record
-            .active_at_ms
-            .store(self.now_ms, Ordering::Relaxed);
         if !self.send(&mut connection) {
             return self.close_taken(token, connection);
         }

@@ -20,6 +20,9 @@ pub(super) struct Ready {
 /// Most request tables that are kept; a group rarely has more connections.
 const TABLES_MAX: usize = 128;
 
+/// More room than this is not left to the rest of an input.
+const KEPT_INPUT_BYTES: usize = 256 << 10;
+
 /// Memory that groups leave to the next.
 #[derive(Default)]
 pub(super) struct Recycled {
@@ -173,6 +176,10 @@ impl Reactor {
             }
             (Source::Own, Some(consumed)) if consumed < connection.input.len() => {
                 connection.input.drain(..consumed);
+                // A few bytes must not hold the memory of a request that is done.
+                if connection.input.capacity() > KEPT_INPUT_BYTES {
+                    connection.input.shrink_to(connection.input.len());
+                }
             }
             (Source::Own, _) => connection.input = Vec::new(),
             (Source::Shared(_), None) => {}
