@@ -229,6 +229,13 @@ impl Core {
         self.actors().map(Counters::version_max).max().unwrap_or(0)
     }
 
+    pub fn expiring(&self, table: TableId) -> u64 {
+        self.actors()
+            .map(|actor| actor.expiring(table))
+            .sum::<i64>()
+            .max(0) as u64
+    }
+
     pub fn objects(&self, table: TableId) -> u64 {
         self.actors()
             .map(|actor| actor.objects(table))

@@ -23,6 +23,8 @@ pub struct Counters {
     pub stall_ns: AtomicU64,
     /// Objects created less objects removed, per table.
     objects: Box<[AtomicI64]>,
+    /// Of these, the ones that expire at some time.
+    expiring: Box<[AtomicI64]>,
     /// Padded bytes of entries that died, per window; only grows (see `Segment::dead_base`).
     dead_by_window: Box<[AtomicU64]>,
 }
@@ -48,6 +50,7 @@ impl Counters {
             stalls: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
             objects: (0..TABLES_MAX).map(|_| AtomicI64::new(0)).collect(),
+            expiring: (0..TABLES_MAX).map(|_| AtomicI64::new(0)).collect(),
             dead_by_window: (0..windows).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -79,6 +82,15 @@ impl Counters {
         counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
     }
 
+    /// An object that expires took the place of one that does not, or the like. No change writes nothing.
+    #[inline(always)]
+    pub fn note_expiring(&self, table: TableId, change: i64) {
+        if change != 0 {
+            let counter = &self.expiring[table.0 as usize];
+            counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
+        }
+    }
+
     pub fn appended(&self) -> u64 {
         self.appended.load(Ordering::Relaxed)
     }
@@ -99,12 +111,17 @@ impl Counters {
         self.objects[table.0 as usize].load(Ordering::Relaxed)
     }
 
+    pub fn expiring(&self, table: TableId) -> i64 {
+        self.expiring[table.0 as usize].load(Ordering::Relaxed)
+    }
+
     pub fn dead_in(&self, window: usize) -> u64 {
         self.dead_by_window[window].load(Ordering::Relaxed)
     }
 
     pub fn bytes(&self) -> u64 {
-        (size_of::<Counters>() + size_of_val(&*self.objects) + size_of_val(&*self.dead_by_window))
-            as u64
+        (size_of::<Counters>()
+            + 2 * size_of_val(&*self.objects)
+            + size_of_val(&*self.dead_by_window)) as u64
     }
 }

@@ -111,6 +111,15 @@ impl Store {
         }
     }
 
+    /// Objects in a table that expire at some time.
+    pub fn expiring_objects(&self, table: TableId) -> u64 {
+        if (table.0 as usize) < crate::counters::TABLES_MAX {
+            self.core.expiring(table)
+        } else {
+            0
+        }
+    }
+
     /// Drops a table and its objects; the default table can only be cleared. Must not be called while this thread holds
     /// a guard: it waits until nobody does.
     ///
@@ -172,6 +181,7 @@ impl crate::Guard<'_> {
             }
         }
         counters.note_objects(table, -(objects as i64));
+        counters.note_expiring(table, -(core.expiring(table) as i64));
         // Every version ever given is below this floor, so re-created keys go on growing.
         index.clear(core.version_max() + 1, core.resources());
         core.wakeup.ring();

@@ -163,6 +163,7 @@ impl<'s> Guard<'s> {
                 entry.padded_bytes,
             );
             counters.note_objects(table, -1);
+            counters.note_expiring(table, -i64::from(entry.expires_at_ms != 0));
         }
         self.unlock(&locked);
         if self.transaction.is_none() && locked.partition.wants_shrinking(locked.view.len()) {
@@ -222,6 +223,11 @@ impl<'s> Guard<'s> {
         let counters = &self.head.counters;
         counters.note_append(bytes, key.len() + value.len(), version);
         self.carried.appended += bytes as u64;
+        let expiring_before = locked
+            .found
+            .is_some_and(|(_, _, old)| old.expires_at_ms != 0);
+        let change = i64::from(expires_at_ms.is_some()) - i64::from(expiring_before);
+        counters.note_expiring(table, change);
         let location = Space::location(offset);
         match locked.found {
             Some((place, slot, old)) => {

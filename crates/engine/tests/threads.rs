@@ -433,6 +433,7 @@ fn expired_entries_go_by_themselves() {
             )
             .unwrap();
     }
+    assert_eq!(store.expiring_objects(TABLE), 25_000);
     clock.store(5_002_000, Ordering::Relaxed);
     let deadline = Instant::now() + Duration::from_secs(20);
     while store.stats().objects > 25_000 {
@@ -440,6 +441,7 @@ fn expired_entries_go_by_themselves() {
         std::thread::yield_now();
     }
     assert_eq!(store.stats().entries_expired, 25_000);
+    assert_eq!(store.expiring_objects(TABLE), 0);
 }
 
 #[test]

@@ -447,6 +447,8 @@ impl<'a> Candidate<'a> {
                 self.partition.count_remove();
                 counters.note_dead(core.space.window_of(self.location), self.entry.padded_bytes);
                 counters.note_objects(TableId(self.entry.table), -1);
+                let expiring = i64::from(self.entry.expires_at_ms != 0);
+                counters.note_expiring(TableId(self.entry.table), -expiring);
                 if locking == Locking::Taken {
                     view.unlock(home);
                     if self.partition.wants_shrinking(view.len()) {

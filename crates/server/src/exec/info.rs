@@ -344,10 +344,11 @@ fn keyspace(ctx: &Context<'_>, fields: &mut Fields) {
             .find(|info| Some(info.id) == table)
             .map_or(0, |info| info.objects);
         if objects > 0 {
-            // How many of them expire, and when on average, is not counted.
+            let expires = table.map_or(0, |id| ctx.shared.store.expiring_objects(id));
+            // When they expire on average is not counted.
             fields.add(
                 format_args!("db{db}"),
-                format_args!("keys={objects},expires=0,avg_ttl=0"),
+                format_args!("keys={objects},expires={expires},avg_ttl=0"),
             );
         }
     }
