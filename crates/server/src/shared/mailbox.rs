@@ -4,7 +4,7 @@ use crate::error::ServerError;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What one thread can ask of another's reactor.
 #[derive(Clone, Debug)]
@@ -44,24 +44,47 @@ impl Mailbox {
 
     /// Any thread. Never blocks for longer than another `post` or `take`.
     pub fn post(&self, message: Message) {
-        self.queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(message);
-        if !self.pending.swap(true, Ordering::AcqRel) {
-            // Fails only if the counter is full, and then the thread is awake.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        let mut message = Some(message);
+        let mut signals = false;
+        for step in PostStep::ORDER {
+            self.post_step(step, &mut message, &mut signals);
         }
     }
 
     /// The owning thread: takes all messages, in order.
     pub fn take(&self, into: &mut Vec<Message>) {
-        // In this order. A post before the swap finds `pending` set and does not signal, but its message is taken below. A
-        // post after the swap signals, and the signal stays, because it comes after the read.
-        let mut count = [0u8; 8];
-        let _ = rustix::io::read(&self.wake, &mut count);
-        self.pending.swap(false, Ordering::AcqRel);
-        into.append(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner));
+        for step in TakeStep::ORDER {
+            self.take_step(step, into);
+        }
+    }
+
+    fn post_step(&self, step: PostStep, message: &mut Option<Message>, signals: &mut bool) {
+        match step {
+            PostStep::Push => self.lock().extend(message.take()),
+            PostStep::Mark => *signals = !self.pending.swap(true, Ordering::AcqRel),
+            PostStep::Signal if *signals => {
+                // Fails only if the counter is full, and then the thread is awake.
+                let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+            }
+            PostStep::Signal => {}
+        }
+    }
+
+    fn take_step(&self, step: TakeStep, into: &mut Vec<Message>) {
+        match step {
+            TakeStep::Acknowledge => {
+                let mut count = [0u8; 8];
+                let _ = rustix::io::read(&self.wake, &mut count);
+            }
+            TakeStep::Unmark => {
+                self.pending.swap(false, Ordering::AcqRel);
+            }
+            TakeStep::Collect => into.append(&mut self.lock()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Message>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Readable when there are messages; for epoll.
@@ -70,51 +93,125 @@ impl Mailbox {
     }
 }
 
+/// What [`Mailbox::post`] does, one indivisible step at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum PostStep {
+    Push,
+    Mark,
+    /// If the mark was not there before.
+    Signal,
+}
+
+impl PostStep {
+    const ORDER: [PostStep; 3] = [PostStep::Push, PostStep::Mark, PostStep::Signal];
+}
+
+/// What [`Mailbox::take`] does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum TakeStep {
+    Acknowledge,
+    Unmark,
+    Collect,
+}
+
+impl TakeStep {
+    /// A post before the unmarking does not signal, but its message is collected afterwards. A post after the unmarking
+    /// signals, and the signal stays, because acknowledging came before.
+    const ORDER: [TakeStep; 3] = [TakeStep::Acknowledge, TakeStep::Unmark, TakeStep::Collect];
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Four posters, one thread that takes when it is woken, as a reactor does. It was once possible that a signal was
-    /// consumed while `pending` stayed set: then no later post woke the thread, and a stop waited for ever.
-    #[test]
-    fn messages_wake_the_thread_and_arrive_once_and_in_order() {
+    fn readable(mailbox: &Mailbox) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        const EACH: u64 = 20_000;
-        let mailbox = Arc::new(Mailbox::new().expect("mailbox"));
-        let posters: Vec<_> = (0..4u64)
-            .map(|poster| {
-                let mailbox = Arc::clone(&mailbox);
-                std::thread::spawn(move || {
-                    for n in 0..EACH {
-                        let client = poster * EACH + n;
-                        mailbox.post(Message::Close { client });
-                    }
-                })
-            })
-            .collect();
-        let mut got = Vec::new();
-        let patience = Timespec {
-            tv_sec: 20,
+        let fd = mailbox.fd();
+        let at_once = Timespec {
+            tv_sec: 0,
             tv_nsec: 0,
         };
-        while (got.len() as u64) < 4 * EACH {
-            let fd = mailbox.fd();
-            let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-            let woken = poll(&mut fds, Some(&patience)).expect("polls");
-            assert_eq!(woken, 1, "not woken after {} messages", got.len());
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once)).expect("polls") == 1
+    }
+
+    /// It was once possible that the signal of a post was consumed while `pending` stayed set: then no later post woke the
+    /// thread, and a stop waited for ever. Here two posts and a take run in every order that their steps can have.
+    #[test]
+    fn no_interleaving_loses_a_message_or_a_wake_up() {
+        let mut schedules = vec![(Vec::new(), [0usize; 3])];
+        for _ in 0..9 {
+            schedules = schedules
+                .into_iter()
+                .flat_map(|(schedule, done)| {
+                    (0..3)
+                        .filter(move |actor| done[*actor] < 3)
+                        .map(move |actor| {
+                            let (mut schedule, mut done) = (schedule.clone(), done);
+                            schedule.push(actor);
+                            done[actor] += 1;
+                            (schedule, done)
+                        })
+                })
+                .collect();
+        }
+        assert_eq!(schedules.len(), 1680);
+        for (schedule, _) in schedules {
+            let mailbox = Mailbox::new().expect("mailbox");
+            let mut posts = [0, 1].map(|client| (Some(Message::Close { client }), false));
+            let mut got = Vec::new();
+            let mut done = [0; 3];
+            for actor in &schedule {
+                let step = done[*actor];
+                done[*actor] += 1;
+                match posts.get_mut(*actor) {
+                    Some((message, signals)) => {
+                        mailbox.post_step(PostStep::ORDER[step], message, signals);
+                    }
+                    None => mailbox.take_step(TakeStep::ORDER[step], &mut got),
+                }
+            }
+            assert!(
+                got.len() == 2 || readable(&mailbox),
+                "{schedule:?}: a message waits unseen"
+            );
             mailbox.take(&mut got);
+            assert_eq!(got.len(), 2, "{schedule:?}");
+            mailbox.post(Message::Wake);
+            assert!(
+                readable(&mailbox),
+                "{schedule:?}: a later post does not wake"
+            );
         }
-        for poster in posters {
-            poster.join().expect("poster");
+    }
+
+    #[test]
+    fn messages_of_many_threads_arrive_once_and_in_order() {
+        const EACH: u64 = 10_000;
+        let mailbox = Arc::new(Mailbox::new().expect("mailbox"));
+        for poster in 0..4 {
+            let mailbox = Arc::clone(&mailbox);
+            std::thread::spawn(move || {
+                for n in 0..EACH {
+                    let client = poster * EACH + n;
+                    mailbox.post(Message::Close { client });
+                }
+            });
         }
-        let mut next = [0u64; 4];
-        for message in &got {
-            let Message::Close { client } = message else {
-                panic!("{message:?}");
-            };
-            let poster = (client / EACH) as usize;
-            assert_eq!(client % EACH, next[poster]);
-            next[poster] += 1;
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let (mut got, mut next) = (Vec::new(), [0; 4]);
+        while next != [EACH; 4] {
+            assert!(std::time::Instant::now() < deadline, "{next:?}");
+            if readable(&mailbox) {
+                mailbox.take(&mut got);
+            }
+            for message in got.drain(..) {
+                let Message::Close { client } = message else {
+                    panic!("{message:?}");
+                };
+                let next = &mut next[(client / EACH) as usize];
+                assert_eq!(client % EACH, *next);
+                *next += 1;
+            }
         }
     }
 }
