@@ -24,6 +24,15 @@ impl Topology {
         }
     }
 
+    /// Pretends that processors take turns in belonging to so many nodes.
+    #[cfg(test)]
+    fn pretended(nodes: usize) -> Topology {
+        Topology {
+            node_of_cpu: (0..nodes).collect(),
+            kernel_nodes: vec![0; nodes],
+        }
+    }
+
     fn read() -> Option<Topology> {
         let mut kernel_nodes = Vec::new();
         let mut node_of_cpu = Vec::new();
@@ -103,6 +112,9 @@ fn parse_list(text: &str) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Error, Options, Session, Store, TableId};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn lists_of_the_kernel_are_read() {
@@ -111,5 +123,99 @@ mod tests {
         assert_eq!(parse_list("x"), None);
         assert!(Topology::detect().nodes() >= 1);
         assert_eq!(Topology::single().node_of(17), 0);
+    }
+
+    const KEYS: u64 = 20_000;
+
+    fn store(heads: usize) -> Arc<Store> {
+        let mut options = Options::new(128 << 20);
+        options.heads = heads;
+        Store::with_topology(&options, &Topology::pretended(2)).unwrap()
+    }
+
+    fn put(session: &mut Session, key: u64, bytes: usize) -> Result<(), Error> {
+        let mut guard = session.pin();
+        let name = key.to_le_bytes();
+        let hash = guard.hash(&name);
+        guard
+            .write(TableId::DEFAULT, hash, &name, &vec![key as u8; bytes], None)
+            .map(|_| ())
+    }
+
+    fn check(session: &mut Session, keys: std::ops::Range<u64>) {
+        let guard = session.pin();
+        for key in keys {
+            let name = key.to_le_bytes();
+            let found = guard.read(TableId::DEFAULT, guard.hash(&name), &name);
+            let object = found.unwrap().expect("never deleted");
+            assert!(object.value.iter().all(|byte| *byte == key as u8));
+        }
+    }
+
+    /// Live bytes in the windows of a node.
+    fn live_on(store: &Store, node: usize) -> u64 {
+        let windows = store.core().space.windows_of_node(node);
+        let segments = &store.core().space.segments;
+        windows
+            .filter(|window| segments[*window as usize].is_in_log())
+            .map(|window| store.core().live_in(window))
+            .sum()
+    }
+
+    #[test]
+    fn each_node_writes_and_cleans_its_own_windows() {
+        let store = store(2);
+        assert_eq!(store.core().space.nodes(), 2);
+        std::thread::scope(|scope| {
+            for node in 0..2u64 {
+                let mut session = store.session().unwrap();
+                scope.spawn(move || {
+                    let keys = node * KEYS..(node + 1) * KEYS;
+                    for _ in 0..6 {
+                        keys.clone()
+                            .for_each(|key| put(&mut session, key, 1000).unwrap());
+                    }
+                    check(&mut session, keys);
+                });
+            }
+        });
+        let stats = store.stats();
+        assert_eq!(stats.objects, 2 * KEYS);
+        assert!(stats.cleaner.segments_cleaned > 50, "{stats:?}");
+        assert!(stats.committed_bytes <= 128 << 20);
+        // Whatever was moved stayed at home: each writer's data, and nothing else, is on its node.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while (0..2).any(|node| live_on(&store, node) != KEYS * 1024) {
+            assert!(
+                Instant::now() < deadline,
+                "{} and {} of {}",
+                live_on(&store, 0),
+                live_on(&store, 1),
+                KEYS * 1024
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_writer_of_one_node_can_fill_the_store() {
+        let store = store(1);
+        let mut session = store.session().unwrap();
+        let mut keys = 0;
+        while put(&mut session, keys, 1000).is_ok() {
+            keys += 1;
+        }
+        let stats = store.stats();
+        assert!(stats.utilization > 0.7, "{stats:?}");
+        check(&mut session, 0..keys);
+        for key in (0..keys).step_by(2) {
+            let mut guard = session.pin();
+            let name = key.to_le_bytes();
+            let hash = guard.hash(&name);
+            guard.remove(TableId::DEFAULT, hash, &name).unwrap();
+        }
+        for key in (1..keys).step_by(2) {
+            put(&mut session, key, 1000).unwrap();
+        }
     }
 }

@@ -169,7 +169,7 @@ fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
         jobs.push(Box::new(move |session| {
             let mut random = seed;
             let mut refused = 0;
-            for round in 0..20 {
+            for round in 0..10 {
                 let mut guard = session.pin();
                 let keys: Vec<u64> = (0..16).map(|n| (round + n * 7) % 64).collect();
                 let locks: Vec<_> = keys
@@ -191,7 +191,7 @@ fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
                     put(&mut guard, 1000 + next(&mut random) % 30_000, &[4; 2000]).unwrap();
                 }
             }
-            assert!(refused < 20 * 16, "none of its writes ever found memory");
+            assert!(refused < 10 * 16, "none of its writes ever found memory");
             stop.store(true, Ordering::Relaxed);
         }));
     }
