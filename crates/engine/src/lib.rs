@@ -36,7 +36,7 @@ mod transaction;
 mod write;
 
 pub use api::*;
-pub use session::{Guard, Session};
+pub use session::{Guard, Seen, Session};
 pub use stats::*;
 pub use store::Store;
 

@@ -7,9 +7,10 @@
 use crate::core::Core;
 use crate::epoch::SlotId;
 use crate::head::{Head, Tail};
-use crate::index::bucket::View;
+use crate::index::bucket::{Slot, View};
 use crate::index::{Index, Partition};
 use crate::{Error, KeyHash, Object, Stamp, Store, TableId};
+use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Entry};
 use std::cell::Cell;
 use std::sync::{Arc, MutexGuard};
@@ -92,6 +93,10 @@ impl Drop for Session {
         self.store.core().epochs.unregister(self.slot);
     }
 }
+
+/// What [`Guard::read_seen`] found; nothing if the key was absent.
+#[derive(Clone, Copy)]
+pub struct Seen<'g>(Option<(View<'g>, usize, &'g AtomicU64, Slot)>);
 
 /// A pinned session: memory it has seen is not reused until it is dropped. Keep it for one batch, not longer.
 pub struct Guard<'s> {
@@ -253,8 +258,48 @@ impl<'s> Guard<'s> {
             .and_then(|entry| self.object(entry)))
     }
 
+    /// As [`read`](Self::read), and also what it takes to ask later, under the same guard, whether the key is still as
+    /// it was: for reads of several keys that must all have been true at one moment.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    #[inline(always)]
+    pub fn read_seen(
+        &self,
+        table: TableId,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<(Option<Object<'_>>, Seen<'_>), Error> {
+        let index = self.index(table)?;
+        let Some((view, place, slot)) = self.find_slot(index, hash, key) else {
+            return Ok((None, Seen(None)));
+        };
+        let home = view.home(index.tag(hash));
+        let object = self.object(self.entry(slot.location()));
+        Ok((object, Seen(object.map(|_| (view, home, place, slot)))))
+    }
+
+    /// True if the key that was found by [`read_seen`](Self::read_seen) is still as it was. False also for a key that was
+    /// absent (read it again), and for one that a cleaner has moved.
+    #[inline(always)]
+    pub fn is_unchanged(&self, seen: &Seen<'_>) -> bool {
+        seen.0
+            .is_some_and(|(view, home, place, slot)| view.still_holds(home, place, slot))
+    }
+
     #[inline(always)]
     fn find(&self, index: &Index, hash: KeyHash, key: &[u8]) -> Option<Entry<'s>> {
+        let (_, _, slot) = self.find_slot(index, hash, key)?;
+        Some(self.entry(slot.location()))
+    }
+
+    #[inline(always)]
+    fn find_slot<'i>(
+        &self,
+        index: &'i Index,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Option<(View<'i>, &'i AtomicU64, Slot)> {
         let view = index.partition(hash).view();
         if view.len() == 0 {
             return None;
@@ -265,13 +310,11 @@ impl<'s> Guard<'s> {
         if self.core.mode == crate::Mode::Cache {
             crate::index::bucket::touch(place, slot);
         }
-        let entry = self.entry(slot.location());
+        let bytes = self.entry(slot.location()).padded_bytes.min(20 * 64) as u32;
         let average = self.carried.entry_bytes.get();
         // An exponential average over 16 reads, of 20 lines at most: beyond that the hardware prefetcher has caught on.
-        self.carried
-            .entry_bytes
-            .set(average - average / 16 + entry.padded_bytes.min(20 * 64) as u32);
-        Some(entry)
+        self.carried.entry_bytes.set(average - average / 16 + bytes);
+        Some((view, place, slot))
     }
 
     /// Identifies the key's present state.

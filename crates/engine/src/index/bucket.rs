@@ -206,6 +206,15 @@ impl<'a> View<'a> {
         }
     }
 
+    /// True if `place`, found in this view for a key of this home, still points where it did, and the view is current.
+    #[inline(always)]
+    pub fn still_holds(self, home: usize, place: &AtomicU64, slot: Slot) -> bool {
+        let now = Slot(place.load(Ordering::Acquire));
+        // After the slot: a view that is not moved by now was current when the slot was read.
+        let control = self.buckets[home].control.load(Ordering::Acquire);
+        now.with_access(0) == slot.with_access(0) && control & MOVED == 0
+    }
+
     /// Finds the slot that points to `location`, without waiting for transactions: for cleaners, who only ask whether
     /// an entry is referenced, and must not wait for a transaction that may be waiting for them.
     pub fn find_location(self, tag: u64, location: u64) -> Option<(&'a AtomicU64, Slot)> {

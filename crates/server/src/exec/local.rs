@@ -3,7 +3,7 @@
 use super::state::{CommandCounters, ThreadState};
 use crate::config::ServerConfig;
 use crate::shared::{ConfigCache, Shared, ThreadCounters};
-use duramen_engine::{KeyHash, Stamp, TableId};
+use duramen_engine::{KeyHash, TableId};
 use std::sync::Arc;
 
 pub(crate) struct Local {
@@ -19,8 +19,6 @@ pub(crate) struct Local {
     pub(crate) locks: Vec<(TableId, KeyHash)>,
     /// Hashes of a command that has more keys than a batch.
     pub(crate) hashes: Vec<KeyHash>,
-    /// What a command saw of its keys.
-    pub(crate) stamps: Vec<Stamp>,
     /// Bytes that a command collects before it can write them.
     pub(crate) scratch: Vec<u8>,
 }
@@ -36,7 +34,6 @@ impl Local {
             timed_ns: 0,
             locks: Vec::new(),
             hashes: Vec::new(),
-            stamps: Vec::new(),
             scratch: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@
 use super::context::{Context, Done, Failure};
 use super::{ENTRIES_AHEAD, GROUP_KEYS};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use duramen_engine::{Error, Guard, KeyHash, Stamp};
+use duramen_engine::{Error, Guard, KeyHash, Seen, Stamp};
 
 /// Keys whose buckets are hinted ahead: their lines stay in the first level of the cache until they are used.
 const BUCKETS_AHEAD: usize = 128;
@@ -105,17 +105,16 @@ pub(super) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         let alone = ctx.locked || hashes.len() == 1 || ctx.shared.threads.len() == 1;
         let start = ctx.out.len();
-        let mut stamps = std::mem::take(&mut ctx.local.stamps);
+        let mut observed = Vec::with_capacity(if alone { 0 } else { hashes.len() });
         let mut done = Ok(false);
         for _ in 0..OPTIMISTIC_READINGS {
             ctx.out.truncate(start);
-            done = read_all(ctx, guard, hashes, (!alone).then_some(&mut stamps))
-                .and_then(|()| Ok(alone || still_holds(ctx, guard, hashes, &stamps)?));
+            done = read_all(ctx, guard, hashes, (!alone).then_some(&mut observed))
+                .and_then(|()| Ok(alone || still_holds(ctx, guard, hashes, &observed)?));
             if !matches!(done, Ok(false)) {
                 break;
             }
         }
-        ctx.local.stamps = stamps;
         if done? {
             return Ok(());
         }
@@ -126,15 +125,22 @@ pub(super) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
     })
 }
 
-/// Writes all values; notes what was seen in `stamps`.
-fn read_all(
+/// What a reading saw of a key.
+enum Observed<'g> {
+    /// Where it was found, and its version.
+    Present(Seen<'g>, u64),
+    Absent(Stamp),
+}
+
+/// Writes all values; notes what was seen in `observed`.
+fn read_all<'g>(
     ctx: &mut Context<'_>,
-    guard: &Guard<'_>,
+    guard: &'g Guard<'_>,
     hashes: &[KeyHash],
-    mut stamps: Option<&mut Vec<Stamp>>,
+    mut observed: Option<&mut Vec<Observed<'g>>>,
 ) -> Done {
-    if let Some(stamps) = &mut stamps {
-        stamps.clear();
+    if let Some(observed) = &mut observed {
+        observed.clear();
     }
     ctx.reply().array(hashes.len());
     let keys = ctx.args.skip(1);
@@ -142,7 +148,7 @@ fn read_all(
     ctx.hint_first(guard, hashes);
     for (n, (hash, key)) in hashes.iter().zip(keys).enumerate() {
         ctx.hint_next(guard, hashes, n);
-        let found = guard.read(ctx.table, *hash, key)?;
+        let (found, seen) = guard.read_seen(ctx.table, *hash, key)?;
         match found {
             Some(object) => {
                 hits += 1;
@@ -150,12 +156,10 @@ fn read_all(
             }
             None => ctx.reply().null(),
         }
-        if let Some(stamps) = &mut stamps {
-            stamps.push(match found {
-                Some(object) => Stamp::Present {
-                    version: object.version,
-                },
-                None => guard.stamp(ctx.table, *hash, key)?,
+        if let Some(observed) = &mut observed {
+            observed.push(match found {
+                Some(object) => Observed::Present(seen, object.version),
+                None => Observed::Absent(guard.stamp(ctx.table, *hash, key)?),
             });
         }
     }
@@ -170,10 +174,16 @@ fn still_holds(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
     hashes: &[KeyHash],
-    stamps: &[Stamp],
+    observed: &[Observed<'_>],
 ) -> Result<bool, Error> {
-    for ((hash, key), stamp) in hashes.iter().zip(ctx.args.skip(1)).zip(stamps) {
-        if !stamp.still_holds(&guard.stamp(ctx.table, *hash, key)?) {
+    for ((hash, key), observed) in hashes.iter().zip(ctx.args.skip(1)).zip(observed) {
+        let then = match observed {
+            Observed::Present(seen, _) if guard.is_unchanged(seen) => continue,
+            // A cleaner may have moved it: then its version is the same.
+            Observed::Present(_, version) => Stamp::Present { version: *version },
+            Observed::Absent(stamp) => *stamp,
+        };
+        if !then.still_holds(&guard.stamp(ctx.table, *hash, key)?) {
             return Ok(false);
         }
     }
