@@ -225,6 +225,9 @@ impl Space {
         };
         self.region
             .populate(self.offset_of(window), self.segment_bytes);
+        let segment = &self.segments[window as usize];
+        segment.set_committed(self.segment_bytes as u32);
+        segment.set_state(State::Backed);
         pool.put_backed(window);
         true
     }
@@ -307,5 +310,34 @@ impl Space {
     /// Bytes of the segment table and the pools.
     pub fn overhead_bytes(&self) -> u64 {
         size_of_val(&*self.segments) as u64 + self.segments.len() as u64 * 4
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// A window that was prepared and given back without ever having been used stayed charged.
+    #[test]
+    fn whatever_becomes_of_a_window_its_charge_goes_with_it() {
+        let options = Options::new(16 * MIB);
+        let space = Space::new(&options, &Topology::single(), 1).unwrap();
+        let epochs = Epochs::new(1, duramen_base::ticks::Ticks::counting());
+        assert!(space.prepare_one(0, 2) && space.prepare_one(0, 2) && !space.prepare_one(0, 2));
+        assert_eq!(space.budget.used(), 2 * space.segment_bytes() as u64);
+        let head = space.acquire(0, Purpose::Head, &epochs, 0, 0).unwrap();
+        let partial = space.acquire_partial(0, 100_000, 0, 0).unwrap();
+        assert_eq!(space.segments[partial as usize].committed_bytes(), 131_072);
+        for window in [head, partial] {
+            space.cut_tail(window);
+            space.segments[window as usize].close();
+            assert!(space.segments[window as usize].claim());
+            space.retire(0, window, &epochs);
+        }
+        assert_eq!(space.reap(0, &epochs), 2);
+        while space.trim(0, 0, 1) > 0 {}
+        assert_eq!(space.budget.used(), 0);
+        let states = space.segments.iter().map(|segment| segment.state());
+        assert!(states.into_iter().all(|state| state == State::Unbacked));
     }
 }
