@@ -53,6 +53,11 @@ impl Exclusive {
         }
     }
 
+    /// True if somebody is, or waits to be, alone.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
     /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by `leave_alone`.
     pub fn enter_alone(&self, epochs: &Epochs, slot: SlotId) {
         let mut backoff = Backoff::new();

@@ -158,6 +158,30 @@ fn who_is_alone_finds_its_head_free() {
     );
 }
 
+/// Who was alone waited for victims that the cleaner threads had begun, and which it kept them from finishing.
+#[test]
+fn who_is_alone_finishes_what_the_cleaners_began() {
+    let store = store(Mode::Store, 1);
+    let keys = fill(&store, 0.75, 1000);
+    let job = move |session: &mut Session| {
+        let mut random = 1;
+        for _ in 0..40 {
+            let mut guard = session.pin_exclusive();
+            for _ in 0..3_000 {
+                put(&mut guard, next(&mut random) % keys, &[2; 1000]).unwrap();
+            }
+        }
+    };
+    // The second keeps the memory short while nobody is alone, so that the cleaners are in the middle of something.
+    let other = move |session: &mut Session| {
+        let mut random = 2;
+        for _ in 0..30_000 {
+            put(&mut session.pin(), next(&mut random) % keys, &[3; 1000]).unwrap();
+        }
+    };
+    all_end(&store, vec![Box::new(job), Box::new(other)]);
+}
+
 /// Readers that wait for a transaction are pinned; the transaction must not wait for the memory that they hold back.
 #[test]
 fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {

@@ -19,7 +19,7 @@ use crate::head::Tail;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::{Index, Partition};
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
-use crate::{KeyHash, TableId};
+use crate::{KeyHash, Mode, TableId};
 use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Entry};
 use std::collections::VecDeque;
@@ -280,8 +280,14 @@ impl Context {
             return Some(());
         }
         let evict = current.evict;
-        if !self.survivor.fits(bytes) {
-            self.open_survivor(core)?;
+        if !self.survivor.fits(bytes) && self.open_survivor(core).is_none() {
+            if core.mode == Mode::Store {
+                return None;
+            }
+            // A cache never stops for want of room to save something.
+            let dropped = candidate.drop_from_index(core, counters, me);
+            add(&counters.evicted, u64::from(dropped == Some(true)));
+            return (dropped != Some(false)).then_some(());
         }
         let to = self.survivor.take(bytes);
         let location = Space::location(to);

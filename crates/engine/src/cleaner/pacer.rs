@@ -33,6 +33,9 @@ const GAIN_JUDGED_AFTER: u64 = 64;
 /// the transaction.
 const STARVED_AFTER: Duration = Duration::from_millis(100);
 
+/// How long a writer waits for victims that nobody gets on with: for want of room in a survivor, for instance.
+const STUCK_AFTER: Duration = Duration::from_secs(2);
+
 /// How a writer waits for memory.
 #[derive(Clone, Copy)]
 pub enum Waiting {
@@ -133,7 +136,8 @@ impl Core {
         }
     }
 
-    /// One step in one of the helpers' contexts. `wait`: for a context if all are busy.
+    /// One step in one of the helpers' contexts, or, for who keeps the cleaner threads from working (`alone`: it is alone,
+    /// or somebody waits for it to leave), in one of theirs. `wait`: for a context if all are busy.
     fn help(
         &self,
         node: usize,
@@ -142,9 +146,12 @@ impl Core {
         alone: bool,
         wait: bool,
     ) -> Option<Step> {
-        let mut helpers = self
-            .helper_contexts()
-            .filter(|n| n % self.space.nodes() == node);
+        let contexts = if alone {
+            0..self.contexts.len()
+        } else {
+            self.helper_contexts()
+        };
+        let mut helpers = contexts.filter(|n| n % self.space.nodes() == node);
         let mut result = None;
         // One that has nothing to do is no reason to leave the victims of another alone.
         for n in helpers.clone() {
@@ -182,7 +189,8 @@ impl Core {
     fn clean_until_free(&self, node: usize, me: u16, waiting: Waiting) -> Result<(), Error> {
         let alone = matches!(waiting, Waiting::Inside(_));
         let mut gain_before = self.gain();
-        let (mut freed_last, mut fruitless) = (0, 0);
+        let (mut freed_last, mut freed_at) = (0, Instant::now());
+        let mut fruitless = 0;
         let mut oldest = (0, Instant::now());
         loop {
             if let Waiting::Inside(slot) = waiting {
@@ -204,16 +212,15 @@ impl Core {
             }
             match self.help(node, TAX_STEP_BYTES, me, alone, true) {
                 Some(Step::Worked) => {}
-                Some(Step::Blocked) => std::thread::yield_now(),
-                Some(Step::Idle) | None => {
+                Some(Step::Blocked | Step::Idle) | None => {
                     // Others may be finishing victims, or readers be leaving retired windows, and other writers be
                     // taking them before us: that is progress too. In the order of a victim's way.
                     let victims = self.victims(node);
                     let (retired, _) = self.space.waiting(node);
                     let freed = self.gain().0;
-                    if freed != freed_last {
-                        (freed_last, fruitless) = (freed, 0);
-                    } else if retired == 0 && victims == 0 {
+                    if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
+                        (freed_last, freed_at, fruitless) = (freed, Instant::now(), 0);
+                    } else if retired == 0 && (victims == 0 || freed_at.elapsed() > STUCK_AFTER) {
                         fruitless += 1;
                         if fruitless > 3 {
                             self.give_up_cleaning()?;
