@@ -230,25 +230,36 @@ impl Reactor {
             let config = self.config.get(&self.shared);
             (config.poll, config.poll_spin_us)
         };
-        let since = Instant::now();
-        let mut way = Way::Sleep;
         match poll {
             Poll::Off => {}
             Poll::Busy => return self.poll_events(events, Some(ZERO)),
-            Poll::Adaptive => {
-                if self.spinner.pays(spin_us) && self.shared.begin_spin(self.cores) {
-                    let found = self.spin(events, spin_us);
-                    self.shared.end_spin();
-                    if found {
-                        return;
-                    }
-                    way = Way::Spin;
-                }
+            Poll::Adaptive if self.spinner.is_candidate() => {
+                return self.spin_or_sleep(events, spin_us);
             }
+            Poll::Adaptive => {}
         }
+        self.sleep(events);
+    }
+
+    fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
         let timeout = self.sleep_limit();
         self.me().counters.sleeps.add(1);
         self.poll_events(events, timeout);
+    }
+
+    /// Waits the better way, and tells the spinner how long it took.
+    fn spin_or_sleep(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) {
+        let since = Instant::now();
+        let mut way = Way::Sleep;
+        if self.spinner.pays(spin_us) && self.shared.begin_spin(self.cores) {
+            let found = self.spin(events, spin_us);
+            self.shared.end_spin();
+            if found {
+                return;
+            }
+            way = Way::Spin;
+        }
+        self.sleep(events);
         if !events.is_empty() {
             self.spinner.work_came_after(since.elapsed(), way, spin_us);
         }

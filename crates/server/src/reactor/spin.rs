@@ -67,9 +67,14 @@ impl Default for Spinner {
 }
 
 impl Spinner {
+    /// Whether so few connections are active that spinning is a question at all.
+    pub(super) fn is_candidate(&self) -> bool {
+        self.connections <= CONNECTIONS_MAX * 16
+    }
+
     /// Whether to spin now, for at most `spin_us`.
     pub(super) fn pays(&mut self, spin_us: u64) -> bool {
-        if spin_us == 0 || self.score < SCORE_SPIN || self.connections > CONNECTIONS_MAX * 16 {
+        if spin_us == 0 || self.score < SCORE_SPIN || !self.is_candidate() {
             return false;
         }
         self.rounds += 1;
