@@ -3,6 +3,7 @@
 
 use super::{Kind, Setting, Value};
 use crate::error::ServerError;
+use std::net::IpAddr;
 
 /// Parses a size: a number and an optional unit. As in `redis.conf`, `k m g t` are powers of 1000 and `kb mb gb tb`
 /// powers of 1024; `kib mib gib tib` are accepted too. Case does not matter.
@@ -105,26 +106,7 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
             .find(|choice| choice.eq_ignore_ascii_case(text.trim()))
             .map(|choice| Value::Choice(choice))
             .ok_or_else(|| refuse(format!("`{text}` is not one of {}", names.join(", ")))),
-        Kind::Addresses { one } => {
-            let mut list = Vec::new();
-            for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
-                let part = if part == "localhost" {
-                    "127.0.0.1"
-                } else {
-                    part
-                };
-                list.push(part.parse().map_err(|_| {
-                    refuse(format!(
-                        "`{part}` is not an IP address; write for example 127.0.0.1 or ::1"
-                    ))
-                })?);
-            }
-            if list.is_empty() || (one && list.len() > 1) {
-                let wanted = if one { "exactly one" } else { "at least one" };
-                return Err(refuse(format!("needs {wanted} IP address, got `{text}`")));
-            }
-            Ok(Value::Addresses(list))
-        }
+        Kind::Addresses { one } => addresses(text, one).map(Value::Addresses).map_err(refuse),
         Kind::Text => {
             if text.contains(['\0', '\n', '\r']) {
                 return Err(refuse("must not contain line breaks or NUL".to_owned()));
@@ -132,4 +114,24 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
             Ok(Value::Text(text.to_owned()))
         }
     }
+}
+
+/// IP addresses separated by commas or blanks; the error is what is wrong.
+fn addresses(text: &str, one: bool) -> Result<Vec<IpAddr>, String> {
+    let mut list = Vec::new();
+    for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
+        let part = if part == "localhost" {
+            "127.0.0.1"
+        } else {
+            part
+        };
+        list.push(part.parse().map_err(|_| {
+            format!("`{part}` is not an IP address; write for example 127.0.0.1 or ::1")
+        })?);
+    }
+    if list.is_empty() || (one && list.len() > 1) {
+        let wanted = if one { "exactly one" } else { "at least one" };
+        return Err(format!("needs {wanted} IP address, got `{text}`"));
+    }
+    Ok(list)
 }
