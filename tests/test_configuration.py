@@ -1,5 +1,6 @@
 """Flags, environment, duramen.toml, start and stop: what a person meets before the first command."""
 
+import os
 import re
 import signal
 import socket
@@ -107,6 +108,59 @@ def test_config_print_shows_where_each_value_comes_from(tmp_path):
     assert any("maxclients" in line and "11" in line and "duramen.toml" in line for line in lines), done.stdout
     assert any("timeout" in line and "7" in line and "DURAMEN_TIMEOUT" in line for line in lines), done.stdout
     assert any("memory" in line and "default" in line for line in lines), done.stdout
+
+
+def test_config_rewrite_makes_config_set_last(start, tmp_path):
+    path = tmp_path / "duramen.toml"
+    path.write_text("# The house's server.\nmaxclients = 11  # people\ntcp-backlog = 77\n")
+    path.chmod(0o640)
+    server = start("--config", "duramen.toml", "--stop-timeout-ms", 900)
+    assert server.info()["config_file"] == str(path.resolve())
+    with server.connect() as wire:
+        assert wire.call("CONFIG", "SET", "maxclients", 22, "timeout", 77, "requirepass", "hush") == b"OK"
+        assert wire.call("CONFIG", "REWRITE") == b"OK"
+    expected = "# The house's server.\nmaxclients = 22  # people\ntcp-backlog = 77\n\n# Added by CONFIG REWRITE\ntimeout = 77\n"
+    assert path.read_text() == expected, "flags and secrets stay out of it"
+    assert path.stat().st_mode & 0o7777 == 0o640
+    done = duramen("config", "print", "--show-origin", folder=tmp_path)
+    assert "maxclients = 22  # duramen.toml:2\n" in done.stdout
+    assert "timeout = 77  # duramen.toml:6\n" in done.stdout
+    assert server.stop() == 0
+    assert maxclients(server.start()) == b"22"
+
+
+class Unprivileged(harness.Duramen):
+    """A server that permissions bind, even if the tests run as root."""
+
+    def command(self):
+        root = os.geteuid() == 0
+        return [*(["setpriv", "--bounding-set=-dac_override"] if root else []), *super().command()]
+
+
+def test_config_rewrite_that_fails_leaves_the_file(tmp_path):
+    folder = tmp_path / "settings"
+    folder.mkdir()
+    path = folder / "duramen.toml"
+    path.write_text("maxclients = 11\n")
+    with Unprivileged(tmp_path, "--config", path) as server, server.connect() as wire:
+        assert wire.call("CONFIG", "SET", "maxclients", 22) == b"OK"
+        folder.chmod(0o555)
+        try:
+            with pytest.raises(harness.ErrorReply, match="^ERR Rewriting config file: .*Permission denied"):
+                wire.call("CONFIG", "REWRITE")
+        finally:
+            folder.chmod(0o755)
+        assert path.read_text() == "maxclients = 11\n"
+        assert [entry.name for entry in folder.iterdir()] == ["duramen.toml"]
+        assert wire.call("CONFIG", "REWRITE") == b"OK", "once the folder can be written"
+        assert path.read_text() == "maxclients = 22\n"
+
+
+def test_config_rewrite_without_a_file(start):
+    server = start()
+    assert server.info()["config_file"] == ""
+    with server.connect() as wire, pytest.raises(harness.ErrorReply, match="^ERR The server is running without a config file$"):
+        wire.call("CONFIG", "REWRITE")
 
 
 def test_config_print_is_a_valid_file(tmp_path):

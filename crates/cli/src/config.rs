@@ -4,12 +4,12 @@
 
 use clap::{Arg, ArgMatches, Subcommand};
 use duramen_server::ServerConfig;
+use duramen_server::config::file::{self, Entry};
 use duramen_server::config::{Kind, SETTINGS, Setting};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use toml::de::{DeTable, DeValue};
 
 /// Read from the working directory if no other file is named.
 const FILE_DEFAULT: &str = "duramen.toml";
@@ -40,6 +40,8 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: ServerConfig,
+    /// The file that was read.
+    pub(crate) file: Option<PathBuf>,
     /// In the order of [`SETTINGS`].
     origins: Vec<Origin>,
     /// Of `DURAMEN_*` variables that are no setting.
@@ -71,6 +73,7 @@ impl Loaded {
             .collect();
         let mut loaded = Loaded {
             config: ServerConfig::default(),
+            file: None,
             origins: vec![Origin::Default; SETTINGS.len()],
             warnings: Vec::new(),
         };
@@ -81,6 +84,7 @@ impl Loaded {
         let path = named.clone().unwrap_or_else(|| FILE_DEFAULT.into());
         if named.is_some() || path.exists() {
             loaded.read_file(&path, &mut problems);
+            loaded.file = Some(path);
         }
         for (n, setting) in SETTINGS.iter().enumerate() {
             if let Some(text) = environment.get(&setting.env_name()) {
@@ -119,27 +123,23 @@ impl Loaded {
                 return;
             }
         };
-        let line = |at: usize| text.get(..at).unwrap_or_default().matches('\n').count() + 1;
-        let table = match DeTable::parse(&text) {
-            Ok(table) => table,
+        let entries = match file::read(&text) {
+            Ok(entries) => entries,
             Err(error) => {
-                let line = error.span().map_or(1, |span| line(span.start));
-                problems.push(format!(
-                    "{}:{line}: not TOML: {}",
-                    path.display(),
-                    error.message()
-                ));
+                let (path, line, message) = (path.display(), error.line, error.message);
+                problems.push(format!("{path}:{line}: not TOML: {message}"));
                 return;
             }
         };
-        for (key, value) in table.get_ref() {
-            let line = line(key.span().start);
-            let name: &str = key.get_ref();
-            let Some(n) = SETTINGS.iter().position(|setting| setting.name == name) else {
+        for Entry {
+            key, text, line, ..
+        } in entries
+        {
+            let Some(n) = SETTINGS.iter().position(|setting| setting.name == key) else {
                 problems.push(format!(
-                    "{}:{line}: unknown setting `{name}`; did you mean `{}`?",
+                    "{}:{line}: unknown setting `{key}`; did you mean `{}`?",
                     path.display(),
-                    Setting::nearest(name)
+                    Setting::nearest(&key)
                 ));
                 continue;
             };
@@ -147,10 +147,10 @@ impl Loaded {
                 path: path.to_owned(),
                 line,
             };
-            match plain(value.get_ref()) {
+            match text {
                 Some(text) => self.apply(n, &text, origin, problems),
                 None => problems.push(format!(
-                    "{}:{line}: {name} must be text, a number, true or false, or a list of texts",
+                    "{}:{line}: {key} must be text, a number, true or false, or a list of texts",
                     path.display()
                 )),
             }
@@ -178,27 +178,6 @@ impl Loaded {
         }
         self.warnings.sort();
     }
-}
-
-/// A TOML value as the text that a flag would have; None: a table, a float, a date.
-fn plain(value: &DeValue<'_>) -> Option<String> {
-    if let Some(text) = value.as_str() {
-        return Some(text.to_owned());
-    }
-    if let Some(number) = value.as_integer() {
-        return i64::from_str_radix(number.as_str(), number.radix())
-            .ok()
-            .map(|number| number.to_string());
-    }
-    if let Some(on) = value.as_bool() {
-        return Some(if on { "yes" } else { "no" }.to_owned());
-    }
-    let list: Option<Vec<&str>> = value
-        .as_array()?
-        .iter()
-        .map(|value| value.get_ref().as_str())
-        .collect();
-    Some(list?.join(","))
 }
 
 /// The flags of all settings.
@@ -360,11 +339,7 @@ fn print_toml(loaded: &Loaded, show_origin: bool) -> String {
     let mut text = String::new();
     for (setting, origin) in SETTINGS.iter().zip(&loaded.origins) {
         let value = shown(setting, &loaded.config);
-        let value = match setting.kind {
-            Kind::Number { .. } => value,
-            Kind::Flag => (value == "yes").to_string(),
-            _ => toml::Value::String(value).to_string(),
-        };
+        let value = file::written(setting, value);
         text.push_str(&format!("# {}\n", setting.doc));
         // A hidden value must not become the password of whoever uses this as a file.
         if setting.secret && !setting.show(&loaded.config).is_empty() {

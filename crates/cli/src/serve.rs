@@ -2,7 +2,7 @@
 
 use crate::config::{self, Given, Loaded};
 use clap::{Arg, ArgMatches, Command};
-use duramen_server::config::LogFormat;
+use duramen_server::config::{ConfigFile, LogFormat};
 use duramen_server::shared::Stop;
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -79,7 +79,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    match serve(loaded.config, started) {
+    let file = loaded.file.as_deref().map(ConfigFile::new);
+    match serve(loaded.config, file, started) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("duramen: {error}");
@@ -91,7 +92,11 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
 }
 
-fn serve(config: ServerConfig, started: Instant) -> Result<(), ServerError> {
+fn serve(
+    config: ServerConfig,
+    file: Option<ConfigFile>,
+    started: Instant,
+) -> Result<(), ServerError> {
     // Before the threads: a signal that comes while they start must not be lost.
     let signals = Signals::new([SIGTERM, SIGINT]).map_err(|source| ServerError::System {
         doing: "watch for signals",
@@ -107,7 +112,7 @@ fn serve(config: ServerConfig, started: Instant) -> Result<(), ServerError> {
         );
     }
     let memory = duramen_server::config::format_size(config.memory_bytes);
-    let server = Server::start(config)?;
+    let server = Server::start_from(config, file)?;
     let signals_handle = signals.handle();
     let watcher = watch(signals, &server);
     announce(server.addresses());

@@ -10,9 +10,11 @@ use crate::error::ServerError;
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+pub mod file;
 mod parse;
 mod table;
 
+pub use file::ConfigFile;
 pub use parse::{format_size, parse_size};
 pub use table::SETTINGS;
 

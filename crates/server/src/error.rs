@@ -1,6 +1,7 @@
 //! Why a server did not start, or a setting was refused.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Why a server did not start, or a setting was refused. Every text says what was wrong and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,13 @@ pub enum ServerError {
     #[error("cannot {doing}: {source}")]
     System {
         doing: &'static str,
+        source: std::io::Error,
+    },
+    /// A configuration file that cannot be read or written: see to what `source` says and try again.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    File {
+        doing: &'static str,
+        path: PathBuf,
         source: std::io::Error,
     },
     #[error("the store cannot be made: {0}")]

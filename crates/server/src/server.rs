@@ -1,7 +1,7 @@
 //! A running server: its store, its threads, its addresses.
 
 use crate::admin::Admin;
-use crate::config::ServerConfig;
+use crate::config::{ConfigFile, ServerConfig};
 use crate::error::ServerError;
 use crate::reactor::{Reactor, bind, raise_file_limit};
 use crate::shared::{Shared, Stop};
@@ -41,7 +41,18 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`]; nothing keeps running.
-    pub fn start(mut config: ServerConfig) -> Result<Server, ServerError> {
+    pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
+        Server::start_from(config, None)
+    }
+
+    /// As [`start`](Self::start), with the file that the settings came from: `CONFIG REWRITE` writes to it.
+    ///
+    /// # Errors
+    /// [`ServerError`]; nothing keeps running.
+    pub fn start_from(
+        mut config: ServerConfig,
+        file: Option<ConfigFile>,
+    ) -> Result<Server, ServerError> {
         config.check()?;
         config.threads = config.reactor_threads();
         if let Some(fit) = raise_file_limit(config.maxclients) {
@@ -66,7 +77,7 @@ impl Server {
             huge_pages: config.huge_pages,
             ..Options::new(config.memory_bytes)
         })?;
-        let shared = Arc::new(Shared::new(config, store)?);
+        let shared = Arc::new(Shared::new(config, file, store)?);
         let mut server = Server {
             shared: Arc::clone(&shared),
             addresses: Addresses { resp, admin: None },

@@ -6,7 +6,8 @@
 //!
 //! **Concurrency.** [`Counter`]s have one writer, their thread; anybody reads. A client's [`ClientRecord`] is written by
 //! the thread that owns the connection and read by anybody. Locks here guard cold paths only (connect, disconnect,
-//! `CLIENT …`, `CONFIG SET`), are held for moments, and never two at a time.
+//! `CLIENT …`, `CONFIG SET`), are held for moments, and never two at a time;
+//! but `CONFIG REWRITE` holds the configuration file's while it writes to disk, and takes the settings' within it.
 
 mod clients;
 mod counters;
@@ -16,7 +17,7 @@ pub use clients::{ClientRecord, ClientText, Registry};
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
 pub use mailbox::{Mailbox, Message};
 
-use crate::config::{ServerConfig, Setting};
+use crate::config::{ConfigFile, ServerConfig, Setting};
 use crate::error::ServerError;
 use duramen_engine::Store;
 use std::net::SocketAddr;
@@ -93,6 +94,8 @@ pub struct Shared {
     pub commands: crate::exec::State,
     pub started: Instant,
     pub started_unix_ms: u64,
+    /// None: the server was started without one.
+    pub config_file: Option<ConfigFile>,
     config: RwLock<Arc<ServerConfig>>,
     /// Grows with every change of `config`; Release there, Acquire in [`ConfigCache::get`].
     config_generation: AtomicU64,
@@ -106,7 +109,11 @@ pub struct Shared {
 impl Shared {
     /// # Errors
     /// [`ServerError::System`] if a mailbox's eventfd cannot be made.
-    pub fn new(config: ServerConfig, store: Arc<Store>) -> Result<Shared, ServerError> {
+    pub fn new(
+        config: ServerConfig,
+        config_file: Option<ConfigFile>,
+        store: Arc<Store>,
+    ) -> Result<Shared, ServerError> {
         let threads = (0..config.reactor_threads())
             .map(|_| ThreadShared::new())
             .collect::<Result<Box<[_]>, ServerError>>()?;
@@ -118,6 +125,7 @@ impl Shared {
             started_unix_ms: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_millis() as u64),
+            config_file,
             config: RwLock::new(Arc::new(config)),
             config_generation: AtomicU64::new(1),
             next_client_id: AtomicU64::new(1),
@@ -152,6 +160,9 @@ impl Shared {
         config.check()?;
         *guard = Arc::new(config);
         drop(guard);
+        if let Some(file) = &self.config_file {
+            file.note(setting);
+        }
         self.config_generation.fetch_add(1, Ordering::Release);
         self.post_all(&Message::Wake);
         Ok(())

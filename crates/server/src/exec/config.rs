@@ -141,11 +141,17 @@ pub(super) fn resetstat(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
-pub(super) fn rewrite(_: &mut Context<'_>) -> Done {
-    Err(Failure::Text(
-        "ERR CONFIG REWRITE is not supported: the server does not write its own configuration; put the setting into \
-         duramen.toml, where `duramen config check` checks it",
-    ))
+/// Waits for the disk on the thread of the client, as Redis does: it is rare, and `+OK` must mean that it is written.
+pub(super) fn rewrite(ctx: &mut Context<'_>) -> Done {
+    let shared = ctx.shared;
+    let Some(file) = &shared.config_file else {
+        return Err(Failure::Text(
+            "ERR The server is running without a config file",
+        ));
+    };
+    file.rewrite(|| shared.config())
+        .map_err(|error| format!("ERR Rewriting config file: {error}"))?;
+    ctx.ok()
 }
 
 pub(super) fn help(ctx: &mut Context<'_>) -> Done {

@@ -7,9 +7,11 @@ use super::latency::family_counts;
 use super::process;
 use super::state::DBS;
 use super::totals::Totals;
+use crate::config::ConfigFile;
 use crate::shared::{Family, Histogram};
 use duramen_engine::{Mode, Stats};
 use std::fmt::{Display, Write};
+use std::path::Path;
 
 /// What one section writes.
 type Section = fn(&Context<'_>, &mut Fields);
@@ -106,8 +108,11 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
         "executable",
         std::env::current_exe().unwrap_or_default().display(),
     );
-    // The command line reads the file; the server gets settings only.
-    fields.add("config_file", "");
+    let file = ctx.shared.config_file.as_ref();
+    fields.add(
+        "config_file",
+        file.map_or(Path::new(""), ConfigFile::path).display(),
+    );
     fields.add("io_threads_active", 0);
     fields.add("duramen_threads", ctx.shared.threads.len());
 }

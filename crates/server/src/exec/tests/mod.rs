@@ -39,7 +39,7 @@ impl Server {
             ..Options::new(64 << 20)
         })
         .expect("a store");
-        let shared = Arc::new(Shared::new(config, store).expect("shared state"));
+        let shared = Arc::new(Shared::new(config, None, store).expect("shared state"));
         Server { shared, clock_ms }
     }
 

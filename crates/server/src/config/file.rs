@@ -1,0 +1,289 @@
+//! `duramen.toml`: what it says, and how `CONFIG REWRITE` changes it.
+//!
+//! **Invariants**
+//! 1. A rewrite replaces values where they stand and adds lines at the end; every other byte stays as it is.
+//! 2. The old file stays in its place, whole, until the new one is on disk: no error loses it.
+//! 3. A secret is never written, so the file's own stays.
+//!
+//! **Concurrency.** One rewrite at a time; `CONFIG SET` waits for it.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use super::{Kind, SETTINGS, ServerConfig, Setting};
+use crate::error::ServerError;
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use toml::de::{DeTable, DeValue};
+
+/// Stands above the lines that a rewrite added.
+const ADDED: &str = "# Added by CONFIG REWRITE";
+
+/// One key of a file.
+#[derive(Debug)]
+pub struct Entry {
+    pub key: String,
+    /// The value as the text that a flag would have; None: a table, a float, a date.
+    pub text: Option<String>,
+    /// From 1.
+    pub line: usize,
+    /// Bytes of the value, quotes included.
+    value: Range<usize>,
+}
+
+/// A file that is not TOML.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: not TOML: {message}")]
+pub struct NotToml {
+    /// From 1.
+    pub line: usize,
+    pub message: String,
+}
+
+/// Reads the keys of a file; which of them are settings is for the caller to see.
+///
+/// # Errors
+/// [`NotToml`] says where: correct the file.
+pub fn read(text: &str) -> Result<Vec<Entry>, NotToml> {
+    let line = |at: usize| text.get(..at).unwrap_or_default().matches('\n').count() + 1;
+    let table = DeTable::parse(text).map_err(|error| NotToml {
+        line: error.span().map_or(1, |span| line(span.start)),
+        message: error.message().to_owned(),
+    })?;
+    let entries = table.get_ref().iter().map(|(key, value)| Entry {
+        key: key.get_ref().to_string(),
+        text: plain(value.get_ref()),
+        line: line(key.span().start),
+        value: value.span(),
+    });
+    Ok(entries.collect())
+}
+
+fn plain(value: &DeValue<'_>) -> Option<String> {
+    if let Some(text) = value.as_str() {
+        return Some(text.to_owned());
+    }
+    if let Some(number) = value.as_integer() {
+        return i64::from_str_radix(number.as_str(), number.radix())
+            .ok()
+            .map(|number| number.to_string());
+    }
+    if let Some(on) = value.as_bool() {
+        return Some(if on { "yes" } else { "no" }.to_owned());
+    }
+    let list: Option<Vec<&str>> = value
+        .as_array()?
+        .iter()
+        .map(|value| value.get_ref().as_str())
+        .collect();
+    Some(list?.join(","))
+}
+
+/// A setting's value (as [`Setting::show`] gives it) as the file has it.
+pub fn written(setting: &Setting, value: String) -> String {
+    match setting.kind {
+        Kind::Number { .. } => value,
+        Kind::Flag => (value == "yes").to_string(),
+        _ => toml::Value::String(value).to_string(),
+    }
+}
+
+/// The file that a server was started with.
+pub struct ConfigFile {
+    path: PathBuf,
+    /// Names of the settings that `CONFIG SET` has changed since the start. Taken before the lock of the settings.
+    changed: Mutex<BTreeSet<&'static str>>,
+}
+
+impl ConfigFile {
+    /// `path` may be relative to the working directory of now.
+    pub fn new(path: &Path) -> ConfigFile {
+        ConfigFile {
+            path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+            changed: Mutex::default(),
+        }
+    }
+
+    /// Absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Remembers a setting for the next rewrite.
+    pub(crate) fn note(&self, setting: &Setting) {
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        changed.insert(setting.name);
+    }
+
+    /// Writes the settings that `CONFIG SET` changed into the file where it says something else. `running` gives the
+    /// settings of now. Blocks until the file is on disk.
+    ///
+    /// # Errors
+    /// [`ServerError::File`] or [`ServerError::Config`]: the file is as it was, or new and whole; mend what the text
+    /// names and try again.
+    pub(crate) fn rewrite(
+        &self,
+        running: impl FnOnce() -> Arc<ServerConfig>,
+    ) -> Result<(), ServerError> {
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        // A link stays one: what it points to is rewritten.
+        let path = std::fs::canonicalize(&self.path)
+            .map_err(|source| failed("find", &self.path, source))?;
+        let metadata = std::fs::metadata(&path).map_err(|e| failed("look at", &path, e))?;
+        if !metadata.is_file() {
+            // Reading a pipe could block the thread for good.
+            let source = io::Error::other("it is not a regular file");
+            return Err(failed("rewrite", &path, source));
+        }
+        let text = std::fs::read_to_string(&path).map_err(|e| failed("read", &path, e))?;
+        let edited = edit(&text, &running(), &changed)
+            .map_err(|what| ServerError::Config(format!("{}: {what}", path.display())))?;
+        if edited != text {
+            replace(&path, &edited)?;
+        }
+        tracing::info!(path = %path.display(), "CONFIG REWRITE: the configuration file is up to date");
+        Ok(())
+    }
+}
+
+fn failed(doing: &'static str, path: &Path, source: io::Error) -> ServerError {
+    ServerError::File {
+        doing,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// The settings that a file by itself gives.
+fn settings(entries: &[Entry]) -> Result<ServerConfig, String> {
+    let mut config = ServerConfig::default();
+    for Entry {
+        key, text, line, ..
+    } in entries
+    {
+        let setting = SETTINGS.iter().find(|setting| setting.name == key);
+        let (Some(setting), Some(text)) = (setting, text) else {
+            return Err(format!(
+                "line {line}: `{key}` is not a correct setting; see `duramen config check`"
+            ));
+        };
+        setting
+            .apply(&mut config, text)
+            .map_err(|error| format!("line {line}: {error}"))?;
+    }
+    Ok(config)
+}
+
+/// The text of the file with the values of `changed` settings as in `running`.
+fn edit(
+    text: &str,
+    running: &ServerConfig,
+    changed: &BTreeSet<&'static str>,
+) -> Result<String, String> {
+    let entries = read(text).map_err(|error| error.to_string())?;
+    let mut wanted = settings(&entries)?;
+    let mut replaced: Vec<(Range<usize>, String)> = Vec::new();
+    let mut added = Vec::new();
+    for setting in SETTINGS.iter().filter(|s| changed.contains(s.name)) {
+        let value = (setting.get)(running);
+        if (setting.get)(&wanted) == value {
+            continue;
+        }
+        if setting.secret {
+            tracing::warn!(
+                "CONFIG REWRITE: `{}` is a secret and not written: change it in the file by hand",
+                setting.name
+            );
+            continue;
+        }
+        (setting.set)(&mut wanted, value);
+        let value = written(setting, setting.show(running));
+        match entries.iter().find(|entry| entry.key == setting.name) {
+            Some(entry) => replaced.push((entry.value.clone(), value)),
+            None => added.push(format!("{} = {value}", setting.name)),
+        }
+    }
+    let mut edited = text.to_owned();
+    // From the end: what stands before keeps its place.
+    replaced.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
+    for (span, value) in replaced {
+        edited.replace_range(span, &value);
+    }
+    add(&mut edited, &added);
+    let again = read(&edited).map_err(|error| error.to_string())?;
+    if settings(&again)? != wanted {
+        return Err("its form is one that cannot be rewritten; change it by hand".to_owned());
+    }
+    Ok(edited)
+}
+
+fn add(text: &mut String, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push_str(end);
+    }
+    if !text.contains(ADDED) {
+        if !text.is_empty() {
+            text.push_str(end);
+        }
+        text.push_str(ADDED);
+        text.push_str(end);
+    }
+    for line in lines {
+        text.push_str(line);
+        text.push_str(end);
+    }
+}
+
+/// Puts a file with `text`, and the owner and permissions of the old one, into its place (I2).
+fn replace(path: &Path, text: &str) -> Result<(), ServerError> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    // A name of its own: one that a killed server left behind must not be in the way.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = now.map_or(0, |since| since.as_nanos());
+    name.push(format!(".{}-{nanos}.tmp", std::process::id()));
+    let temporary = folder.join(name);
+    let mut options = OpenOptions::new();
+    let file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(|source| failed("write a new file beside", path, source))?;
+    let done = fill(file, path, text)
+        .map_err(|source| failed("write a new file beside", path, source))
+        .and_then(|()| {
+            std::fs::rename(&temporary, path).map_err(|source| failed("replace", path, source))
+        });
+    if done.is_err() {
+        // The first error is the one to tell.
+        let _ = std::fs::remove_file(&temporary);
+        return done;
+    }
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|source| failed("sync the folder of the rewritten", path, source))
+}
+
+fn fill(mut file: File, like: &Path, text: &str) -> io::Result<()> {
+    let old = std::fs::metadata(like)?;
+    let new = file.metadata()?;
+    file.write_all(text.as_bytes())?;
+    if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+        std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
+    }
+    file.set_permissions(old.permissions())?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests;
