@@ -25,6 +25,7 @@ mod epoch;
 mod exclusive;
 mod head;
 mod index;
+mod many;
 mod report;
 mod session;
 mod space;
@@ -36,6 +37,7 @@ mod transaction;
 mod write;
 
 pub use api::*;
+pub use many::Part;
 pub use session::{Guard, Seen, Session};
 pub use stats::*;
 pub use store::Store;

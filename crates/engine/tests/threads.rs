@@ -1,6 +1,6 @@
 //! Several threads in one store: atomicity, isolation, accounting, limits, memory that follows the data.
 
-use duramen_engine::{Decision, Error, Mode, Options, Stamp, Store, TableId};
+use duramen_engine::{Condition, Decision, Error, Mode, Options, Part, Stamp, Store, TableId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -634,4 +634,65 @@ fn largest_objects_fill_the_store_and_are_overwritten() {
             "refused {refused} times in {mode:?} with a quarter deleted"
         );
     }
+}
+
+#[test]
+fn multi_forms_do_each_part_for_itself() {
+    let store = store(64, 1, 1);
+    let mut session = store.session().unwrap();
+    let mut guard = session.pin();
+    let keys: Vec<[u8; 8]> = (0..100u64).map(u64::to_le_bytes).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let parts: Vec<Part<'_>> = keys.iter().map(|key| Part::new(key, b"7")).collect();
+    let mut written = 0;
+    let count = |n: usize, result: Result<_, Error>, written: &mut usize| {
+        assert_eq!(n, *written);
+        *written += usize::from(result.is_ok());
+    };
+    guard
+        .write_many(TABLE, &parts, |n, result| count(n, result, &mut written))
+        .unwrap();
+    assert_eq!(written, 100);
+
+    // Every third key is removed; then a conditional write of all succeeds for just these.
+    let thirds: Vec<&[u8]> = keys.iter().copied().step_by(3).collect();
+    guard
+        .remove_many(TABLE, &thirds, |_, result| {
+            assert_eq!(result.unwrap().before, Some(1));
+        })
+        .unwrap();
+    let absent: Vec<Part<'_>> = keys
+        .iter()
+        .map(|key| Part {
+            condition: Condition::Absent,
+            ..Part::new(key, b"1")
+        })
+        .collect();
+    guard
+        .write_many(TABLE, &absent, |n, result| {
+            assert_eq!(result.is_ok(), n.is_multiple_of(3), "{n}");
+        })
+        .unwrap();
+
+    let by: Vec<(&[u8], i64)> = keys.iter().zip(0..).map(|(key, n)| (*key, n)).collect();
+    guard
+        .increment_many(TABLE, &by, |n, result| {
+            let old = if n.is_multiple_of(3) { 1 } else { 7 };
+            assert_eq!(result.unwrap().value, old + n as i64);
+        })
+        .unwrap();
+    let mut seen = Vec::new();
+    guard
+        .read_many(TABLE, &[keys[1], b"nobody", keys[99]], |n, found| {
+            seen.push((n, found.map(|object| object.value.to_vec())));
+        })
+        .unwrap();
+    let expected = [
+        (0, Some(b"8".to_vec())),
+        (1, None),
+        (2, Some(b"100".to_vec())),
+    ];
+    assert_eq!(seen, expected);
+    let missing = guard.read_many(TableId(9), &keys, |_, _| unreachable!());
+    assert_eq!(missing, Err(Error::NoSuchTable(TableId(9))));
 }

@@ -1,0 +1,137 @@
+//! Multi-forms: one call for many keys, their cache misses overlapped. Not atomic: each key is an operation of its own,
+//! with a result of its own, in the order given [Ousterhout15 §3]. For one step over several keys see `lock_keys`.
+
+use crate::{Condition, Error, Guard, Incremented, KeyHash, Object, Outcome, TableId};
+
+/// Keys whose bucket lines, and then entries, are fetched together: about as many as a core has misses in flight.
+const GROUP: usize = 16;
+
+/// One part of a [`write_many`](Guard::write_many).
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    /// As in [`Object`].
+    pub expires_at_ms: Option<u64>,
+    pub condition: Condition,
+}
+
+impl<'a> Part<'a> {
+    /// Stores the value whatever is there, for good.
+    pub fn new(key: &'a [u8], value: &'a [u8]) -> Part<'a> {
+        Part {
+            key,
+            value,
+            expires_at_ms: None,
+            condition: Condition::Always,
+        }
+    }
+}
+
+impl Guard<'_> {
+    /// Runs an operation for each key, in order, after starting to fetch what the next ones need: all buckets of a group,
+    /// then all its entries. `run` gets the position of the key in `keys`.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; nothing was run then.
+    #[inline]
+    pub fn for_each_key<'k>(
+        &mut self,
+        table: TableId,
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+        mut run: impl FnMut(&mut Self, usize, KeyHash, &'k [u8]),
+    ) -> Result<(), Error> {
+        self.index(table)?;
+        let mut hashes = [KeyHash(0); GROUP];
+        let total = keys.len();
+        let mut left = keys;
+        for first in (0..total).step_by(GROUP) {
+            let group = left.clone().take(GROUP);
+            for (hash, key) in hashes.iter_mut().zip(group.clone()) {
+                *hash = self.hash(key);
+                self.prefetch_bucket(table, *hash);
+            }
+            let hashes = &hashes[..GROUP.min(total - first)];
+            for hash in hashes {
+                self.prefetch_entry(table, *hash);
+            }
+            for (n, (hash, key)) in hashes.iter().zip(group).enumerate() {
+                run(self, first + n, *hash, key);
+            }
+            left.by_ref().take(GROUP).for_each(drop);
+        }
+        Ok(())
+    }
+
+    /// Reads many keys; `show` gets each object, or `None`, with the position of its key.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn read_many(
+        &mut self,
+        table: TableId,
+        keys: &[&[u8]],
+        mut show: impl FnMut(usize, Option<Object<'_>>),
+    ) -> Result<(), Error> {
+        let mut result = Ok(());
+        self.for_each_key(
+            table,
+            keys.iter().copied(),
+            |guard, n, hash, key| match guard.read(table, hash, key) {
+                Ok(found) => show(n, found),
+                Err(error) => result = Err(error),
+            },
+        )?;
+        result
+    }
+
+    /// Writes many objects, each under its condition; `done` gets each part's own outcome.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; every other error is a part's own.
+    pub fn write_many(
+        &mut self,
+        table: TableId,
+        parts: &[Part<'_>],
+        mut done: impl FnMut(usize, Result<Outcome, Error>),
+    ) -> Result<(), Error> {
+        let keys = parts.iter().map(|part| part.key);
+        self.for_each_key(table, keys, |guard, n, hash, key| {
+            let part = &parts[n];
+            let (value, expires) = (part.value, part.expires_at_ms);
+            let written = guard.conditional_write(table, hash, key, value, expires, part.condition);
+            done(n, written);
+        })
+    }
+
+    /// Removes many keys; `done` gets each part's own outcome.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn remove_many(
+        &mut self,
+        table: TableId,
+        keys: &[&[u8]],
+        mut done: impl FnMut(usize, Result<Outcome, Error>),
+    ) -> Result<(), Error> {
+        self.for_each_key(table, keys.iter().copied(), |guard, n, hash, key| {
+            done(n, guard.remove(table, hash, key));
+        })
+    }
+
+    /// Increments many integers, each by its own amount; `done` gets each part's own result.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; every other error is a part's own.
+    pub fn increment_many(
+        &mut self,
+        table: TableId,
+        parts: &[(&[u8], i64)],
+        mut done: impl FnMut(usize, Result<Incremented<i64>, Error>),
+    ) -> Result<(), Error> {
+        let keys = parts.iter().map(|(key, _)| *key);
+        self.for_each_key(table, keys, |guard, n, hash, key| {
+            done(n, guard.increment(table, hash, key, parts[n].1));
+        })
+    }
+}
