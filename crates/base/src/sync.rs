@@ -53,16 +53,19 @@ impl Backoff {
     }
 }
 
+/// Gives the core away.
 #[cfg(loom)]
-fn yield_now() {
+pub fn yield_now() {
     loom::thread::yield_now();
 }
+/// Gives the core away.
 #[cfg(all(shuttle, not(loom)))]
-fn yield_now() {
+pub fn yield_now() {
     shuttle::thread::yield_now();
 }
+/// Gives the core away.
 #[cfg(not(any(loom, shuttle)))]
-fn yield_now() {
+pub fn yield_now() {
     std::thread::yield_now();
 }
 

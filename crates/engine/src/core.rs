@@ -14,11 +14,11 @@ use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Error, Mode, Options, TableId};
 use duramen_base::limits::MEMORY_BYTES_MIN;
-use duramen_base::sync::fence;
+use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
 use duramen_format::hash::KeyHasher;
+use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex};
 
 /// Sessions at once, cleaners included. Each has a cache-line slot.
 const SESSIONS_MAX: usize = 1024;
@@ -55,7 +55,7 @@ pub struct Core {
 pub struct Wakeup {
     pub shutdown: AtomicBool,
     pub sleeping: AtomicBool,
-    pub lock: Mutex<()>,
+    pub lock: std::sync::Mutex<()>,
     pub bell: Condvar,
 }
 

@@ -10,9 +10,8 @@
 //! Paper: [Merritt17 §3.3]; differs: the fence that Nibble's code lacks (a pin there may pass its first index read).
 
 use crate::Error;
-use duramen_base::sync::{AtomicU64, AtomicUsize, Ordering, Padded, fence};
+use duramen_base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, fence};
 use duramen_base::ticks::Ticks;
-use std::sync::Mutex;
 
 const IDLE: u64 = u64::MAX;
 

@@ -48,7 +48,8 @@ impl Exclusive {
     #[cold]
     fn enter_slowly(&self, epochs: &Epochs, slot: SlotId) {
         let mut backoff = Backoff::new();
-        while !self.try_enter(epochs, slot, false) {
+        // Looking first: every attempt is a pin, and many who try could keep the other from ever being alone.
+        while self.is_wanted() || !self.try_enter(epochs, slot, false) {
             backoff.wait();
         }
     }

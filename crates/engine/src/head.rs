@@ -7,7 +7,7 @@
 
 use crate::counters::Counters;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
-use std::sync::Mutex;
+use duramen_base::sync::Mutex;
 
 /// The open end of a segment, of a head or of a cleaner's survivor.
 #[derive(Default)]

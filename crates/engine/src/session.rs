@@ -10,10 +10,10 @@ use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
 use crate::index::{Index, Partition};
 use crate::{Error, KeyHash, Object, Stamp, Store, TableId};
-use duramen_base::sync::AtomicU64;
+use duramen_base::sync::{AtomicU64, MutexGuard};
 use duramen_format::entry::{self, Entry};
 use std::cell::Cell;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 /// One thread's way into the store (its head, its reclaim slot). `Send`, not shareable: use one per thread.
 pub struct Session {
@@ -387,7 +387,7 @@ impl<'s> Guard<'s> {
             let first = if view.len() == 0 { 0 } else { view.home(tag) };
             for bucket in first..view.len() {
                 // Many empty or expired buckets also end a step: a step is bounded work.
-                if shown >= count.max(1) || looked > 16 * count.max(64) {
+                if shown >= count.max(1) || looked > count.max(64).saturating_mul(16) {
                     return Ok(index.position(partition, view.first_tag(bucket)));
                 }
                 looked += 1;

@@ -3,7 +3,7 @@
 use crate::counters::TABLES_MAX;
 use crate::index::Index;
 use crate::{Error, TableId};
-use std::sync::Mutex;
+use duramen_base::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// **Concurrency**: a session finds an index by id under its pin, without a lock. The registry's lock serialises whoever

@@ -341,6 +341,13 @@ impl Context {
     /// Opens the next survivor: a whole window, or, when memory is out, one just long enough for this victim.
     fn open_survivor(&mut self, core: &Core) -> Option<()> {
         self.survivor.record(&core.space);
+        if let Some(window) = self.survivor.window()
+            && (core.space.segments[window as usize].committed_bytes() as usize)
+                < core.space.segment_bytes()
+        {
+            // A huge page may have backed more of it than was charged.
+            self.close_survivor(core);
+        }
         let tally = &core.tallies[self.number];
         if let Some(window) = core.open_window(self.node, Purpose::Survivor) {
             self.survivor.roll(&core.space, window);

@@ -226,7 +226,7 @@ impl Core {
                             self.give_up_cleaning()?;
                         }
                     }
-                    std::thread::yield_now();
+                    duramen_base::sync::yield_now();
                 }
             }
             // Fragments of large objects can make every victim as long as its survivor: then cleaning is no way out.

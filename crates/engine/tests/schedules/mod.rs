@@ -6,6 +6,8 @@ mod growth;
 mod log;
 mod relocation;
 mod transaction;
+#[cfg(shuttle)]
+mod whole;
 
 #[cfg(shuttle)]
 use duramen_base::sync::{AtomicU64, Ordering};
