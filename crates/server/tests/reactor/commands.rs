@@ -191,3 +191,12 @@ fn buffers_are_accounted_for_and_given_back() {
             && counter(&server, |c| c.query_buffer_bytes.get()) == 0
     });
 }
+
+/// Without a password nobody is a stranger, from the first byte on.
+#[test]
+fn the_first_request_may_be_large() {
+    let server = start(|_| {});
+    let mut client = Raw::connect(&server);
+    client.send(&request(&[b"SET", b"key", &vec![b'x'; 500_000]]));
+    client.expect(b"+OK\r\n");
+}
