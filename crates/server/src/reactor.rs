@@ -201,8 +201,8 @@ impl Reactor {
             self.continue_connection(token);
         }
         self.run_group();
-        if connections > 0 {
-            self.spinner.round_had(connections);
+        if let Some(hot) = self.hot.filter(|_| connections > 0) {
+            self.spinner.round_had(connections, hot.number());
         }
         if connections > 1 {
             self.hot = None;

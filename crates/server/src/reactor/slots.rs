@@ -26,6 +26,10 @@ impl Token {
         EventData::new_u64(self.0)
     }
 
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+
     fn slot(self) -> usize {
         self.0 as u32 as usize
     }

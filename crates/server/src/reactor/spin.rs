@@ -19,6 +19,9 @@ const SCORE_SPIN: u32 = 2;
 const SCORE_MAX: u32 = 16;
 /// Connections per round (average) above which waiting is better than looking.
 const CONNECTIONS_MAX: u32 = 3;
+/// Distinct connections that are remembered as active; the share of rounds, in 256ths, that must be theirs.
+const REMEMBERED: usize = 4;
+const FAMILIAR_MIN: u32 = 160;
 /// Rounds of a trial of the way that is not preferred; the first of them let the scheduler settle and do not count.
 const TRIAL_ROUNDS: u32 = 64;
 const SETTLE_ROUNDS: u32 = 16;
@@ -42,6 +45,10 @@ pub(super) struct Spinner {
     score: u32,
     /// Moving average of connections per round, in sixteenths.
     connections: u32,
+    /// Connections of the last rounds, and the moving average of the rounds that were theirs, in 256ths.
+    remembered: [u64; REMEMBERED],
+    next: usize,
+    familiar: u32,
     preferred: Way,
     /// Rounds since the last trial began.
     rounds: u32,
@@ -56,6 +63,9 @@ impl Default for Spinner {
         Spinner {
             score: 0,
             connections: 0,
+            remembered: [u64::MAX; REMEMBERED],
+            next: 0,
+            familiar: 0,
             preferred: Way::Sleep,
             // The first trial comes soon.
             rounds: PERIOD_ROUNDS_MIN - TRIAL_ROUNDS,
@@ -69,7 +79,7 @@ impl Default for Spinner {
 impl Spinner {
     /// Whether so few connections are active that spinning is a question at all.
     pub(super) fn is_candidate(&self) -> bool {
-        self.connections <= CONNECTIONS_MAX * 16
+        self.connections <= CONNECTIONS_MAX * 16 && self.familiar >= FAMILIAR_MIN
     }
 
     /// Whether to spin now, for at most `spin_us`.
@@ -102,10 +112,16 @@ impl Spinner {
         self.preferred = better;
     }
 
-    /// A round served this many connections.
-    pub(super) fn round_had(&mut self, connections: usize) {
+    /// A round served this many connections; `one` is the number of one of them.
+    pub(super) fn round_had(&mut self, connections: usize, one: u64) {
         let sample = (connections as u32).min(1024) * 16;
         self.connections = (self.connections * 7 + sample) / 8;
+        let known = self.remembered.contains(&one);
+        if !known {
+            self.remembered[self.next] = one;
+            self.next = (self.next + 1) % REMEMBERED;
+        }
+        self.familiar = (self.familiar * 15 + if known { 256 } else { 0 }).div_ceil(16);
     }
 
     /// Work came this long after the last round ended.
@@ -150,7 +166,7 @@ mod tests {
     fn serve(spinner: &mut Spinner, rounds: u32, spinning: Duration, sleeping: Duration) -> u32 {
         let mut spun = 0;
         for _ in 0..rounds {
-            spinner.round_had(1);
+            spinner.round_had(1, 7);
             if spinner.pays(SPIN_US) {
                 spun += 1;
                 spinner.work_came_after(spinning, Way::Spin, SPIN_US);
@@ -216,7 +232,12 @@ mod tests {
         let mut spinner = Spinner::default();
         serve(&mut spinner, 5_000, us(7), us(60));
         for _ in 0..100 {
-            spinner.round_had(20);
+            spinner.round_had(20, 7);
+        }
+        assert!((0..PERIOD_ROUNDS_MAX).all(|_| !spinner.pays(SPIN_US)));
+        // One per round, but always another one.
+        for one in 0..1_000 {
+            spinner.round_had(1, one % 10);
         }
         assert!((0..PERIOD_ROUNDS_MAX).all(|_| !spinner.pays(SPIN_US)));
         assert!(serve(&mut spinner, 1_000, us(7), us(60)) > 900);
