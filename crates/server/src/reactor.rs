@@ -41,7 +41,7 @@ use slots::{Slots, Token};
 use spin::{Spinner, Way};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most events taken from epoll at once.
 const EVENTS_MAX: usize = 256;
@@ -268,6 +268,7 @@ impl Reactor {
     /// Spins for at most `spin_us`; true: there is work (in `events`, in the mailbox, or already received).
     fn spin(&mut self, events: &mut Vec<epoll::Event>, spin_us: u64) -> bool {
         let started = Instant::now();
+        let mut before = Duration::ZERO;
         for look in 0u32.. {
             if let Some(token) = self.hot
                 && look % LOOKS_AT_HOT != LOOKS_AT_HOT - 1
@@ -277,6 +278,8 @@ impl Reactor {
                 self.poll_events(events, Some(ZERO));
             }
             let waited = started.elapsed();
+            self.spinner.look_took(waited - before);
+            before = waited;
             let found = !events.is_empty() || !self.ready.is_empty();
             if found || waited.as_micros() as u64 >= spin_us {
                 self.me().counters.spin_ns.add(waited.as_nanos() as u64);

@@ -33,6 +33,9 @@ const WEIGHT: u64 = 32;
 /// A gap counts as this at most: longer ones are pauses of the client.
 const GAP_NS_MAX: u64 = 1_000_000;
 
+/// A look takes about a microsecond; one that took this long includes somebody else's turn on the core.
+const INTERRUPTED: Duration = Duration::from_micros(500);
+
 /// A way of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -56,6 +59,8 @@ pub(super) struct Spinner {
     /// Moving averages of the time until the next request, in nanoseconds; 0 = not known yet.
     spin_gap_ns: u64,
     sleep_gap_ns: u64,
+    /// `spin_gap_ns` when the last trial ended.
+    judged_gap_ns: u64,
 }
 
 impl Default for Spinner {
@@ -72,6 +77,7 @@ impl Default for Spinner {
             period_rounds: PERIOD_ROUNDS_MIN,
             spin_gap_ns: 0,
             sleep_gap_ns: 0,
+            judged_gap_ns: 0,
         }
     }
 }
@@ -90,10 +96,17 @@ impl Spinner {
         self.rounds += 1;
         if self.rounds == TRIAL_ROUNDS {
             self.judge();
-        } else if self.rounds >= self.period_rounds {
+        } else if self.rounds >= self.period_rounds || self.has_become_slower() {
             self.rounds = 0;
         }
         (self.preferred == Way::Spin) != (self.rounds < TRIAL_ROUNDS)
+    }
+
+    /// Spinning was preferred, and is not what it was: the next trial comes early.
+    fn has_become_slower(&self) -> bool {
+        self.preferred == Way::Spin
+            && self.rounds >= PERIOD_ROUNDS_MIN
+            && self.spin_gap_ns > 2 * self.judged_gap_ns
     }
 
     /// The end of a trial: which way is better?
@@ -110,6 +123,7 @@ impl Spinner {
             PERIOD_ROUNDS_MIN
         };
         self.preferred = better;
+        self.judged_gap_ns = self.spin_gap_ns;
     }
 
     /// A round served this many connections; `one` is the number of one of them.
@@ -144,6 +158,14 @@ impl Spinner {
         } else {
             (*average * (WEIGHT - 1) + gap_ns) / WEIGHT
         };
+    }
+
+    /// One look took this long: if others were given the CPU meanwhile, a trial of spinning ends here.
+    pub(super) fn look_took(&mut self, look: Duration) {
+        if look >= INTERRUPTED && self.preferred == Way::Sleep && self.rounds < TRIAL_ROUNDS {
+            self.rounds = TRIAL_ROUNDS;
+            self.period_rounds = (self.period_rounds * 2).min(PERIOD_ROUNDS_MAX);
+        }
     }
 
     /// A whole spin found nothing.
@@ -201,8 +223,25 @@ mod tests {
         serve(&mut spinner, 5_000, us(300), us(12));
         serve(&mut spinner, 3 * PERIOD_ROUNDS_MAX, us(7), us(60));
         assert!(serve(&mut spinner, 5_000, us(7), us(60)) > 4_500);
-        serve(&mut spinner, 3 * PERIOD_ROUNDS_MAX, us(300), us(12));
+        serve(&mut spinner, 3 * PERIOD_ROUNDS_MIN, us(300), us(12));
         assert!(serve(&mut spinner, 5_000, us(300), us(12)) < 500);
+    }
+
+    #[test]
+    fn an_interruption_ends_a_trial() {
+        let mut spinner = Spinner::default();
+        let mut spun = 0;
+        for _ in 0..10_000 {
+            spinner.round_had(1, 7);
+            if spinner.pays(SPIN_US) {
+                spun += 1;
+                spinner.look_took(us(4_000));
+                spinner.work_came_after(us(4_010), Way::Spin, SPIN_US);
+            } else {
+                spinner.work_came_after(us(12), Way::Sleep, SPIN_US);
+            }
+        }
+        assert!((1..10).contains(&spun), "{spun}");
     }
 
     #[test]
