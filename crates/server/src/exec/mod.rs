@@ -1,6 +1,6 @@
 //! Commands: runs the requests of all connections that became ready in one round as engine batches.
 //!
-//! **How.** Requests are taken in groups of up to [`GROUP_KEYS`] keys, over all connections. For a group every key is hashed and
+//! **How.** Requests are taken in groups of up to `GROUP_KEYS` keys, over all connections. For a group every key is hashed and
 //! its bucket hinted, then every entry is hinted, then the requests run in order under one guard, so that the misses of one
 //! request overlap with those of the others. A command that locks several keys gets a guard of its own; one that changes
 //! tables runs between guards.
