@@ -115,7 +115,6 @@ fn serve(
     let server = Server::start_from(config, file)?;
     let signals_handle = signals.handle();
     let watcher = watch(signals, &server);
-    announce(server.addresses());
     let page_bytes = match server.shared().store.stats().page_bytes {
         0 => "not known yet".to_owned(),
         bytes => duramen_server::config::format_size(bytes),
@@ -127,6 +126,8 @@ fn serve(
         start_ms = started.elapsed().as_millis() as u64,
         "serving"
     );
+    // Last: whoever waits for this line finds the log complete.
+    announce(server.addresses());
     server.wait();
     signals_handle.close();
     // It has nothing left to do but to end.
