@@ -212,6 +212,21 @@ impl Core {
         (usable as f64 * LIVE_PART_MAX) as u64
     }
 
+    /// True if more is alive than writes may fill. What has expired is not, though nobody has met it yet.
+    pub fn is_full(&self) -> bool {
+        let (live, limit) = (self.live_bytes(), self.live_limit());
+        if live <= limit {
+            return false;
+        }
+        let now_ms = self.clock.now_ms();
+        let segments = self.space.segments.iter();
+        let expired: u64 = segments
+            .filter(|segment| segment.is_in_log())
+            .map(|segment| u64::from(segment.expired_estimate(now_ms)))
+            .sum();
+        live.saturating_sub(expired) > limit
+    }
+
     pub fn out_of_memory(&self) -> Error {
         Error::OutOfMemory {
             live_bytes: self.live_bytes(),

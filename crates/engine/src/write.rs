@@ -307,6 +307,13 @@ impl<'s> Guard<'s> {
             Resize::Done => Ok(()),
             Resize::NoMemory => self.make_index_room(attempts),
             Resize::Busy => {
+                if self.transaction.is_some() {
+                    // A key that the transaction did not lock, and a bucket that it did: it would wait for itself.
+                    *attempts += 1;
+                    if *attempts > INDEX_ATTEMPTS_MAX {
+                        return Err(self.core.out_of_memory());
+                    }
+                }
                 Backoff::new().wait();
                 Ok(())
             }
@@ -473,7 +480,7 @@ fn parse_integer(value: &[u8]) -> Option<i64> {
 /// Gives the head a fresh window. `Ok(false)`: none is free now.
 #[cold]
 fn roll(core: &Core, head: &crate::head::Head, tail: &mut Tail) -> Result<bool, Error> {
-    if core.mode == Mode::Store && core.live_bytes() > core.live_limit() {
+    if core.mode == Mode::Store && core.is_full() {
         return Err(core.out_of_memory());
     }
     let Some(window) = core.open_window(head.node, Purpose::Head) else {

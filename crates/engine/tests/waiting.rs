@@ -234,6 +234,27 @@ fn a_transaction_that_lacks_memory_is_not_waited_for_in_vain() {
     all_end(&store, jobs);
 }
 
+/// A write to a key that the transaction had not locked waited for ever for the transaction's own buckets, once the
+/// partition of that key was full.
+#[test]
+fn a_transaction_does_not_wait_for_itself() {
+    let store = store(Mode::Store, 1);
+    let job = |session: &mut Session| {
+        let mut guard = session.pin();
+        let locks: Vec<_> = (0..64u64)
+            .map(|key| (TABLE, guard.hash(&key.to_le_bytes())))
+            .collect();
+        guard.lock_keys(&locks).unwrap();
+        let written = (1000..20_000u64).filter(|key| put(&mut guard, *key, b"").is_ok());
+        let count = written.count() as u64;
+        assert!(count < 19_000, "no partition was ever full");
+        guard.unlock_keys();
+        drop(guard);
+        assert_eq!(session.store().stats().objects, count);
+    };
+    all_end(&store, vec![Box::new(job)]);
+}
+
 /// The index could not grow although little was alive: free windows kept all memory that was not in use.
 #[test]
 fn the_index_grows_out_of_free_windows() {
@@ -343,6 +364,29 @@ fn entries_written_during_the_expiry_pass_expire_too() {
         std::thread::yield_now();
     }
     assert_eq!(store.stats().entries_expired, key);
+}
+
+/// A store that was full of expired entries refused writes until somebody had met them.
+#[test]
+fn expired_entries_make_room_when_it_is_needed() {
+    let clock = Arc::new(AtomicU64::new(1_000_000));
+    let mut options = Options::new(64 * MIB);
+    options.heads = 1;
+    options.cleaners = 0; // nobody but the writer looks
+    options.clock = Clock::Manual(clock.clone());
+    let store = Store::new(options).unwrap();
+    let job = move |session: &mut Session| {
+        for key in 0..1_000_000u64 {
+            clock.fetch_add(u64::from(key % 100 == 0), Ordering::Relaxed);
+            let mut guard = session.pin();
+            let (name, now_ms) = (key.to_le_bytes(), guard.now_ms());
+            let hash = guard.hash(&name);
+            guard
+                .write(TABLE, hash, &name, &[5; 200], Some(now_ms + 500))
+                .unwrap();
+        }
+    };
+    all_end(&store, vec![Box::new(job)]);
 }
 
 /// A writer that waited for memory went on with the index of a table that had been dropped meanwhile; and a table with a

@@ -207,7 +207,7 @@ impl Core {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
                 return Ok(());
             }
-            if self.mode == Mode::Store && self.live_bytes() > self.live_limit() {
+            if self.mode == Mode::Store && self.is_full() {
                 return Err(self.out_of_memory());
             }
             match self.help(node, TAX_STEP_BYTES, me, alone, true) {

@@ -118,7 +118,12 @@ impl Partition {
         let counts = &self.counts;
         // SeqCst here and in `reserve`: of an insert and a reservation at once, one at least sees the other.
         let count = counts.count.fetch_add(1, Ordering::SeqCst) + 1;
-        if reserved_before || count + counts.reserved.load(Ordering::SeqCst) <= room(buckets) {
+        let fits = if reserved_before {
+            count <= (buckets * SLOTS) as i64 // more only if a transaction writes keys that it did not name
+        } else {
+            count + counts.reserved.load(Ordering::SeqCst) <= room(buckets)
+        };
+        if fits {
             return true;
         }
         counts.count.fetch_sub(1, Ordering::Relaxed);
