@@ -376,14 +376,19 @@ fn expired_entries_make_room_when_it_is_needed() {
     options.clock = Clock::Manual(clock.clone());
     let store = Store::new(options).unwrap();
     let job = move |session: &mut Session| {
-        for key in 0..1_000_000u64 {
-            clock.fetch_add(u64::from(key % 100 == 0), Ordering::Relaxed);
+        let mut write = |key: u64| {
             let mut guard = session.pin();
             let (name, now_ms) = (key.to_le_bytes(), guard.now_ms());
             let hash = guard.hash(&name);
-            guard
-                .write(TABLE, hash, &name, &[5; 200], Some(now_ms + 500))
-                .unwrap();
+            guard.write(TABLE, hash, &name, &[5; 200], Some(now_ms + 1000))
+        };
+        let mut keys = 0;
+        while write(keys).is_ok() {
+            keys += 1;
+        }
+        clock.fetch_add(5_000, Ordering::Relaxed);
+        for key in keys..keys + keys / 2 {
+            write(key).unwrap();
         }
     };
     all_end(&store, vec![Box::new(job)]);
