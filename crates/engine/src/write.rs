@@ -487,8 +487,7 @@ fn roll(core: &Core, head: &crate::head::Head, tail: &mut Tail) -> Result<bool, 
         return Ok(false);
     };
     tail.roll(&core.space, window);
-    if core.is_low(head.node) {
-        core.wakeup.ring();
-    }
+    // To clean, or to prepare the next window.
+    core.wakeup.ring();
     Ok(true)
 }

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const STEP_BYTES: u64 = 512 << 10;
 /// How long a cleaner sleeps when nothing is to be done; writers wake it when memory gets short.
 const NAP: Duration = Duration::from_millis(20);
+/// The same while nobody writes: an idle store takes next to no processor time.
+const IDLE_NAP: Duration = Duration::from_millis(250);
 /// Time between looks at deleted data, expiry, and free memory to give back.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(100);
 /// Free windows kept backed ahead of the heads, so that no writer waits for the first touch of memory.
@@ -39,6 +41,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
                         number,
                         housekept: Instant::now(),
                         cursor: 0,
+                        log_time: 0,
                     }
                     .run(&core)
                 })
@@ -51,6 +54,8 @@ struct Cleaner {
     housekept: Instant,
     /// Where the expiry pass goes on.
     cursor: usize,
+    /// Log time before the last nap.
+    log_time: u64,
 }
 
 impl Cleaner {
@@ -65,7 +70,9 @@ impl Cleaner {
                 self.keep_house(core);
             }
             if !busy {
-                nap(core);
+                let now = core.log_time();
+                let idle = std::mem::replace(&mut self.log_time, now) == now;
+                nap(core, if idle { IDLE_NAP } else { NAP });
             }
         }
     }
@@ -154,10 +161,10 @@ impl Core {
     }
 }
 
-fn nap(core: &Core) {
+fn nap(core: &Core, length: Duration) {
     let guard = core.wakeup.lock.lock().expect("cleaner's bell");
     core.wakeup.sleeping.store(true, Ordering::Relaxed);
     if !core.wakeup.shutdown.load(Ordering::Acquire) {
-        drop(core.wakeup.bell.wait_timeout(guard, NAP));
+        drop(core.wakeup.bell.wait_timeout(guard, length));
     }
 }
