@@ -163,7 +163,7 @@ struct Swept {
 }
 
 fn sweep(args: &UtilizationArgs, value_bytes: usize, zipfian: bool, name: &str) -> Result<Swept> {
-    let budget_bytes = args.memory.unwrap_or(args.options.size(2048, 512)) * MIB;
+    let budget_bytes = args.memory.unwrap_or(args.options.size(1024, 512)) * MIB;
     let store = store::open(budget_bytes, args.cleaners)?;
     let mut records = 0;
     let mut points = Vec::new();
@@ -269,7 +269,7 @@ fn observe(args: &UtilizationArgs, store: &Arc<Store>, writers: &Writers) -> Poi
     converge(args, store);
     let (before, begun, first) = (store.stats(), Instant::now(), done());
     let windows = args.options.rounds();
-    let window_ticks = args.options.size(20, 5);
+    let window_ticks = args.options.size(10, 5);
     let mut last = first;
     let (mut worst_tick, mut pause_ms, mut longest_pause_ms) = (u64::MAX, 0, 0);
     let mut rates = Vec::new();
@@ -303,7 +303,7 @@ fn observe(args: &UtilizationArgs, store: &Arc<Store>, writers: &Writers) -> Poi
 /// Waits until two successive slices of writing (a quarter of the log each) cost the cleaner the same, to 5 %, at least one
 /// whole log has been written, or the time for it is over.
 fn converge(args: &UtilizationArgs, store: &Arc<Store>) {
-    let deadline = Instant::now() + Duration::from_secs(args.options.size(40, 4));
+    let deadline = Instant::now() + Duration::from_secs(args.options.size(15, 4));
     let slice = store.memory_bytes() / 4;
     let (mut from, mut last_cost, mut slices) = (store.stats(), f64::NAN, 0);
     while Instant::now() < deadline {

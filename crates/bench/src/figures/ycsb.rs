@@ -453,7 +453,7 @@ pub fn run(options: &Options) -> Result<Report> {
         for distribution in [Distribution::Uniform, Distribution::Zipfian(0.99)] {
             let chooser = Chooser::new(distribution, records, 42);
             for mix in MIXES {
-                let duration = Duration::from_millis(options.size(2000, 400));
+                let duration = Duration::from_millis(options.size(1000, 300));
                 let load = Load {
                     mix,
                     chooser: chooser.clone(),
