@@ -40,8 +40,8 @@ pub fn run(options: &Options) -> Result<Report> {
     );
     let budget_bytes = options.size(1024, 192) * MIB;
     let (on, records) = filled(budget_bytes, 0.90)?;
-    let window = Duration::from_secs(options.size(4, 1));
-    let capacity = saturate(&on, records, Duration::from_secs(options.size(20, 4)))?;
+    let window = Duration::from_secs(options.size(3, 1));
+    let capacity = saturate(&on, records, Duration::from_secs(options.size(12, 4)))?;
     let rate = capacity * LOAD;
     progress!("sustains {capacity:.0} writes/s at 90 %: measuring at {rate:.0}");
     let mut sides = [side("off", on.clone(), records), side("on", on, records)];

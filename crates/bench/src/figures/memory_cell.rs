@@ -343,7 +343,7 @@ impl<H: Heap> Cell<H> {
         let limit = live_limit as f64;
         // Only where nothing follows the deletion is there something to wait for.
         let shrinks = workload.after.is_none() && workload.delete_percent > 0;
-        let settle_time = Duration::from_secs(if shrinks { 10 } else { 2 });
+        let settle_time = Duration::from_millis(if shrinks { 10_000 } else { 1_500 });
         let peak = (peak_rss_bytes()? - self.baseline) as f64 / limit;
         let (end, settled_seconds) = if completed {
             self.settle(live, settle_time)?

@@ -29,7 +29,7 @@ pub struct UtilizationArgs {
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1000, 10_000])]
     pub values: Vec<usize>,
     /// Utilizations to measure at, rising
-    #[arg(long, value_delimiter = ',', default_values_t = [30, 50, 60, 70, 80, 85, 90, 95])]
+    #[arg(long, value_delimiter = ',', default_values_t = [30, 50, 70, 80, 90, 95])]
     pub percents: Vec<u32>,
     /// Budget of the store, in MiB
     #[arg(long, value_name = "MIB")]
@@ -269,7 +269,7 @@ fn observe(args: &UtilizationArgs, store: &Arc<Store>, writers: &Writers) -> Poi
     converge(args, store);
     let (before, begun, first) = (store.stats(), Instant::now(), done());
     let windows = args.options.rounds();
-    let window_ticks = args.options.size(10, 5);
+    let window_ticks = args.options.size(6, 5);
     let mut last = first;
     let (mut worst_tick, mut pause_ms, mut longest_pause_ms) = (u64::MAX, 0, 0);
     let mut rates = Vec::new();
@@ -303,7 +303,7 @@ fn observe(args: &UtilizationArgs, store: &Arc<Store>, writers: &Writers) -> Poi
 /// Waits until two successive slices of writing (a quarter of the log each) cost the cleaner the same, to 5 %, at least one
 /// whole log has been written, or the time for it is over.
 fn converge(args: &UtilizationArgs, store: &Arc<Store>) {
-    let deadline = Instant::now() + Duration::from_secs(args.options.size(15, 4));
+    let deadline = Instant::now() + Duration::from_secs(args.options.size(8, 4));
     let slice = store.memory_bytes() / 4;
     let (mut from, mut last_cost, mut slices) = (store.stats(), f64::NAN, 0);
     while Instant::now() < deadline {

@@ -39,6 +39,12 @@ struct Mix {
     other: Kind,
 }
 
+const UPDATES: Mix = Mix {
+    name: "update",
+    reads_percent: 0,
+    other: Kind::Update,
+};
+
 const MIXES: [Mix; 5] = [
     Mix {
         name: "A 50/50",
@@ -60,11 +66,7 @@ const MIXES: [Mix; 5] = [
         reads_percent: 50,
         other: Kind::Modify,
     },
-    Mix {
-        name: "update",
-        reads_percent: 0,
-        other: Kind::Update,
-    },
+    UPDATES,
 ];
 
 /// One thread's way into a store under test.
@@ -360,6 +362,23 @@ impl Stores {
         })
     }
 
+    /// Overwrites uniformly until as much was appended as the log holds: only then is the free half of the log
+    /// what the cleaner freed, and not memory that no one has used yet.
+    fn age(&self, load: &Load) -> Result<()> {
+        let begun = self.duramen.stats();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        progress!("overwriting until the cleaner is in its steady state");
+        loop {
+            let now = self.duramen.stats();
+            let appended = now.appended_bytes - begun.appended_bytes;
+            if appended >= now.segment_budget_bytes || Instant::now() > deadline {
+                return Ok(());
+            }
+            let workers = sessions(&self.duramen, 2)?;
+            throughput(load, workers.into_iter().map(Batched).collect());
+        }
+    }
+
     /// Medians of the contenders, by name, and the engine's own account of the batched and single runs.
     fn compare(
         &self,
@@ -450,10 +469,16 @@ pub fn run(options: &Options) -> Result<Report> {
         (1000, options.size(2_400_000, 400_000)),
     ] {
         let stores = Stores::load(records, value_bytes)?;
+        stores.age(&Load {
+            mix: UPDATES,
+            chooser: Chooser::new(Distribution::Uniform, records, 7),
+            value_bytes,
+            duration: Duration::from_millis(500),
+        })?;
         for distribution in [Distribution::Uniform, Distribution::Zipfian(0.99)] {
             let chooser = Chooser::new(distribution, records, 42);
             for mix in MIXES {
-                let duration = Duration::from_millis(options.size(1000, 300));
+                let duration = Duration::from_millis(options.size(500, 300));
                 let load = Load {
                     mix,
                     chooser: chooser.clone(),

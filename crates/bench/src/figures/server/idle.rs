@@ -16,7 +16,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
     let mut rows = Vec::new();
     for server in programs.start_all(256 * MIB)? {
-        let percent = idle_percent(&server, Duration::from_secs(options.size(10, 3)))?;
+        let percent = idle_percent(&server, Duration::from_secs(options.size(5, 3)))?;
         let bytes = bytes_per_connection(&server)?;
         progress!(
             "{}: {percent:.3} % of a core idle, {bytes:.0} bytes per idle connection",

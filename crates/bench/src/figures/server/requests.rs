@@ -129,7 +129,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
         load.preload(0)?;
     }
     servers.push(Server::echo()?);
-    let duration = Duration::from_millis(options.size(1000, 300));
+    let duration = Duration::from_millis(options.size(600, 300));
     let mut all = Vec::new();
     for case in &CASES {
         let measured = run_case(&servers, case, keys, duration, options.rounds())?;
@@ -272,7 +272,7 @@ pub(super) fn redis_benchmark(
     let servers = programs.start_all(options.size(1024, 256) * MIB)?;
     let mut rows = Vec::new();
     for pipeline in [1usize, 16, 64] {
-        let requests = options.size(1_000_000, 200_000) / if pipeline == 1 { 4 } else { 1 };
+        let requests = options.size(400_000, 200_000) / if pipeline == 1 { 4 } else { 1 };
         for command in ["set", "get"] {
             let mut figures = vec![Vec::new(); servers.len()];
             for _ in 0..options.rounds() {

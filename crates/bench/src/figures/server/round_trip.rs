@@ -31,7 +31,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
                 Contender::new(&server.name, move || {
                     let mut load = Load::usual(server.address, Command::Get, 1);
                     (load.keys, load.connections, load.spin) = (keys, 1, spin);
-                    load.limit = Limit::Time(Duration::from_millis(options.size(2000, 300)));
+                    load.limit = Limit::Time(Duration::from_millis(options.size(1000, 300)));
                     let outcome = load.run()?;
                     all.borrow_mut().add(&outcome.latencies);
                     Ok(outcome.latencies.at_us(0.50))

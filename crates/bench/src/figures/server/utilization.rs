@@ -11,7 +11,7 @@ use duramen_base::units::MIB;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const PERCENTS: [u32; 7] = [30, 50, 70, 80, 85, 90, 95];
+const PERCENTS: [u32; 6] = [30, 50, 70, 80, 90, 95];
 
 /// Runs the part.
 pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
@@ -23,7 +23,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
     for percent in PERCENTS {
         fill_to(&server, f64::from(percent) / 100.0, &mut keys)?;
         // Once over the whole log, so that the cleaner has met its steady state.
-        random_sets(&server, keys, Duration::from_secs(options.size(8, 2))).run()?;
+        random_sets(&server, keys, Duration::from_secs(options.size(5, 2))).run()?;
         let before_ns = server.cpu_ns()?;
         let mut rates = Vec::new();
         let (mut requests, mut errors, mut pause) = (0, 0, Duration::ZERO);
@@ -31,7 +31,7 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
             let load = random_sets(
                 &server,
                 keys,
-                Duration::from_millis(options.size(2000, 700)),
+                Duration::from_millis(options.size(1000, 700)),
             );
             let (outcome, longest) = watched(&load)?;
             rates.push(outcome.requests_per_second());
