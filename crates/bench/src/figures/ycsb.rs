@@ -7,7 +7,7 @@
 use crate::harness::store::{self, BATCH, Shape, TABLE, key};
 use crate::harness::{
     Bound, Chart, Chooser, Contender, Distribution, Doing, Latencies, Options, Report, Result, Rng,
-    Row, alternate, machine, progress, ticks,
+    Row, alternate, fresh_seed, machine, progress, ticks,
 };
 use duramen_engine::{Decision, Session, Store};
 use serde_json::Value;
@@ -251,12 +251,11 @@ fn throughput(load: &Load, workers: Vec<impl Worker>) -> f64 {
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .into_iter()
-            .enumerate()
-            .map(|(n, mut worker)| {
+            .map(|mut worker| {
                 let (stop, start) = (&stop, &start);
                 scope.spawn(move || {
                     let (mut chooser, mut rng) =
-                        (load.chooser.fork(n as u64 + 1), Rng::new(n as u64));
+                        (load.chooser.fork(fresh_seed()), Rng::new(fresh_seed()));
                     let (mut value, mut out) =
                         (store::value(load.value_bytes), vec![0; load.value_bytes]);
                     let mut done = 0u64;
@@ -289,12 +288,11 @@ fn latency(load: &Load, workers: Vec<impl Worker>) -> Latencies {
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .into_iter()
-            .enumerate()
-            .map(|(n, mut worker)| {
+            .map(|mut worker| {
                 let (stop, start) = (&stop, &start);
                 scope.spawn(move || {
                     let (mut chooser, mut rng) =
-                        (load.chooser.fork(n as u64 + 1), Rng::new(n as u64));
+                        (load.chooser.fork(fresh_seed()), Rng::new(fresh_seed()));
                     let (mut value, mut out) =
                         (store::value(load.value_bytes), vec![0; load.value_bytes]);
                     let mut latencies = Latencies::default();

@@ -3,6 +3,8 @@
 //! The Zipfian generator is Gray's (SIGMOD'94 §3.2), as YCSB uses it, whose formula holds for exponents above 1 too; ranks are scattered over the key space, so that hot
 //! keys are not neighbours in the log.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// Seeds are fixed: two runs of a figure touch the same keys.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -30,6 +32,14 @@ impl Rng {
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
+}
+
+/// A seed that this process has not used before: the first call returns 1, the next 2, … Runs that follow each other on one
+/// store must not draw the same keys again: rewriting the same few keys is not a uniform load, and easy on a cleaner.
+pub fn fresh_seed() -> u64 {
+    static USED: AtomicU64 = AtomicU64::new(1);
+    // Only uniqueness matters.
+    USED.fetch_add(1, Ordering::Relaxed)
 }
 
 fn mix(mut z: u64) -> u64 {
@@ -91,7 +101,7 @@ enum Kind {
 }
 
 /// Length of the sequence of Zipfian draws that is made ahead and then repeated.
-const DRAWN: usize = 4 << 20;
+const DRAWN: usize = 16 << 20;
 
 impl Chooser {
     /// A chooser over keys `0..keys` (at most 2^32).

@@ -13,7 +13,7 @@ pub mod ticks;
 
 pub use alternate::{Contender, alternate, median};
 pub use error::{Doing, Failure, Result};
-pub use keys::{Chooser, Distribution, Rng};
+pub use keys::{Chooser, Distribution, Rng, fresh_seed};
 pub use latency::Latencies;
 pub use plot::{Chart, Scale, Series};
 pub use report::{Bound, Report, Row};

@@ -1,6 +1,6 @@
 //! Which requests are sent, as bytes.
 
-use crate::harness::{Chooser, Distribution, Rng};
+use crate::harness::{Chooser, Distribution, Rng, fresh_seed};
 use duramen_wire::resp::RequestEncoder;
 
 /// What is sent.
@@ -51,7 +51,7 @@ impl Source {
     ) -> Source {
         let chosen = match access {
             Access::Random(distribution) => {
-                Keys::Random(Box::new(Chooser::new(distribution, keys, thread + 1)))
+                Keys::Random(Box::new(Chooser::new(distribution, keys, fresh_seed())))
             }
             Access::Sequential { from } => Keys::Sequential {
                 next: from + thread,
@@ -62,7 +62,7 @@ impl Source {
         Source {
             command,
             keys: chosen,
-            rng: Rng::new(thread + 77),
+            rng: Rng::new(fresh_seed()),
             value: (0..value_bytes).map(|n| b'a' + (n % 26) as u8).collect(),
         }
     }
