@@ -20,8 +20,8 @@
 //! - B6: `removals` counts the keys homed here that were removed, modulo 256, so that who saw a key absent can tell whether
 //!   it has come and gone.
 //!
-//! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: B2 makes the version number (and the
-//! reader's second look at it) unnecessary; tags make a miss cost one line.
+//! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: by B2 a
+//! reader need not retry because of a writer, only because of a transaction (B3); tags make a miss cost one line.
 
 use duramen_base::sync::{AtomicU64, Backoff, Ordering};
 
