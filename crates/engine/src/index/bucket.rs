@@ -291,6 +291,17 @@ impl<'a> View<'a> {
     /// Takes the lock of a home bucket, waiting for whoever holds it.
     #[inline(always)]
     pub fn lock(self, bucket: usize, me: u16) -> Locking {
+        self.take_lock::<true>(bucket, me)
+    }
+
+    /// As [`lock`](Self::lock), but gives up when a transaction of another session holds the bucket.
+    #[inline]
+    pub fn try_lock(self, bucket: usize, me: u16) -> Locking {
+        self.take_lock::<false>(bucket, me)
+    }
+
+    #[inline(always)]
+    fn take_lock<const WAIT_FOR_TRANSACTIONS: bool>(self, bucket: usize, me: u16) -> Locking {
         let control = &self.buckets[bucket].control;
         let seen = control.load(Ordering::Relaxed);
         // Acquire pairs with Release in `unlock`: the holder's changes are seen.
@@ -306,27 +317,7 @@ impl<'a> View<'a> {
         {
             return Locking::Taken;
         }
-        self.lock_slowly(bucket, me, true)
-    }
-
-    /// As [`lock`](Self::lock), but gives up when a transaction of another session holds the bucket.
-    #[inline]
-    pub fn try_lock(self, bucket: usize, me: u16) -> Locking {
-        let control = &self.buckets[bucket].control;
-        let seen = control.load(Ordering::Relaxed);
-        if seen & (LOCKED | MOVED) == 0
-            && control
-                .compare_exchange(
-                    seen,
-                    seen | LOCKED | owner_bits(me),
-                    Ordering::Acquire,
-                    Ordering::Relaxed,
-                )
-                .is_ok()
-        {
-            return Locking::Taken;
-        }
-        self.lock_slowly(bucket, me, false)
+        self.lock_slowly(bucket, me, WAIT_FOR_TRANSACTIONS)
     }
 
     #[cold]
