@@ -2,13 +2,25 @@
 
 use super::House;
 
-/// What each crate may see. 00-map.md's direction `base ← format ← engine ← server ← cli`, `base ← wire ← server`;
+/// What each crate may see. 00-map.md's direction `base ← format ← engine ← server ← cli`, `base ← wire ← server`,
+/// `{engine, backup, cluster} ← duramen ← server`;
 /// a crate may skip layers downwards. `cli → bench` exists for `duramen bench`. xtask and fuzz are programs around
 /// the product: nobody sees them.
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 11] = [
     ("duramen-base", &[]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-base", "duramen-format"]),
+    ("duramen-cluster", &["duramen-base", "duramen-format"]),
+    (
+        "duramen",
+        &[
+            "duramen-base",
+            "duramen-format",
+            "duramen-engine",
+            "duramen-backup",
+            "duramen-cluster",
+        ],
+    ),
     ("duramen-wire", &["duramen-base"]),
     (
         "duramen-server",
@@ -16,6 +28,9 @@ const ALLOWED: [(&str, &[&str]); 9] = [
             "duramen-base",
             "duramen-format",
             "duramen-engine",
+            "duramen-cluster",
+            "duramen-backup",
+            "duramen",
             "duramen-wire",
         ],
     ),
@@ -25,6 +40,9 @@ const ALLOWED: [(&str, &[&str]); 9] = [
             "duramen-base",
             "duramen-format",
             "duramen-engine",
+            "duramen-cluster",
+            "duramen-backup",
+            "duramen",
             "duramen-wire",
             "duramen-server",
         ],
@@ -35,6 +53,9 @@ const ALLOWED: [(&str, &[&str]); 9] = [
             "duramen-base",
             "duramen-format",
             "duramen-engine",
+            "duramen-cluster",
+            "duramen-backup",
+            "duramen",
             "duramen-wire",
             "duramen-server",
             "duramen-bench",
@@ -47,6 +68,9 @@ const ALLOWED: [(&str, &[&str]); 9] = [
             "duramen-base",
             "duramen-format",
             "duramen-engine",
+            "duramen-cluster",
+            "duramen-backup",
+            "duramen",
             "duramen-wire",
             "duramen-server",
         ],

@@ -1,0 +1,24 @@
+//! The durable store: the engine's memory, the control log's rules and a backup's disk, joined.
+//!
+//! A [`Store`] is opened on a directory, used from many threads and closed; opening it again brings back everything that was
+//! acknowledged. Without a directory it keeps its data in memory alone and costs nothing more than the engine.
+
+mod error;
+mod options;
+mod position;
+mod progress;
+mod session;
+mod stats;
+mod store;
+mod writer;
+
+pub use duramen_base::ids::Level;
+pub use duramen_engine as engine;
+pub use error::Error;
+pub use options::{Mode, Options};
+pub use position::Position;
+pub use progress::{Phase, Progress, SnapshotReport};
+pub use session::Session;
+pub use stats::{DiskState, DurabilityStats, Latency};
+pub use store::Store;
+pub use writer::LogWriter;

@@ -1,0 +1,91 @@
+//! How a durable store is opened.
+
+use duramen_base::ids::Level;
+use duramen_base::units::{GIB, MIB};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How the disk is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Through the page cache.
+    #[default]
+    Buffered,
+    /// Past the page cache (`O_DIRECT`).
+    Direct,
+    /// One device or one preallocated file, past the page cache.
+    Raw,
+}
+
+impl Mode {
+    pub const ALL: [Mode; 3] = [Mode::Buffered, Mode::Direct, Mode::Raw];
+
+    /// The word that users write and read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Buffered => "buffered",
+            Mode::Direct => "direct",
+            Mode::Raw => "raw",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Mode> {
+        Mode::ALL
+            .into_iter()
+            .find(|mode| name.eq_ignore_ascii_case(mode.name()))
+    }
+}
+
+/// How a [`Store`](crate::Store) is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the data lives; made if it does not exist. In mode `raw` a device or a preallocated file.
+    /// `None` = in memory alone.
+    pub dir: Option<PathBuf>,
+    /// Memory budget and the rest of the engine. Its `log` field is filled in here.
+    pub engine: duramen_engine::Options,
+    /// What a write has to reach before it is acknowledged, where neither table nor request says otherwise.
+    pub level: Level,
+    pub mode: Mode,
+    /// Bytes of the write-ahead log. Only used when the directory is made.
+    pub wal_bytes: u64,
+    /// Most bytes that frames may take. 0 = `disk_expansion` times the memory budget.
+    pub disk_bytes: u64,
+    /// Segments on disk for each segment of memory. Paper: [Rumble14 §5.2] uses 2.
+    pub disk_expansion: f64,
+    /// Longest time that a commit waits for company. 0 = never: what arrives during a commit forms the next one.
+    pub commit_window: Duration,
+    /// Name of the cluster; a directory of another one is refused.
+    pub cluster: String,
+}
+
+impl Options {
+    /// The defaults for a store in `dir` with a memory budget of `memory_bytes`.
+    pub fn new(dir: impl Into<PathBuf>, memory_bytes: u64) -> Options {
+        Options {
+            dir: Some(dir.into()),
+            level: Level::Synced,
+            ..Options::memory(memory_bytes)
+        }
+    }
+
+    /// The defaults for a store without a directory.
+    pub fn memory(memory_bytes: u64) -> Options {
+        Options {
+            dir: None,
+            engine: duramen_engine::Options::new(memory_bytes),
+            level: Level::Memory,
+            mode: Mode::Buffered,
+            wal_bytes: default_wal_bytes(memory_bytes),
+            disk_bytes: 0,
+            disk_expansion: 2.0,
+            commit_window: Duration::ZERO,
+            cluster: "duramen".to_owned(),
+        }
+    }
+}
+
+/// A quarter of the memory, within bounds: enough to absorb the frames that are being written, small enough to scan quickly.
+fn default_wal_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / 4).clamp(64 * MIB, GIB)
+}

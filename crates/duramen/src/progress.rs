@@ -1,0 +1,45 @@
+//! What a restart or a snapshot tells while it runs.
+
+use std::time::Duration;
+
+/// What a restart is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading the write-ahead log.
+    Log,
+    /// Reading segments and building the index.
+    Segments,
+    /// Copying segments (a snapshot).
+    Copying,
+    Done,
+}
+
+/// How far a restart or a snapshot is. Totals are 0 while unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub phase: Phase,
+    pub bytes_done: u64,
+    pub bytes_total: u64,
+    pub entries_done: u64,
+    pub entries_total: u64,
+    pub elapsed: Duration,
+}
+
+impl Progress {
+    /// Time left at the pace so far; `None` = unknown.
+    pub fn eta(&self) -> Option<Duration> {
+        if self.bytes_done == 0 || self.bytes_total < self.bytes_done {
+            return None;
+        }
+        let left = (self.bytes_total - self.bytes_done) as f64 / self.bytes_done as f64;
+        Some(self.elapsed.mul_f64(left))
+    }
+}
+
+/// What a snapshot copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotReport {
+    pub segments: u64,
+    pub bytes: u64,
+    pub elapsed: Duration,
+}

@@ -1,0 +1,71 @@
+//! Figures of the durable part.
+
+use duramen_base::ids::Level;
+use std::time::{Duration, SystemTime};
+
+/// Whether the disk takes writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskState {
+    Ok,
+    /// Writes are refused until there is space.
+    Full,
+    /// Writes are refused until a restart; the reason is for a person.
+    Failed(String),
+}
+
+/// Of the last few thousand events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    pub last: Duration,
+    pub average: Duration,
+    pub p50: Duration,
+    pub p99: Duration,
+    pub max: Duration,
+}
+
+/// What `INFO persistence` and the metrics page show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DurabilityStats {
+    /// The store's default level.
+    pub level: Level,
+    pub disk: DiskState,
+    /// Appended, and not yet synced: what a power cut now could take away from levels below `synced`.
+    pub undurable_bytes: u64,
+    pub wal_bytes: u64,
+    pub wal_used_bytes: u64,
+    pub frames: u64,
+    pub frames_used: u64,
+    /// Segments that make up the data, by the control log.
+    pub segments_listed: u64,
+    pub commits: u64,
+    pub syncs: u64,
+    pub sync: Latency,
+    /// Written to the device since the start: write-ahead log and frames.
+    pub wal_written_bytes: u64,
+    pub frame_written_bytes: u64,
+    /// Appended by users since the start, headers included.
+    pub appended_bytes: u64,
+    pub snapshot_running: bool,
+    pub last_snapshot: Option<SystemTime>,
+    /// `None` = there was none.
+    pub last_snapshot_ok: Option<bool>,
+    pub last_snapshot_duration: Duration,
+    /// What the last restart found.
+    pub loaded_bytes: u64,
+    pub loaded_entries: u64,
+    pub load_duration: Duration,
+    /// The last end was a clean shutdown.
+    pub clean_start: bool,
+    pub scrubbed_frames: u64,
+    pub bad_frames: u64,
+}
+
+impl DurabilityStats {
+    /// Bytes written to the device for each byte appended.
+    pub fn write_amplification(&self) -> f64 {
+        if self.appended_bytes == 0 {
+            return 0.0;
+        }
+        (self.wal_written_bytes + self.frame_written_bytes) as f64 / self.appended_bytes as f64
+    }
+}
