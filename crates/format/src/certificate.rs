@@ -1,40 +1,52 @@
-//! Certificates: up to where a replica of a segment is valid.
+//! Certificates: how much of a segment is valid, and the CRC that proves it.
+//!
+//! **Invariants**
+//! - C1: valid data are the bytes `[0, length)`, header included; what lies beyond is no data, whatever it looks like.
+//! - C2: `crc` is the CRC32C over all of them, so a certificate covers every byte and not only the last append.
+//!
+//! Paper: [Rumble14 §4, 90-traps.md §A]; differs: RAMCloud's certificate covers the entries' headers only.
 
-/// Vouches for the first `length` bytes of a segment. Valid data is exactly `[0, length)`; what lies beyond does not exist.
-///
-/// Paper: [Rumble14 §6.2]; differs: the checksum covers all bytes, not just the entries' headers (90-traps.md §A).
+/// Length and CRC of a segment's valid bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Certificate {
-    /// Bytes, from the start of the segment, header included.
+    /// Bytes, from the segment's first on.
     pub length: u32,
-    /// CRC32C over all of them.
+    /// CRC32C of them.
     pub crc: u32,
 }
 
 impl Certificate {
-    /// Vouches for nothing.
+    /// The certificate of a segment of which nothing is valid.
     pub const EMPTY: Certificate = Certificate { length: 0, crc: 0 };
 
-    /// The certificate of a whole segment.
+    /// The certificate of exactly these bytes.
     ///
     /// # Panics
-    /// If `bytes` is 4 GiB or longer.
+    /// If there are 4 GiB or more; a segment has a few MiB.
     pub fn of(bytes: &[u8]) -> Certificate {
         Certificate::EMPTY.extended(bytes)
     }
 
-    /// The certificate after `bytes` were appended to what this one covers.
+    /// The certificate after `bytes` were appended: the rolling form. Costs one pass over the new bytes alone.
     ///
     /// # Panics
-    /// If the sum is 4 GiB or longer.
+    /// As [`of`](Self::of).
     #[must_use]
     pub fn extended(self, bytes: &[u8]) -> Certificate {
-        let length = u32::try_from(u64::from(self.length) + bytes.len() as u64)
-            .expect("a segment is shorter than 4 GiB");
+        let length = u32::try_from(bytes.len())
+            .ok()
+            .and_then(|more| self.length.checked_add(more));
         Certificate {
-            length,
+            length: length.expect("a segment is shorter than 4 GiB"),
             crc: crc32c::crc32c_append(self.crc, bytes),
         }
+    }
+
+    /// Whether these bytes are the ones certified. Longer input is fine: only the first `length` bytes count (C1).
+    pub fn matches(&self, bytes: &[u8]) -> bool {
+        bytes
+            .get(..self.length as usize)
+            .is_some_and(|valid| crc32c::crc32c(valid) == self.crc)
     }
 }
 
@@ -43,11 +55,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_rolls() {
-        let whole = Certificate::of(b"123456789");
-        // The check value of CRC-32C.
-        assert_eq!((whole.length, whole.crc), (9, 0xE306_9283));
-        assert_eq!(Certificate::of(b"1234").extended(b"56789"), whole);
-        assert_ne!(Certificate::of(b"12345678").crc, whole.crc);
+    fn rolling_is_the_same_as_whole() {
+        let bytes: Vec<u8> = (0..5000u32).map(|n| (n * 7) as u8).collect();
+        let whole = Certificate::of(&bytes);
+        for cut in [0, 1, 64, 4095, 4096, 5000] {
+            let (first, second) = bytes.split_at(cut);
+            assert_eq!(Certificate::of(first).extended(second), whole);
+        }
+        assert!(whole.matches(&bytes));
+        assert!(!whole.matches(&bytes[..4999]));
+        let mut longer = bytes.clone();
+        longer.push(1);
+        assert!(whole.matches(&longer)); // C1
+        longer[17] ^= 4;
+        assert!(!whole.matches(&longer)); // C2
+    }
+
+    #[test]
+    fn golden() {
+        assert_eq!(Certificate::of(b"123456789").crc, 0xe306_9283);
+        assert_eq!(Certificate::of(b""), Certificate::EMPTY);
     }
 }

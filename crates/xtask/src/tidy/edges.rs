@@ -4,12 +4,13 @@ use super::House;
 
 /// What each crate may see. 00-map.md's direction `base ← format ← engine ← server ← cli`, `base ← wire ← server`,
 /// `{engine, backup, cluster} ← duramen ← server`;
-/// a crate may skip layers downwards. `cli → bench` exists for `duramen bench`. xtask and fuzz are programs around
+/// a crate may skip layers downwards. `cli → bench` exists for `duramen bench`. sim, xtask and fuzz are programs around
 /// the product: nobody sees them.
-const ALLOWED: [(&str, &[&str]); 11] = [
+const ALLOWED: [(&str, &[&str]); 13] = [
     ("duramen-base", &[]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-base", "duramen-format"]),
+    ("duramen-backup", &["duramen-base", "duramen-format"]),
     ("duramen-cluster", &["duramen-base", "duramen-format"]),
     (
         "duramen",
@@ -59,6 +60,19 @@ const ALLOWED: [(&str, &[&str]); 11] = [
             "duramen-wire",
             "duramen-server",
             "duramen-bench",
+        ],
+    ),
+    (
+        "duramen-sim",
+        &[
+            "duramen-base",
+            "duramen-format",
+            "duramen-engine",
+            "duramen-cluster",
+            "duramen-backup",
+            "duramen",
+            "duramen-wire",
+            "duramen-server",
         ],
     ),
     ("xtask", &[]),

@@ -1,0 +1,120 @@
+//! What a backup asks of a device: a handful of files, read and written at given places.
+//!
+//! The real device is [`os::OsDisk`](crate::os::OsDisk); the simulator puts its own under the same code.
+//!
+//! **Invariants** (what an implementation must keep, and all that callers rely on)
+//! - D1: a write is durable only after a `sync_data` that began after it returned `Ok`, or if it was `write_durably`.
+//!   Before that a power cut may keep any subset of its 512-byte sectors, in any order.
+//! - D2: a write that returned `Ok` is seen by every later read, and survives the end of the process.
+//! - D3: after a failed sync nothing is known about writes since the last good one (they may be lost although a later
+//!   sync succeeds).
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+
+/// Smallest unit that a backup writes and aligns to, in bytes: what O_DIRECT accepts on every common device.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenHow {
+    /// It must exist; it will not be written.
+    Read,
+    /// It must exist.
+    ReadWrite,
+    /// It is created if need be; what is in it stays.
+    Create,
+}
+
+/// A device, or a directory on one.
+pub trait Disk: Send + Sync {
+    /// Opens a file by its name. In raw mode there is one, whatever the name.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>>;
+
+    /// Names of all files that are there.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn names(&self) -> io::Result<Vec<String>>;
+
+    /// Takes the lock that keeps a second server away, until the returned guard is dropped.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another process holds it.
+    fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>>;
+
+    /// Makes the files' names durable.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn sync_dir(&self) -> io::Result<()>;
+
+    /// Bytes that could still be allocated.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn free_bytes(&self) -> io::Result<u64>;
+
+    /// Whether this is one device or file that holds all regions at fixed places.
+    fn is_raw(&self) -> bool {
+        false
+    }
+
+    /// What to call this disk in messages.
+    fn label(&self) -> String;
+}
+
+/// An open file. All methods may be called from several threads at once.
+pub trait File: Send + Sync {
+    /// Reads exactly `into.len()` bytes.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before; others as the device gives them.
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes`. Places and lengths are multiples of [`BLOCK_BYTES`].
+    ///
+    /// # Errors
+    /// As the device gives them; some of the bytes may have been written then.
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// As [`write_at`](Self::write_at), and durable on return (this write alone: D1 holds for all others).
+    ///
+    /// # Errors
+    /// As the device gives them.
+    fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(at, bytes)?;
+        self.sync_data()
+    }
+
+    /// Makes every write that returned before this call durable.
+    ///
+    /// # Errors
+    /// As the device gives them (D3).
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Reserves space, growing the file if need be; with `zero`, the range is written with zeros (so that later
+    /// overwrites change no metadata).
+    ///
+    /// # Errors
+    /// `StorageFull` if there is not that much.
+    fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()>;
+
+    /// Length in bytes.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn bytes(&self) -> io::Result<u64>;
+
+    /// Whether it has no bytes.
+    ///
+    /// # Errors
+    /// As the operating system gives them.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.bytes()? == 0)
+    }
+}

@@ -1,0 +1,126 @@
+//! What can go wrong, by what the caller should do.
+
+use std::io;
+
+use duramen_base::ids::SegmentId;
+
+/// Why a backup did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // The user has to choose another directory or device, or repair this one. Nothing was written.
+    #[error(
+        "`{place}` is not a Duramen store: it holds {found}. Choose an empty directory, or the right one"
+    )]
+    NotDuramen { place: String, found: String },
+    #[error("`{place}` holds no store yet. Create one first")]
+    Absent { place: String },
+    #[error("`{place}` already holds a store. Open it, or choose an empty directory")]
+    Exists { place: String },
+    #[error(
+        "`{place}` belongs to the cluster `{found}`, not to `{expected}`. Set the cluster's name to `{found}`, or choose another directory"
+    )]
+    OtherCluster {
+        place: String,
+        found: String,
+        expected: String,
+    },
+    #[error(
+        "`{place}` belongs to server {found:016x}, not to {expected:016x}. Choose the directory of this server"
+    )]
+    OtherServer {
+        place: String,
+        found: u64,
+        expected: u64,
+    },
+    #[error(
+        "`{place}` has format version {found}; this program knows versions up to {known}. Use a newer Duramen"
+    )]
+    NewerFormat {
+        place: String,
+        found: u16,
+        known: u16,
+    },
+    #[error(
+        "both copies of the superblock in `{place}` are damaged ({reason}). Restore the directory from a snapshot, or run `duramen fsck` to see what is left"
+    )]
+    DamagedSuperblock { place: String, reason: String },
+    #[error(
+        "the write-ahead log in `{place}` is damaged at byte {offset}: commit {lsn} was acknowledged and can't be read. Nothing was changed; restore from a snapshot or a replica, or run `duramen fsck`"
+    )]
+    DamagedWal {
+        place: String,
+        lsn: u64,
+        offset: u64,
+    },
+    #[error(
+        "segment {segment} in `{place}` is damaged: {reason}. Nothing was changed; restore from a snapshot or a replica, or run `duramen fsck`"
+    )]
+    DamagedSegment {
+        place: String,
+        segment: SegmentId,
+        reason: String,
+    },
+    #[error(
+        "`{place}` has {available} bytes, the store needs {needed}. Use a larger device or smaller sizes"
+    )]
+    TooSmall {
+        place: String,
+        needed: u64,
+        available: u64,
+    },
+    #[error(
+        "no permission to {doing} in `{place}`. Run as the owner of the directory, or change its mode"
+    )]
+    Permission { place: String, doing: &'static str },
+    #[error(
+        "`{place}` is in use by another server. Stop it first; two servers never share a directory"
+    )]
+    Locked { place: String },
+
+    // The caller waits for space and tries again; nothing was lost, reads go on.
+    #[error("`{place}` is full")]
+    Full { place: String },
+
+    // The device failed: no write will succeed any more, reads go on. Re-replicate, restart on another device.
+    #[error(
+        "`{place}` has failed and takes no more writes: {reason}. Replace the device, then restart"
+    )]
+    Failed { place: String, reason: String },
+
+    // One operation failed, the backup goes on.
+    #[error("cannot {doing} in `{place}`: {source}")]
+    Io {
+        place: String,
+        doing: &'static str,
+        source: io::Error,
+    },
+
+    // The caller's state differs from this backup's: it has to open a new replica (or has a bug).
+    #[error("segment {segment} is not here")]
+    UnknownSegment { segment: SegmentId },
+    #[error("segment {segment} is at epoch {known}, the chunk has {given}")]
+    StaleEpoch {
+        segment: SegmentId,
+        known: u64,
+        given: u64,
+    },
+    #[error("segment {segment} has {length} bytes, the chunk starts at {offset}")]
+    Gap {
+        segment: SegmentId,
+        length: u32,
+        offset: u32,
+    },
+    #[error("segment {segment} takes {capacity} bytes, the chunk would end at {end}")]
+    TooLong {
+        segment: SegmentId,
+        capacity: u32,
+        end: u64,
+    },
+    #[error(
+        "a commit of {needed} bytes does not fit into a write-ahead log of {wal} bytes. Set a larger one"
+    )]
+    CommitTooLarge { needed: u64, wal: u64 },
+    #[error("{what}")]
+    Options { what: String },
+}

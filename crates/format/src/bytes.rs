@@ -1,0 +1,77 @@
+//! Little-endian fields at fixed places of a block, and the CRC that closes it. For headers of fixed size only.
+
+/// Writes fields into a block of fixed size.
+pub(crate) struct Writer<'a> {
+    block: &'a mut [u8],
+}
+
+impl<'a> Writer<'a> {
+    /// A writer over `block`, all zero from now on.
+    pub(crate) fn new(block: &'a mut [u8]) -> Writer<'a> {
+        block.fill(0);
+        Writer { block }
+    }
+
+    /// # Panics
+    /// If the field lies outside of the block: layouts are constants.
+    pub(crate) fn put(&mut self, at: usize, field: &[u8]) -> &mut Self {
+        self.block[at..at + field.len()].copy_from_slice(field);
+        self
+    }
+
+    pub(crate) fn u64(&mut self, at: usize, value: u64) -> &mut Self {
+        self.put(at, &value.to_le_bytes())
+    }
+
+    pub(crate) fn u32(&mut self, at: usize, value: u32) -> &mut Self {
+        self.put(at, &value.to_le_bytes())
+    }
+
+    pub(crate) fn u16(&mut self, at: usize, value: u16) -> &mut Self {
+        self.put(at, &value.to_le_bytes())
+    }
+
+    pub(crate) fn u8(&mut self, at: usize, value: u8) -> &mut Self {
+        self.put(at, &[value])
+    }
+
+    /// Closes the block: its last four bytes become the CRC32C of all before.
+    pub(crate) fn seal(&mut self) {
+        let at = self.block.len() - 4;
+        let crc = crc32c::crc32c(&self.block[..at]);
+        self.u32(at, crc);
+    }
+}
+
+/// Whether the last four bytes of `block` are the CRC32C of all before.
+pub(crate) fn is_sealed(block: &[u8]) -> bool {
+    match block.split_last_chunk::<4>() {
+        Some((body, crc)) => u32::from_le_bytes(*crc) == crc32c::crc32c(body),
+        None => false,
+    }
+}
+
+/// `N` bytes at `at`; zeros where the block is too short, which a caller has excluded by its length or its seal.
+fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
+    block
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<N>())
+        .copied()
+        .unwrap_or([0; N])
+}
+
+pub(crate) fn u64_at(block: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(field(block, at))
+}
+
+pub(crate) fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(field(block, at))
+}
+
+pub(crate) fn u16_at(block: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(field(block, at))
+}
+
+pub(crate) fn u8_at(block: &[u8], at: usize) -> u8 {
+    u8::from_le_bytes(field(block, at))
+}
