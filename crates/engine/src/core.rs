@@ -1,5 +1,6 @@
 //! The heart that sessions and cleaners share: space, heads, indexes, epochs, and the sums over them.
 
+use crate::cleaner::apart::Processor;
 use crate::cleaner::context::{Context, Tally};
 use crate::cleaner::pacer::Pacer;
 use crate::counters::Counters;
@@ -117,6 +118,7 @@ impl Core {
                     counters: Counters::new(windows),
                     tail: Mutex::default(),
                     node: topology.node_of(n),
+                    processor: Processor::default(),
                 })
                 .collect(),
             context_counters: contexts.iter().map(|_| Counters::new(windows)).collect(),

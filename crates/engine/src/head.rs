@@ -5,6 +5,7 @@
 //!   same lock, so whoever sees it closed sees every entry of it either referenced or dead for good (90-traps.md §B).
 //! - H2: an entry never straddles windows; the bytes between `appended` and the window's end hold no entry.
 
+use crate::cleaner::apart::Processor;
 use crate::counters::Counters;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::sync::Mutex;
@@ -76,4 +77,6 @@ pub struct Head {
     pub counters: Counters,
     pub tail: Mutex<Tail>,
     pub node: usize,
+    /// Where its writer runs, as far as known.
+    pub processor: Processor,
 }

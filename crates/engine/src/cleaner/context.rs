@@ -28,6 +28,8 @@ use std::time::Instant;
 
 /// Entries looked up together: their bucket lines are fetched in parallel.
 const GROUP: usize = 32;
+/// A group of large entries is cut short here, so that a step stays short.
+const GROUP_BYTES: usize = 32 << 10;
 /// Of the live bytes of a segment that is evicted from, at most this part is kept [Rumble14 §8.6].
 const KEEP_PART_MAX: f64 = 0.75;
 
@@ -220,7 +222,7 @@ impl Context {
         let mut group: [Option<Candidate<'_>>; GROUP] = [const { None }; GROUP];
         let mut at = from;
         for place in &mut group {
-            if at >= end {
+            if at >= end || at - from >= GROUP_BYTES {
                 break;
             }
             let location = Space::location(at);

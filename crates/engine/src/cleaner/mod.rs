@@ -3,11 +3,13 @@
 //! `select` chooses victims, `context` empties them step by step, `pacer` says when and how fast; this file is the
 //! background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
 
+pub mod apart;
 pub mod context;
 pub mod pacer;
 mod select;
 
 use crate::core::Core;
+use apart::Apart;
 use context::Step;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,6 +44,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
                         housekept: Instant::now(),
                         cursor: 0,
                         log_time: 0,
+                        apart: Apart::new(core.heads.len()),
                     }
                     .run(&core)
                 })
@@ -56,11 +59,13 @@ struct Cleaner {
     cursor: usize,
     /// Log time before the last nap.
     log_time: u64,
+    apart: Apart,
 }
 
 impl Cleaner {
     fn run(mut self, core: &Core) {
         while !core.wakeup.shutdown.load(Ordering::Acquire) {
+            self.apart.keep(core);
             let busy = self.clean(core);
             if self.number < core.space.nodes() {
                 self.prepare(core);

@@ -13,10 +13,12 @@ use crate::{Error, Mode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A writer looks at the memory pressure once per so many bytes appended: about 100 small objects.
-pub const LOOK_EVERY_BYTES: u64 = 16 << 10;
-/// Victim bytes that one step of tax scans at most: about 0.2 ms.
-const TAX_STEP_BYTES: u64 = 256 << 10;
+/// A writer looks at the memory pressure once per so many bytes appended: about 30 small objects.
+pub const LOOK_EVERY_BYTES: u64 = 4 << 10;
+/// Victim bytes that one step of tax scans at most: less than 0.1 ms, for a writer's next requests wait for it.
+const TAX_STEP_BYTES: u64 = 64 << 10;
+/// The same of a writer that has to wait for memory anyway.
+const WAITING_STEP_BYTES: u64 = 256 << 10;
 /// Most victim bytes scanned per byte appended: what a victim that is 95 % live asks for, and half as much again.
 const TAX_RATE_MAX: f64 = 30.0;
 /// A cache evicts when this part of what segments can hold is live: cleaning stays cheap.
@@ -128,6 +130,7 @@ impl Core {
 
     /// Cleans in proportion to what the caller appended, if memory is short. The caller is outside (not pinned).
     pub fn pay_tax(&self, appended_bytes: u64, head: &Head, me: u16) {
+        head.processor.note();
         let rate = self.tax_rate(head.node);
         if rate > 0.0 {
             let quota = (rate * appended_bytes as f64) as u64;
@@ -210,7 +213,7 @@ impl Core {
             if self.mode == Mode::Store && self.is_full() {
                 return Err(self.out_of_memory());
             }
-            match self.help(node, TAX_STEP_BYTES, me, alone, true) {
+            match self.help(node, WAITING_STEP_BYTES, me, alone, true) {
                 Some(Step::Worked) => {}
                 Some(Step::Blocked | Step::Idle) | None => {
                     // Others may be finishing victims, or readers be leaving retired windows, and other writers be

@@ -1,0 +1,163 @@
+//! Cleaner threads keep off the writers' processors.
+//!
+//! A scheduler may wake a cleaner on a writer's processor while another is idle, and leave the two there, in turns of
+//! several milliseconds, until its next balancing: the writer then stands still for as long, though there was no need to
+//! (measured: 9 to 27 ms, once or twice a second). So writers leave a note of where they run, once per some kilobytes
+//! appended, and a cleaner that finds itself there moves to a processor without such a note, if there is one.
+
+use crate::core::Core;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a note is believed: then a writer that has gone on says so again.
+const BELIEVED_FOR: Duration = Duration::from_millis(10);
+
+/// Where a head's writer was last seen: a hint without order to anything.
+#[derive(Default)]
+pub struct Processor(AtomicUsize);
+
+impl Processor {
+    /// Called by the writer now and then.
+    pub fn note(&self) {
+        let here = sched_getcpu() + 1;
+        // Most of the time nothing changes, and the line stays shared.
+        if self.0.load(Ordering::Relaxed) != here {
+            self.0.store(here, Ordering::Relaxed);
+        }
+    }
+
+    fn last(&self) -> Option<usize> {
+        self.0.load(Ordering::Relaxed).checked_sub(1)
+    }
+}
+
+/// What one cleaner thread knows of the writers' whereabouts.
+pub struct Apart {
+    /// Processors that the thread may use at all; `None`: the system does not say, so the thread stays where it is put.
+    allowed: Option<CpuSet>,
+    /// Bytes appended by each head when it was last looked at.
+    appended: Vec<u64>,
+    looked: Option<Instant>,
+    /// Processors of heads that were written to between the last two looks.
+    busy: CpuSet,
+    /// The thread may only use those processors of `allowed` that are not busy.
+    confined: bool,
+}
+
+impl Apart {
+    /// To be called on the cleaner's own thread.
+    pub fn new(heads: usize) -> Apart {
+        Apart {
+            allowed: sched_getaffinity(None).ok(),
+            appended: vec![0; heads],
+            looked: None,
+            busy: CpuSet::new(),
+            confined: false,
+        }
+    }
+
+    /// Moves the calling cleaner thread if it runs where a writer does. Cheap enough for every step.
+    pub fn keep(&mut self, core: &Core) {
+        let Some(allowed) = self.allowed else {
+            return;
+        };
+        if self.looked.is_none_or(|at| at.elapsed() >= BELIEVED_FOR) {
+            self.looked = Some(Instant::now());
+            self.look(core);
+            if self.confined {
+                // What was free may be busy now, and the other way round.
+                self.confined = sched_setaffinity(None, &allowed).is_err();
+            }
+        }
+        if !self.confined && self.busy.is_set(sched_getcpu()) {
+            let free = without(&allowed, &self.busy);
+            self.confined = free.count() > 0 && sched_setaffinity(None, &free).is_ok();
+        }
+    }
+
+    fn look(&mut self, core: &Core) {
+        self.busy.clear();
+        for (head, before) in core.heads.iter().zip(&mut self.appended) {
+            let appended = head.counters.appended();
+            if std::mem::replace(before, appended) != appended
+                && let Some(processor) = head.processor.last()
+                && processor < CpuSet::MAX_CPU
+            {
+                self.busy.set(processor);
+            }
+        }
+    }
+}
+
+/// The processors of `allowed` that are not in `busy`.
+fn without(allowed: &CpuSet, busy: &CpuSet) -> CpuSet {
+    let mut free = *allowed;
+    for processor in 0..CpuSet::MAX_CPU {
+        if busy.is_set(processor) {
+            free.unset(processor);
+        }
+    }
+    free
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Options, Store, TableId};
+
+    #[test]
+    fn a_cleaner_leaves_a_writers_processor_and_may_come_back() {
+        let Ok(allowed) = sched_getaffinity(None) else {
+            return eprintln!("skipped: no affinities here");
+        };
+        if allowed.count() < 2 {
+            return eprintln!("skipped: one processor only");
+        }
+        let options = Options {
+            heads: 1,
+            cleaners: 0,
+            ..Options::new(64 << 20)
+        };
+        let store = Store::new(options).unwrap();
+        let core = store.core();
+        let mut apart = Apart::new(1);
+        // This thread is writer and cleaner in one, so it finds the writer where it is itself.
+        let mut session = store.session().unwrap();
+        for key in 0..200u32 {
+            let (mut guard, key) = (session.pin(), key.to_le_bytes());
+            let hash = guard.hash(&key);
+            guard
+                .write(TableId::DEFAULT, hash, &key, &[1; 100], None)
+                .unwrap();
+        }
+        core.heads[0].processor.note();
+        let writer = core.heads[0].processor.last().unwrap();
+        apart.keep(core);
+        let now = sched_getaffinity(None).unwrap();
+        if apart.busy.is_set(sched_getcpu()) {
+            // It was moved between the note and the look, to where it may stay.
+            assert!(apart.confined);
+        }
+        if apart.confined {
+            assert!(!now.is_set(writer) && now.count() == allowed.count() - 1);
+            assert_ne!(sched_getcpu(), writer);
+        }
+        // Nobody has written since: after a while the whole machine is the cleaner's again.
+        apart.looked = None;
+        apart.keep(core);
+        assert!(!apart.confined);
+        assert_eq!(sched_getaffinity(None).unwrap().count(), allowed.count());
+    }
+
+    #[test]
+    fn if_every_processor_has_a_writer_the_cleaner_shares() {
+        let mut allowed = CpuSet::new();
+        (0..3).for_each(|n| allowed.set(n));
+        let mut busy = CpuSet::new();
+        busy.set(1);
+        assert_eq!(without(&allowed, &busy).count(), 2);
+        (0..3).for_each(|n| busy.set(n));
+        assert_eq!(without(&allowed, &busy).count(), 0);
+    }
+}
