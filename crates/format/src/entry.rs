@@ -15,15 +15,23 @@
 //!         +--------+-----------------------+--------+---------------+----------+-----+----------+----------+-- -
 //! ```
 //!
+//! An entry with flag VICTIM has 8 more bytes at its very end, after the padding: the id of the segment where the version
+//! that it replaced lies (an *embedded tombstone*). Kinds: 1 = object, 2 = tombstone (no value, no expiry, always VICTIM).
+//! Flags of byte 0: WIDE 8, EXPIRY 16, VICTIM 32.
+//!
 //! **Invariants**
 //! - F1: a small object (key < 256 B, value < 64 KiB, table < 256, no expiry) has a header of 16 bytes.
 //! - F2: the CRC32C covers every byte of the padded entry, with the CRC field itself read as zero.
 //! - F3: byte 0 is never zero, so zeroed memory is not an entry.
 //! - F4: an object version has 56 bits and starts at 1; 2^56 writes to one key take 2,000 years at a million a second.
+//! - F5: a tombstone of version v kills every version of its key up to v; so does an object, all below its own.
 //!
 //! Paper: [Rumble14 §4] objects are self-identifying; differs: no per-entry length-of-length byte, one fixed header word
 //! pair instead, because a reader then needs one aligned load per word and the scan of a segment has no variable decoding.
+//! Differs: an overwrite costs 8 bytes of tombstone, not an entry of its own; they stand last so that readers, who want
+//! the key, need not know of them.
 
+use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Entries start on multiples of this many bytes.
@@ -36,17 +44,20 @@ pub const WIDE_HEADER_BYTES: usize = 24;
 pub const VERSION_MAX: u64 = (1 << 56) - 1;
 /// The longest entry that can be written, padded.
 pub const ENTRY_BYTES_MAX: usize =
-    (WIDE_HEADER_BYTES + 8 + KEY_BYTES_MAX + VALUE_BYTES_MAX).next_multiple_of(ALIGN_BYTES);
+    (WIDE_HEADER_BYTES + 8 + KEY_BYTES_MAX + VALUE_BYTES_MAX).next_multiple_of(ALIGN_BYTES) + 8;
 
 const KIND_MASK: u8 = 0b0000_0111;
 const FLAG_WIDE: u8 = 0b0000_1000;
 const FLAG_EXPIRY: u8 = 0b0001_0000;
+const FLAG_VICTIM: u8 = 0b0010_0000;
 
 /// What an entry is. Zero is no kind (F3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     Object = 1,
+    /// Says that versions of a key up to its own are dead.
+    Tombstone = 2,
 }
 
 /// The fields of an object to be written.
@@ -58,14 +69,97 @@ pub struct NewObject<'a> {
     pub expires_at_ms: Option<u64>,
     pub key: &'a [u8],
     pub value: &'a [u8],
+    /// Where the version that this one replaces lies, if it must be named; costs 8 bytes.
+    pub victim: SegmentId,
+}
+
+/// The fields of a tombstone to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct NewTombstone<'a> {
+    pub table: u32,
+    /// The version that died; all below it are dead as well.
+    pub version: u64,
+    pub key: &'a [u8],
+    /// The segment where that version lies. The tombstone is needed while this segment can be replayed.
+    pub victim: SegmentId,
+}
+
+impl NewTombstone<'_> {
+    fn raw(&self) -> Raw<'_> {
+        Raw {
+            kind: Kind::Tombstone,
+            table: self.table,
+            version: self.version,
+            expires_at_ms: None,
+            key: self.key,
+            value: &[],
+            victim: Some(self.victim),
+        }
+    }
+
+    /// As [`NewObject::padded_bytes`].
+    pub fn padded_bytes(&self) -> usize {
+        self.raw().padded_bytes()
+    }
+
+    /// As [`NewObject::write_to`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn write_to(&self, out: &mut [u8]) {
+        self.raw().write_to(out);
+    }
 }
 
 impl NewObject<'_> {
+    #[inline(always)]
+    fn raw(&self) -> Raw<'_> {
+        Raw {
+            kind: Kind::Object,
+            table: self.table,
+            version: self.version,
+            expires_at_ms: self.expires_at_ms,
+            key: self.key,
+            value: self.value,
+            victim: (self.victim != SegmentId::NONE).then_some(self.victim),
+        }
+    }
+
+    /// Bytes the entry takes in the log, padding included: a multiple of [`ALIGN_BYTES`].
+    #[inline]
+    pub fn padded_bytes(&self) -> usize {
+        self.raw().padded_bytes()
+    }
+
+    /// Writes the entry, CRC included, into the first [`padded_bytes`](Self::padded_bytes) bytes of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than that, or a field exceeds its limit: the caller checks limits first.
+    #[inline]
+    pub fn write_to(&self, out: &mut [u8]) {
+        self.raw().write_to(out);
+    }
+}
+
+/// What is written for an entry of any kind.
+struct Raw<'a> {
+    kind: Kind,
+    table: u32,
+    version: u64,
+    expires_at_ms: Option<u64>,
+    key: &'a [u8],
+    value: &'a [u8],
+    victim: Option<SegmentId>,
+}
+
+impl Raw<'_> {
+    #[inline(always)]
     fn is_wide(&self) -> bool {
         self.key.len() > 0xff || self.value.len() > 0xffff || self.table > 0xff
     }
 
     /// Bytes of header, expiry included.
+    #[inline(always)]
     fn prefix_bytes(&self) -> usize {
         let header = if self.is_wide() {
             WIDE_HEADER_BYTES
@@ -75,26 +169,27 @@ impl NewObject<'_> {
         header + if self.expires_at_ms.is_some() { 8 } else { 0 }
     }
 
-    /// Bytes the entry takes in the log, padding included: a multiple of [`ALIGN_BYTES`].
-    #[inline]
-    pub fn padded_bytes(&self) -> usize {
-        (self.prefix_bytes() + self.key.len() + self.value.len()).next_multiple_of(ALIGN_BYTES)
+    #[inline(always)]
+    fn padded_bytes(&self) -> usize {
+        let body = self.prefix_bytes() + self.key.len() + self.value.len();
+        body.next_multiple_of(ALIGN_BYTES) + if self.victim.is_some() { 8 } else { 0 }
     }
 
-    /// Writes the entry, CRC included, into the first [`padded_bytes`](Self::padded_bytes) bytes of `out`.
-    ///
-    /// # Panics
-    /// If `out` is shorter than that, or a field exceeds its limit: the caller checks limits first.
-    #[inline]
-    pub fn write_to(&self, out: &mut [u8]) {
+    #[inline(always)]
+    fn write_to(&self, out: &mut [u8]) {
         debug_assert!(self.key.len() <= KEY_BYTES_MAX && self.value.len() <= u32::MAX as usize);
         debug_assert!(self.version <= VERSION_MAX);
-        let total = self.padded_bytes();
+        let mut total = self.padded_bytes();
         let out = &mut out[..total];
+        let mut flags = self.kind as u8;
+        if let Some(victim) = self.victim {
+            flags |= FLAG_VICTIM;
+            out[total - 8..].copy_from_slice(&victim.0.to_le_bytes());
+            total -= 8;
+        }
         // Padding first: header, key and value then overwrite what they need of the last word.
-        out[total - 8..].fill(0);
+        out[total - 8..total].fill(0);
         let wide = self.is_wide();
-        let mut flags = Kind::Object as u8;
         if wide {
             flags |= FLAG_WIDE;
         }
@@ -129,12 +224,15 @@ impl NewObject<'_> {
 /// A parsed entry: slices of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
+    pub kind: Kind,
     pub table: u32,
     pub version: u64,
     /// 0 = never expires.
     pub expires_at_ms: u64,
     pub key: &'a [u8],
     pub value: &'a [u8],
+    /// The segment of the version that this one replaced or killed; none if it needs no naming.
+    pub victim: SegmentId,
     /// Bytes of the entry in the log, padding included.
     pub padded_bytes: usize,
 }
@@ -142,9 +240,11 @@ pub struct Entry<'a> {
 /// The entry's shape, from its header alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    pub kind: Kind,
     pub table: u32,
     pub version: u64,
     pub has_expiry: bool,
+    pub has_victim: bool,
     pub key_start: usize,
     pub key_bytes: usize,
     pub value_bytes: usize,
@@ -156,12 +256,21 @@ impl Header {
     fn decode(first: u64, second: u64, third: impl FnOnce() -> u64) -> Header {
         let flags = first as u8;
         let has_expiry = flags & FLAG_EXPIRY != 0;
+        let has_victim = flags & FLAG_VICTIM != 0;
         let expiry_bytes = usize::from(flags & FLAG_EXPIRY) >> 1; // the flag is 16: 8 bytes when set
+        // Whoever calls has checked the kind, or wrote it.
+        let kind = if flags & KIND_MASK == Kind::Tombstone as u8 {
+            Kind::Tombstone
+        } else {
+            Kind::Object
+        };
         if flags & FLAG_WIDE == 0 {
             Header {
+                kind,
                 table: (second >> 32) as u32 & 0xff,
                 version: first >> 8,
                 has_expiry,
+                has_victim,
                 key_start: SMALL_HEADER_BYTES + expiry_bytes,
                 key_bytes: (second >> 40) as usize & 0xff,
                 value_bytes: (second >> 48) as usize,
@@ -169,9 +278,11 @@ impl Header {
         } else {
             let third = third();
             Header {
+                kind,
                 table: (second >> 32) as u32,
                 version: first >> 8,
                 has_expiry,
+                has_victim,
                 key_start: WIDE_HEADER_BYTES + expiry_bytes,
                 key_bytes: third as usize & 0xffff,
                 value_bytes: (third >> 32) as usize,
@@ -182,7 +293,8 @@ impl Header {
     /// Bytes of the entry in the log, padding included.
     #[inline(always)]
     pub fn padded_bytes(&self) -> usize {
-        (self.key_start + self.key_bytes + self.value_bytes).next_multiple_of(ALIGN_BYTES)
+        let body = self.key_start + self.key_bytes + self.value_bytes;
+        body.next_multiple_of(ALIGN_BYTES) + (usize::from(self.has_victim) << 3)
     }
 }
 
@@ -191,6 +303,8 @@ impl Header {
 pub enum Damage {
     #[error("no entry starts here (kind {kind})")]
     Kind { kind: u8 },
+    #[error("the flags {flags:#04x} do not fit a tombstone, or it has a value")]
+    Tombstone { flags: u8 },
     #[error("the entry would take {needed} bytes, {available} are there")]
     Truncated { needed: usize, available: usize },
     #[error("CRC32C is {stored:#010x} in the header and {computed:#010x} over the bytes")]
@@ -215,15 +329,18 @@ pub fn parse(bytes: &[u8]) -> Result<Entry<'_>, Damage> {
     let first = word(0).ok_or(truncated(SMALL_HEADER_BYTES))?;
     let second = word(8).ok_or(truncated(SMALL_HEADER_BYTES))?;
     let flags = first as u8;
-    if flags & KIND_MASK != Kind::Object as u8
-        || flags & !(KIND_MASK | FLAG_WIDE | FLAG_EXPIRY) != 0
-    {
+    let known = flags & !(KIND_MASK | FLAG_WIDE | FLAG_EXPIRY | FLAG_VICTIM) == 0;
+    let is_tombstone = flags & KIND_MASK == Kind::Tombstone as u8;
+    if !known || !is_tombstone && flags & KIND_MASK != Kind::Object as u8 {
         return Err(Damage::Kind { kind: flags });
     }
     if flags & FLAG_WIDE != 0 && bytes.len() < WIDE_HEADER_BYTES {
         return Err(truncated(WIDE_HEADER_BYTES));
     }
     let header = Header::decode(first, second, || word(16).unwrap_or(0));
+    if is_tombstone && (header.has_expiry || !header.has_victim || header.value_bytes != 0) {
+        return Err(Damage::Tombstone { flags });
+    }
     let padded = header.padded_bytes();
     let Some(whole) = bytes.get(..padded) else {
         return Err(truncated(padded));
@@ -248,7 +365,7 @@ fn crc_of(whole: &[u8], first: u64, second: u64) -> u32 {
 /// Reads the header of an entry this process wrote.
 ///
 /// # Safety
-/// `at` must point to a whole entry written by [`NewObject::write_to`], 8-aligned, which stays valid and unchanged.
+/// `at` must point to a whole entry written by [`NewObject::write_to`] or [`NewTombstone::write_to`], 8-aligned, which stays valid and unchanged.
 #[inline(always)]
 pub unsafe fn header_trusted(at: *const u8) -> Header {
     // SAFETY: the caller vouches for a whole, aligned entry: two header words are always there, the third in the wide form.
@@ -275,13 +392,21 @@ pub unsafe fn parse_trusted<'a>(at: *const u8) -> Entry<'a> {
             0
         };
         let key = at.add(header.key_start);
+        let padded_bytes = header.padded_bytes();
+        let victim = if header.has_victim {
+            u64::from_le(*at.add(padded_bytes - 8).cast::<u64>())
+        } else {
+            0
+        };
         Entry {
+            kind: header.kind,
             table: header.table,
             version: header.version,
             expires_at_ms,
             key: std::slice::from_raw_parts(key, header.key_bytes),
             value: std::slice::from_raw_parts(key.add(header.key_bytes), header.value_bytes),
-            padded_bytes: header.padded_bytes(),
+            victim: SegmentId(victim),
+            padded_bytes,
         }
     }
 }
@@ -305,6 +430,7 @@ mod tests {
             expires_at_ms: None,
             key: &[7; 16],
             value: &[9; 96],
+            victim: SegmentId::NONE,
         };
         assert_eq!(object.padded_bytes(), 16 + 16 + 96); // F1
     }
@@ -317,6 +443,7 @@ mod tests {
             expires_at_ms: None,
             key: b"key",
             value: b"value",
+            victim: SegmentId::NONE,
         };
         let bytes = written(&small);
         assert_eq!(&bytes[..8], &[1, 2, 1, 0, 0, 0, 0, 0]);
@@ -330,6 +457,7 @@ mod tests {
             expires_at_ms: Some(0x1122),
             key: b"k",
             value: b"",
+            victim: SegmentId::NONE,
         };
         let bytes = written(&wide);
         assert_eq!(bytes[0], 1 | FLAG_WIDE | FLAG_EXPIRY);
@@ -337,6 +465,54 @@ mod tests {
             &bytes[12..],
             b"\x2c\x01\0\0\x01\0\0\0\0\0\0\0\x22\x11\0\0\0\0\0\0k\0\0\0\0\0\0\0"
         );
+    }
+
+    #[test]
+    fn golden_bytes_of_victims_and_tombstones() {
+        let object = NewObject {
+            table: 3,
+            version: 2,
+            expires_at_ms: None,
+            key: b"key",
+            value: b"value",
+            victim: SegmentId(0x0a0b),
+        };
+        let bytes = written(&object);
+        assert_eq!(&bytes[..8], &[1 | FLAG_VICTIM, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            &bytes[12..],
+            b"\x03\x03\x05\x00keyvalue\x0b\x0a\0\0\0\0\0\0"
+        );
+        let tombstone = NewTombstone {
+            table: 3,
+            version: 2,
+            key: b"k",
+            victim: SegmentId(9),
+        };
+        let mut bytes = vec![0xee; tombstone.padded_bytes()];
+        tombstone.write_to(&mut bytes);
+        assert_eq!(&bytes[..8], &[2 | FLAG_VICTIM, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            &bytes[12..],
+            b"\x03\x01\x00\x00k\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0"
+        );
+        let entry = parse(&bytes).unwrap();
+        assert_eq!((entry.kind, entry.key), (Kind::Tombstone, &b"k"[..]));
+        assert_eq!((entry.version, entry.victim), (2, SegmentId(9)));
+        assert_eq!(entry.padded_bytes, 32);
+        // A tombstone without victim, or with a value, is none, even with the right CRC.
+        for (flags, value_bytes) in [
+            (2, 0),
+            (2 | FLAG_VICTIM, 1),
+            (2 | FLAG_VICTIM | FLAG_EXPIRY, 0),
+        ] {
+            let mut wrong = bytes.clone();
+            (wrong[0], wrong[14]) = (flags, value_bytes);
+            wrong[8..12].fill(0);
+            let crc = crc32c::crc32c(&wrong);
+            wrong[8..12].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(parse(&wrong), Err(Damage::Tombstone { flags }));
+        }
     }
 
     #[test]
@@ -356,9 +532,11 @@ mod tests {
                         expires_at_ms,
                         key: &value[..key_bytes],
                         value: &value[..value_bytes],
+                        victim: SegmentId(value_bytes as u64 % 3),
                     };
                     let bytes = written(&object);
                     let entry = parse(&bytes).unwrap();
+                    assert_eq!((entry.kind, entry.victim), (Kind::Object, object.victim));
                     assert_eq!(entry.key, object.key);
                     assert_eq!(entry.value, object.value);
                     assert_eq!((entry.table, entry.version), (table, VERSION_MAX));
@@ -377,6 +555,7 @@ mod tests {
             expires_at_ms: Some(77),
             key: b"some key",
             value: b"value!",
+            victim: SegmentId(3),
         };
         let bytes = written(&object);
         for bit in 0..bytes.len() * 8 {
