@@ -1,5 +1,6 @@
 //! What a caller of the engine meets: options, objects, decisions, outcomes, errors.
 
+use duramen_base::ids::Level;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -48,6 +49,36 @@ pub struct Options {
     /// Seed of the key hash. `None` = random, which keeps hash-flooding clients out.
     pub hash_seed: Option<u64>,
     pub clock: Clock,
+    /// Makes the store's log available to a writer that makes it durable. `None`: memory is all there is.
+    pub log: Option<LogOptions>,
+}
+
+/// What a store with a log has to know of its past and of its disk.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// Id of the server, and so of its log.
+    pub server: u64,
+    /// The first segment id to give; above every id ever given in this log.
+    pub first_segment: u64,
+    /// Every version given is at least this one; above every version ever given in this log.
+    pub version_floor: u64,
+    /// Segments that the disk can hold.
+    pub disk_segments_max: u64,
+    /// Level of tables that are made without one.
+    pub level: Level,
+}
+
+impl LogOptions {
+    /// The log of a new server.
+    pub fn new(server: u64) -> LogOptions {
+        LogOptions {
+            server,
+            first_segment: 1,
+            version_floor: 1,
+            disk_segments_max: u64::MAX,
+            level: Level::Synced,
+        }
+    }
 }
 
 impl Options {
@@ -61,6 +92,7 @@ impl Options {
             huge_pages: true,
             hash_seed: None,
             clock: Clock::System,
+            log: None,
         }
     }
 }
@@ -85,6 +117,32 @@ pub struct TableInfo {
     pub id: TableId,
     pub name: String,
     pub objects: u64,
+}
+
+/// What happened to a table, for the record that survives a restart. See [`Log`](crate::Log).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TableChange {
+    /// Entries of this id with a version below `floor` belong to a table that is gone.
+    Create {
+        table: TableId,
+        name: String,
+        /// `None`: the store's default.
+        level: Option<Level>,
+        floor: u64,
+    },
+    Drop {
+        table: TableId,
+        floor: u64,
+    },
+    /// Every entry with a version below `floor` is dead.
+    Clear {
+        table: TableId,
+        floor: u64,
+    },
+    SetLevel {
+        table: TableId,
+        level: Option<Level>,
+    },
 }
 
 /// The hash of a key, computed once per operation by [`Guard::hash`](crate::Guard::hash).
@@ -205,6 +263,15 @@ pub enum Error {
     BadTableName(String),
     #[error("more than {limit} tables")]
     TooManyTables { limit: usize },
+    /// The disk has no space for the log. Reads go on, and writes will when there is space again.
+    #[error("the disk is full: free space on it, or raise the limit")]
+    DiskFull,
+    /// The disk failed. Reads go on; restart the server when the disk is well again.
+    #[error("the disk failed: see the log, replace it, and restart")]
+    DiskFailed,
+    /// Split the transaction.
+    #[error("a transaction that writes {bytes} bytes is larger than a segment of {limit}")]
+    GroupTooLarge { bytes: usize, limit: usize },
     /// A condition did not hold; `current` is the version found, `None` = absent.
     #[error("condition failed: the object's version is {current:?}")]
     ConditionFailed { current: Option<u64> },

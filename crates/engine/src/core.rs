@@ -9,6 +9,8 @@ use crate::exclusive::Exclusive;
 use crate::head::Head;
 use crate::index::arena::Arena;
 use crate::index::{Index, Resources};
+use crate::log::Log;
+use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::table::Tables;
@@ -18,6 +20,7 @@ use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
 use duramen_format::hash::KeyHasher;
+use duramen_format::segment::Kind;
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -49,6 +52,8 @@ pub struct Core {
     pub pacer: Pacer,
     pub exclusive: Exclusive,
     pub wakeup: Wakeup,
+    /// `None`: the store is memory alone.
+    pub log: Option<Box<Log>>,
 }
 
 /// Rouses the cleaner threads.
@@ -101,7 +106,19 @@ impl Core {
             .cleaners
             .max(nodes * usize::from(options.cleaners > 0));
         let contexts = cleaners + helpers;
-        let space = Space::new(options, topology, contexts.div_ceil(nodes))?;
+        let tombstone_reserve = if options.log.is_some() {
+            heads.div_ceil(nodes)
+        } else {
+            0
+        };
+        let space = Space::new(
+            options,
+            topology,
+            contexts.div_ceil(nodes),
+            tombstone_reserve,
+        )?;
+        let log = options.log.as_ref();
+        let log = log.map(|log| Box::new(Log::new(log, &space, heads)));
         let epochs = Epochs::new(SESSIONS_MAX + contexts, Ticks::detect());
         let windows = space.segments.len();
         let contexts = (0..contexts)
@@ -115,6 +132,7 @@ impl Core {
             tables: Tables::new(),
             heads: (0..heads)
                 .map(|n| Head {
+                    number: n,
                     counters: Counters::new(windows),
                     tail: Mutex::default(),
                     node: topology.node_of(n),
@@ -129,6 +147,7 @@ impl Core {
             pacer: Pacer::default(),
             exclusive: Exclusive::default(),
             wakeup: Wakeup::default(),
+            log,
             epochs,
             space,
         };
@@ -207,7 +226,14 @@ impl Core {
     pub fn live_limit(&self) -> u64 {
         // Reserve windows are empty; open ones are half full on average. Where that is too much to hope for, cleaning
         // finds nothing to gain and the write is refused then.
-        let open = self.contexts.len() + (self.heads.len() + self.contexts.len()).div_ceil(2);
+        let for_tombstones = if self.log.is_some() {
+            self.heads.len()
+        } else {
+            0
+        };
+        let open = self.contexts.len()
+            + (self.heads.len() + self.contexts.len()).div_ceil(2)
+            + for_tombstones;
         let usable = self
             .segment_budget()
             .saturating_sub((open * self.space.segment_bytes()) as u64);
@@ -241,9 +267,11 @@ impl Core {
         Index::new(self.space.budget.limit(), self.version_max() + 1)
     }
 
-    /// The largest object version that any write has given so far.
+    /// The largest object version that any write has given so far, or may have given before a restart.
     pub fn version_max(&self) -> u64 {
-        self.actors().map(Counters::version_max).max().unwrap_or(0)
+        let given = self.actors().map(Counters::version_max).max().unwrap_or(0);
+        let before = self.log.as_ref().map_or(0, |log| log.version_floor());
+        given.max(before.saturating_sub(1))
     }
 
     pub fn expiring(&self, table: TableId) -> u64 {
@@ -268,6 +296,7 @@ impl Core {
     fn sum_overhead(&self) -> u64 {
         let counters: u64 = self.actors().map(Counters::bytes).sum();
         self.space.overhead_bytes()
+            + self.log.as_ref().map_or(0, |log| log.overhead_bytes())
             + self.epochs.bytes()
             + counters
             + (crate::counters::TABLES_MAX * 8) as u64
@@ -285,7 +314,8 @@ impl Core {
     }
 
     /// Opens a window for a head or survivor and makes its counters start from now.
-    pub fn open_window(&self, node: usize, purpose: crate::space::Purpose) -> Option<u32> {
+    /// `head`: the number of the head that it is for, 0 for survivors.
+    pub fn open_window(&self, node: usize, purpose: Purpose, head: usize) -> Option<u32> {
         let window = self.space.acquire(
             node,
             purpose,
@@ -294,6 +324,14 @@ impl Core {
             self.log_time(),
         )?;
         self.space.segments[window as usize].set_dead_base(self.dead_sum(window));
+        if let Some(log) = &self.log {
+            let kind = if purpose == Purpose::Survivor {
+                Kind::Survivor
+            } else {
+                Kind::Head
+            };
+            log.open_window(&self.space, window, kind, head);
+        }
         Some(window)
     }
 

@@ -17,6 +17,8 @@ pub struct Counters {
     dead: AtomicU64,
     pub expired: AtomicU64,
     pub evicted: AtomicU64,
+    /// Padded bytes of tombstones appended by writers. They count as appended and as dead at once: what is live is objects.
+    tombstones: AtomicU64,
     /// Largest object version this actor has assigned.
     version_max: AtomicU64,
     pub stalls: AtomicU64,
@@ -46,6 +48,7 @@ impl Counters {
             dead: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            tombstones: AtomicU64::new(0),
             version_max: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             stall_ns: AtomicU64::new(0),
@@ -62,6 +65,26 @@ impl Counters {
         if version > self.version_max.load(Ordering::Relaxed) {
             self.version_max.store(version, Ordering::Relaxed);
         }
+    }
+
+    /// A tombstone was appended. In its window it counts as alive until the cleaner drops it.
+    pub fn note_tombstone(&self, entry_bytes: usize) {
+        // Appended first: sums take the dead first, and their difference is not to be negative.
+        add(&self.appended, entry_bytes as u64);
+        add(&self.dead, entry_bytes as u64);
+        add(&self.tombstones, entry_bytes as u64);
+    }
+
+    /// Entries moved between windows before anybody saw them: takes `dead` bytes that died in one to the other.
+    pub fn move_dead(&self, from: usize, to: usize, dead: u64) {
+        let before = self.dead_in(from);
+        self.dead_by_window[from].store(before.wrapping_sub(dead), Ordering::Relaxed);
+        add(&self.dead_by_window[to], dead);
+    }
+
+    /// Everything that is alive, in all windows, died.
+    pub fn note_all_dead(&self, live_bytes: u64) {
+        add(&self.dead, live_bytes);
     }
 
     /// An entry of `window` died. Called while pinned, before the window could be reused.
@@ -101,6 +124,10 @@ impl Counters {
 
     pub fn dead(&self) -> u64 {
         self.dead.load(Ordering::Relaxed)
+    }
+
+    pub fn tombstones(&self) -> u64 {
+        self.tombstones.load(Ordering::Relaxed)
     }
 
     pub fn version_max(&self) -> u64 {

@@ -74,6 +74,8 @@ impl Tail {
 }
 
 pub struct Head {
+    /// Also the number of its stream in the log.
+    pub number: usize,
     pub counters: Counters,
     pub tail: Mutex<Tail>,
     pub node: usize,

@@ -25,6 +25,7 @@ mod epoch;
 mod exclusive;
 mod head;
 mod index;
+mod log;
 mod many;
 mod report;
 mod session;
@@ -37,6 +38,7 @@ mod transaction;
 mod write;
 
 pub use api::*;
+pub use log::{Collected, Log, Piece, Position};
 pub use many::Part;
 pub use session::{Guard, Seen, Session};
 pub use stats::*;

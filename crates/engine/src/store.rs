@@ -3,6 +3,7 @@
 use crate::cleaner;
 use crate::core::Core;
 use crate::counters::Counters;
+use crate::log::Log;
 use crate::session::Session;
 use crate::topology::Topology;
 use crate::{Error, Options, TableId, TableInfo};
@@ -56,6 +57,16 @@ impl Store {
     /// [`Error::TooManySessions`].
     pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
         Session::new(self.clone())
+    }
+
+    /// The log, for whoever makes it durable; `None` if the store is memory alone.
+    pub fn log(&self) -> Option<&Log> {
+        self.core.log.as_deref()
+    }
+
+    /// Above every object version that was ever given.
+    pub fn version_floor(&self) -> u64 {
+        self.core.version_max() + 1
     }
 
     /// The hard budget, in bytes.

@@ -14,6 +14,7 @@ use crate::index::{Index, Partition, Resize};
 use crate::session::Guard;
 use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Mode, Object, Outcome, TableId};
+use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::sync::{AtomicU64, Backoff};
 use duramen_format::entry::{Entry, NewObject};
@@ -196,6 +197,7 @@ impl<'s> Guard<'s> {
             expires_at_ms,
             key,
             value,
+            victim: SegmentId::NONE,
         };
         let bytes = object.padded_bytes();
         let tail = self.tail.as_mut().expect("locked before the bucket");
@@ -483,7 +485,7 @@ fn roll(core: &Core, head: &crate::head::Head, tail: &mut Tail) -> Result<bool, 
     if core.mode == Mode::Store && core.is_full() {
         return Err(core.out_of_memory());
     }
-    let Some(window) = core.open_window(head.node, Purpose::Head) else {
+    let Some(window) = core.open_window(head.node, Purpose::Head, head.number) else {
         return Ok(false);
     };
     tail.roll(&core.space, window);

@@ -351,7 +351,7 @@ impl Context {
             self.close_survivor(core);
         }
         let tally = &core.tallies[self.number];
-        if let Some(window) = core.open_window(self.node, Purpose::Survivor) {
+        if let Some(window) = core.open_window(self.node, Purpose::Survivor, 0) {
             self.survivor.roll(&core.space, window);
             add(&tally.survivors, 1);
             return Some(());

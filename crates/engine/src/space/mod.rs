@@ -5,7 +5,8 @@
 //! - S2: a window is in exactly one state; only its holder moves it on:
 //!   `Unbacked → Head | Survivor → Closed → Victim → Retired → Backed (or Unbacked) → …`
 //! - S3: a retired window is handed out again only when no session pinned before its retirement is still inside (E2).
-//! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start.
+//! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start. With a log, the windows
+//!   just before these go to survivors and tombstones, so that deletes need not wait for anybody's cleaning.
 //!
 //! **Layout**: a location is `region offset / 8`; the window number is the offset shifted by the segment's size, so an
 //! address alone tells its segment. The first [`SEGMENT_HEADER_BYTES`] of each window stay free for the segment's header,
@@ -23,15 +24,17 @@ use crate::epoch::Epochs;
 use crate::topology::Topology;
 use crate::{Error, Options};
 use budget::Budget;
+use duramen_base::sync::{AtomicU32, Ordering};
 use duramen_base::units::MIB;
 use pool::Pool;
 use region::Region;
 use segment::{Segment, State};
+use std::sync::Arc;
 
 /// The unit of backing: 64 KiB [Rumble14 §5.1].
 pub const SEGLET_BYTES: usize = 64 << 10;
 /// Kept free at the start of each window for the header that the segment has on disk.
-pub const SEGMENT_HEADER_BYTES: usize = 64;
+pub const SEGMENT_HEADER_BYTES: usize = duramen_format::segment::HEADER_BYTES;
 
 const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
 /// Holds the longest entry (a little over 1 MiB) with room to spare.
@@ -45,6 +48,8 @@ pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Head,
+    /// A head that has none left, for tombstones alone: deletes go on when writes cannot.
+    Tombstones,
     Survivor,
 }
 
@@ -53,6 +58,10 @@ pub struct Space {
     region: Region,
     pub budget: Budget,
     pub segments: Box<[Segment]>,
+    /// With a log: bytes of each window that are durable, `u32::MAX` = all, and none will follow. Without: empty.
+    pub durable: Arc<[AtomicU32]>,
+    /// Windows per node that tombstones may take beyond what heads may; none without a log.
+    tombstone_reserve: usize,
     pools: Box<[Pool]>,
     segment_bytes: usize,
     segment_shift: u32,
@@ -61,7 +70,13 @@ pub struct Space {
 
 impl Space {
     /// `reserve`: windows that only survivors may take, per node (S4).
-    pub fn new(options: &Options, topology: &Topology, reserve: usize) -> Result<Space, Error> {
+    /// `tombstone_reserve`: windows before those for tombstones, per node.
+    pub fn new(
+        options: &Options,
+        topology: &Topology,
+        reserve: usize,
+        tombstone_reserve: usize,
+    ) -> Result<Space, Error> {
         let bytes = options.memory_bytes;
         let segment_bytes = (bytes / SEGMENTS_WANTED)
             .next_power_of_two()
@@ -79,6 +94,10 @@ impl Space {
             .map(|n| Pool::new(n * windows_per_node..(n + 1) * windows_per_node, reserve));
         Ok(Space {
             budget: Budget::new(bytes),
+            durable: (0..if options.log.is_some() { windows } else { 0 })
+                .map(|_| AtomicU32::new(0))
+                .collect(),
+            tombstone_reserve,
             segments: (0..windows).map(|_| Segment::default()).collect(),
             pools: pools.collect(),
             segment_shift: segment_bytes.trailing_zeros(),
@@ -113,6 +132,29 @@ impl Space {
         (location as usize) << 3 >> self.segment_shift
     }
 
+    /// Bytes from the start of its window to a location.
+    #[inline(always)]
+    pub fn offset_in_window(&self, location: u64) -> u32 {
+        ((location as usize) << 3 & (self.segment_bytes - 1)) as u32
+    }
+
+    /// True if the entry at a location could still be lost; never without a log.
+    #[inline(always)]
+    pub fn is_undurable(&self, location: u64) -> bool {
+        match self.durable.get(self.window_of(location)) {
+            // Relaxed: whoever found the location has seen its window opened. Later values only say more.
+            Some(durable) => self.offset_in_window(location) >= durable.load(Ordering::Relaxed),
+            None => false,
+        }
+    }
+
+    /// Writes a segment's header. The caller alone has the window.
+    pub fn write_header(&self, window: u32, header: &[u8; SEGMENT_HEADER_BYTES]) {
+        let at = self.region.at(self.offset_of(window));
+        // SAFETY: the window is backed and its holder's alone; the first bytes hold no entry.
+        unsafe { at.copy_from_nonoverlapping(header.as_ptr(), SEGMENT_HEADER_BYTES) };
+    }
+
     /// Offset in the region where a window starts.
     pub fn offset_of(&self, window: u32) -> usize {
         (window as usize) << self.segment_shift
@@ -125,8 +167,21 @@ impl Space {
 
     /// Windows that a head on this node could take now without touching the reserve; the measure of memory pressure.
     pub fn free_windows(&self, node: usize) -> usize {
+        self.free_windows_for(node, Purpose::Head)
+    }
+
+    pub fn free_windows_for(&self, node: usize, purpose: Purpose) -> usize {
         self.raw_free_windows(node)
-            .saturating_sub(self.pools[node].reserve())
+            .saturating_sub(self.reserve(node, purpose))
+    }
+
+    /// Windows that stay free for others.
+    fn reserve(&self, node: usize, purpose: Purpose) -> usize {
+        match purpose {
+            Purpose::Head => self.pools[node].reserve() + self.tombstone_reserve,
+            Purpose::Tombstones => self.pools[node].reserve(),
+            Purpose::Survivor => 0,
+        }
     }
 
     fn raw_free_windows(&self, node: usize) -> usize {
@@ -147,16 +202,16 @@ impl Space {
         self.reap(node, epochs);
         let window = {
             let _turn = pool.turn(); // of two heads at once, the second must see what the first has left (S4)
-            if purpose == Purpose::Head && self.raw_free_windows(node) <= pool.reserve() {
+            if purpose != Purpose::Survivor && self.free_windows_for(node, purpose) == 0 {
                 return None;
             }
             pool.take_backed()
                 .or_else(|| self.back_one(node, purpose))?
         };
-        let state = if purpose == Purpose::Head {
-            State::Head
-        } else {
+        let state = if purpose == Purpose::Survivor {
             State::Survivor
+        } else {
+            State::Head
         };
         let segment = &self.segments[window as usize];
         segment.open(state, self.segment_bytes as u32, now_ms, tick);
@@ -182,28 +237,28 @@ impl Space {
     }
 
     /// Bytes of the budget that the reserve is still owed (S4).
-    fn unbacked_reserve(&self, pool: &Pool) -> u64 {
-        (pool.reserve().saturating_sub(pool.backed()) * self.segment_bytes) as u64
+    fn unbacked_reserve(&self, node: usize, purpose: Purpose) -> u64 {
+        let missing = self
+            .reserve(node, purpose)
+            .saturating_sub(self.pools[node].backed());
+        (missing * self.segment_bytes) as u64
     }
 
     /// Charges what is no part of a segment (index, tables); leaves the reserve alone.
     #[must_use]
     pub fn charge_beside_segments(&self, bytes: u64) -> bool {
-        let spare = self.pools.iter().map(|pool| self.unbacked_reserve(pool));
+        let spare = (0..self.nodes()).map(|node| self.unbacked_reserve(node, Purpose::Head));
         self.budget.charge_leaving(bytes, spare.sum())
     }
 
     /// Gives memory of a free window back to the budget, if there is one beyond the reserve. True if it did.
     pub fn release_one(&self, node: usize) -> bool {
-        self.trim(node, self.pools[node].reserve(), 1) > 0
+        self.trim(node, self.reserve(node, Purpose::Head), 1) > 0
     }
 
     fn back_one(&self, node: usize, purpose: Purpose) -> Option<u32> {
         let pool = &self.pools[node];
-        let spare = match purpose {
-            Purpose::Head => self.unbacked_reserve(pool),
-            Purpose::Survivor => 0,
-        };
+        let spare = self.unbacked_reserve(node, purpose);
         self.budget
             .charge_leaving(self.segment_bytes as u64, spare)
             .then_some(())?;
@@ -217,7 +272,7 @@ impl Space {
     /// Touches the memory of one free window ahead of its use, so that no writer pays for first touches. True if it did.
     pub fn prepare_one(&self, node: usize, wanted: usize) -> bool {
         let pool = &self.pools[node];
-        if pool.backed() >= wanted || self.raw_free_windows(node) <= pool.reserve() + wanted {
+        if pool.backed() >= wanted || self.free_windows(node) <= wanted {
             return false;
         }
         let Some(window) = self.back_one(node, Purpose::Head) else {
@@ -309,7 +364,8 @@ impl Space {
 
     /// Bytes of the segment table and the pools.
     pub fn overhead_bytes(&self) -> u64 {
-        size_of_val(&*self.segments) as u64 + self.segments.len() as u64 * 4
+        let table = size_of_val(&*self.segments) + size_of_val(&*self.durable);
+        table as u64 + self.segments.len() as u64 * 4
     }
 }
 
@@ -321,7 +377,7 @@ mod tests {
     #[test]
     fn whatever_becomes_of_a_window_its_charge_goes_with_it() {
         let options = Options::new(16 * MIB);
-        let space = Space::new(&options, &Topology::single(), 1).unwrap();
+        let space = Space::new(&options, &Topology::single(), 1, 0).unwrap();
         let epochs = Epochs::new(1, duramen_base::ticks::Ticks::counting());
         assert!(space.prepare_one(0, 2) && space.prepare_one(0, 2) && !space.prepare_one(0, 2));
         assert_eq!(space.budget.used(), 2 * space.segment_bytes() as u64);

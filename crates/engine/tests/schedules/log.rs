@@ -29,7 +29,7 @@ impl World {
         let (epochs, slots) = epochs();
         let mut options = Options::new(6 << 20);
         options.huge_pages = false;
-        let space = Space::new(&options, &Topology::single(), 0).expect("address space");
+        let space = Space::new(&options, &Topology::single(), 0, 0).expect("address space");
         let log = space.segments.iter().map(|_| Content::new(0)).collect();
         Arc::new(World {
             memory: buckets(2),

@@ -1,0 +1,419 @@
+//! The log as its writer sees it: what the heads appended, in order, and how much of it is durable.
+//!
+//! **Invariants**
+//! - L1: the bytes of a segment are the bytes of its window, offset for offset. They stay in place until the segment is
+//!   durably closed: only then may a cleaner take the window.
+//! - L2: `shippable` of a stream never lies inside a group (a transaction): entries of one group are collected together.
+//!   All of a group lies in one segment.
+//! - L3: a stream's positions only grow. A segment takes its length and one more, which stands for its closing; so
+//!   "durable up to" says of data and of closings alike what is durable.
+//! - L4: `appended` of a stream is stored before the index points to the entry: who sees a version dead sees a position
+//!   that covers what killed it (90-traps.md §0.3).
+//! - L5: an entry is appended over its predecessor, or a key created again after its removal, only if that predecessor is
+//!   durable or lies before it in the same stream (90-traps.md §B). So of a key's versions a prefix survives, and each
+//!   version's killer names the segment of the version just below it.
+//! - L6: a change of a table is collected no later than any entry that was written after it.
+//!
+//! **Concurrency**: `appended` and `shippable` are stored by who holds the head's lock. `collect` takes no head's lock: a
+//! roll holds the stream's queue for an instant. One consumer calls `collect` and `complete`.
+//!
+//! Papers: [Rumble14 §4], [Ousterhout15 §4.2]; differs: many heads, hence positions that are vectors.
+
+mod position;
+mod stream;
+
+pub use position::Position;
+pub use stream::{Collected, Piece};
+
+use crate::space::Space;
+use crate::{Error, LogOptions, TableChange};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_base::sync::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Backoff, Mutex, Ordering,
+};
+use duramen_format::segment::{Header, Kind};
+use std::sync::{Arc, Condvar, OnceLock};
+use std::time::Duration;
+use stream::Stream;
+
+/// A waiter looks again at least this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The durable side of a store. One consumer (the log writer) collects and completes.
+pub struct Log {
+    options: LogOptions,
+    windows: Box<[Window]>,
+    /// How many bytes of each window are durable; `Space` reads it.
+    durable: Arc<[AtomicU32]>,
+    memory: Memory,
+    /// One per head; positions of table changes have a stream number of their own, after these.
+    pub(crate) streams: Box<[Stream]>,
+    changes: Mutex<Changes>,
+    /// Changes that reached the level, by sequence number.
+    changes_buffered: AtomicU64,
+    changes_synced: AtomicU64,
+    next_segment: AtomicU64,
+    refuses: AtomicBool,
+    failed: AtomicBool,
+    version_floor: AtomicU64,
+    default_level: AtomicU8,
+    demand: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    waiters: AtomicUsize,
+    waiting: std::sync::Mutex<()>,
+    progress: Condvar,
+}
+
+/// What the log knows of a window.
+#[derive(Default)]
+struct Window {
+    segment: AtomicU64,
+    /// Where in its head's stream it starts; unused for survivors.
+    base: AtomicU64,
+    stream: AtomicUsize,
+}
+
+/// Where windows lie.
+struct Memory {
+    start: *const u8,
+    segment_bytes: usize,
+}
+
+// SAFETY: it only computes addresses; `slice` says why what it reads does not change.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Bytes of a head's segment that were collected and are not yet completed.
+    fn slice(&self, window: u32, offset: u32, bytes: u32) -> &[u8] {
+        let at = window as usize * self.segment_bytes + offset as usize;
+        assert!(offset as usize + bytes as usize <= self.segment_bytes);
+        // SAFETY: inside the region, which lives as long as the log. Entries were whole up to `shippable` (Acquire in
+        // `collect`), a head never changes what it appended, and the window is not cleaned before it is durably closed
+        // (L1), hence not before `complete` took the `Collected` that this was asked with.
+        unsafe { std::slice::from_raw_parts(self.start.wrapping_add(at), bytes as usize) }
+    }
+}
+
+/// Changes of tables that wait to be collected.
+#[derive(Default)]
+struct Changes {
+    /// The last sequence number given.
+    last: u64,
+    /// The first number that an exclusive guard has been given and not yet published.
+    reserved: Option<u64>,
+    queue: Vec<(u64, TableChange)>,
+}
+
+impl Log {
+    pub(crate) fn new(options: &LogOptions, space: &Space, heads: usize) -> Log {
+        Log {
+            options: options.clone(),
+            windows: space.segments.iter().map(|_| Window::default()).collect(),
+            durable: space.durable.clone(),
+            memory: Memory {
+                start: space.at(0),
+                segment_bytes: space.segment_bytes(),
+            },
+            streams: (0..heads).map(|_| Stream::default()).collect(),
+            changes: Mutex::default(),
+            changes_buffered: AtomicU64::new(0),
+            changes_synced: AtomicU64::new(0),
+            next_segment: AtomicU64::new(options.first_segment.max(1)),
+            refuses: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            version_floor: AtomicU64::new(options.version_floor),
+            default_level: AtomicU8::new(options.level as u8),
+            demand: OnceLock::new(),
+            waiters: AtomicUsize::new(0),
+            waiting: std::sync::Mutex::new(()),
+            progress: Condvar::new(),
+        }
+    }
+
+    pub fn options(&self) -> &LogOptions {
+        &self.options
+    }
+
+    /// Heads of the store.
+    pub fn heads(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The number of the stream of table changes.
+    fn changes_stream(&self) -> u16 {
+        self.streams.len() as u16
+    }
+
+    /// Every version that was ever given before the store was made is below this.
+    pub(crate) fn version_floor(&self) -> u64 {
+        self.version_floor.load(Ordering::Relaxed)
+    }
+
+    /// What a restart found: versions go on from here at least.
+    pub(crate) fn raise_version_floor(&self, floor: u64) {
+        self.version_floor.fetch_max(floor, Ordering::Relaxed);
+    }
+
+    /// Ids go on from here at least.
+    pub(crate) fn raise_next_segment(&self, next: SegmentId) {
+        self.next_segment.fetch_max(next.0, Ordering::Relaxed);
+    }
+
+    /// The level of tables without one of their own.
+    pub fn default_level(&self) -> Level {
+        Level::from_number(self.default_level.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
+    pub fn set_default_level(&self, level: Level) {
+        self.default_level.store(level as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn overhead_bytes(&self) -> u64 {
+        (size_of_val(&*self.windows) + size_of_val(&*self.streams)) as u64
+    }
+
+    /// An id that no segment had before.
+    pub fn new_segment_id(&self) -> SegmentId {
+        SegmentId(self.next_segment.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The id that the next segment will get.
+    pub fn next_segment_id(&self) -> SegmentId {
+        SegmentId(self.next_segment.load(Ordering::Relaxed))
+    }
+
+    /// The segment whose bytes a window holds.
+    pub(crate) fn segment_of(&self, window: usize) -> SegmentId {
+        SegmentId(self.windows[window].segment.load(Ordering::Relaxed))
+    }
+
+    /// Says which segment's bytes a window is going to hold.
+    pub(crate) fn set_segment(&self, window: usize, segment: SegmentId) {
+        self.windows[window]
+            .segment
+            .store(segment.0, Ordering::Relaxed);
+    }
+
+    /// Gives a fresh window of a head or survivor an id, and writes the segment's header into it. The caller alone has
+    /// the window. A survivor's entries are copies of durable ones, so they count as durable from the start.
+    pub(crate) fn open_window(&self, space: &Space, window: u32, kind: Kind, head: usize) {
+        let segment = self.new_segment_id();
+        self.set_segment(window as usize, segment);
+        let header = Header {
+            kind,
+            segment,
+            log: self.options.server,
+            head: head as u32,
+            capacity: space.segment_bytes() as u32,
+        };
+        space.write_header(window, &header.encode());
+        let durable = if kind == Kind::Head { 0 } else { u32::MAX };
+        self.durable[window as usize].store(durable, Ordering::Relaxed);
+    }
+
+    /// True if a closed segment's window may be cleaned (L1).
+    pub(crate) fn is_durably_closed(&self, window: usize) -> bool {
+        self.durable[window].load(Ordering::Acquire) == u32::MAX
+    }
+
+    /// Connects a fresh window of a head to its stream; returns where in it the window starts.
+    pub(crate) fn enter_stream(&self, stream: usize, window: u32) -> u64 {
+        let known = &self.windows[window as usize];
+        let base = self.streams[stream].open(self.segment_of(window as usize), window);
+        known.base.store(base, Ordering::Relaxed);
+        known.stream.store(stream, Ordering::Relaxed);
+        base
+    }
+
+    /// The segment in which an entry lies that is to be replaced or removed, unless it is in `window` itself.
+    #[inline(always)]
+    pub(crate) fn victim(&self, space: &Space, location: u64, window: Option<u32>) -> SegmentId {
+        let found = space.window_of(location);
+        if Some(found as u32) == window {
+            SegmentId::NONE
+        } else {
+            self.segment_of(found)
+        }
+    }
+
+    /// Stream and position that cover an entry of a head's segment.
+    pub(crate) fn place_of(&self, space: &Space, location: u64) -> (u16, u64) {
+        let window = &self.windows[space.window_of(location)];
+        let base = window.base.load(Ordering::Relaxed);
+        let stream = window.stream.load(Ordering::Relaxed);
+        (
+            stream as u16,
+            base + u64::from(space.offset_in_window(location)) + 1,
+        )
+    }
+
+    /// What a stream has reached at a level.
+    pub(crate) fn end_of(&self, stream: u16, level: Level) -> u64 {
+        let (buffered, synced) = match self.streams.get(usize::from(stream)) {
+            Some(stream) => (&stream.done.buffered, &stream.done.synced),
+            None => (&self.changes_buffered, &self.changes_synced),
+        };
+        match level {
+            Level::Memory => u64::MAX,
+            // Whatever is synced was buffered, whichever is stored first.
+            Level::Buffered => buffered
+                .load(Ordering::Acquire)
+                .max(synced.load(Ordering::Acquire)),
+            Level::Synced => synced.load(Ordering::Acquire),
+        }
+    }
+
+    /// The level that everything in a position has reached.
+    pub fn reached(&self, position: &Position) -> Level {
+        let reaches = |level| {
+            let mut ends = position.ends();
+            ends.all(|(stream, end)| end <= self.end_of(stream, level))
+        };
+        if reaches(Level::Synced) {
+            Level::Synced
+        } else if reaches(Level::Buffered) {
+            Level::Buffered
+        } else {
+            Level::Memory
+        }
+    }
+
+    /// Everything that was appended and changed so far, groups that are still open included (L4).
+    pub fn appended(&self) -> Position {
+        let mut position = Position::default();
+        for (number, stream) in self.streams.iter().enumerate() {
+            let end = stream.written.appended.load(Ordering::Acquire);
+            if end > stream.done.synced.load(Ordering::Acquire) {
+                position.add(number as u16, end, Level::Synced);
+            }
+        }
+        let last = self.changes.lock().expect("table changes").last;
+        if last > self.changes_synced.load(Ordering::Acquire) {
+            position.add(self.changes_stream(), last, Level::Synced);
+        }
+        position
+    }
+
+    /// Bytes appended and not yet synced, about.
+    pub fn undurable_bytes(&self) -> u64 {
+        let streams = self.streams.iter();
+        streams
+            .map(|stream| {
+                let synced = stream.done.synced.load(Ordering::Relaxed);
+                stream
+                    .written
+                    .appended
+                    .load(Ordering::Relaxed)
+                    .saturating_sub(synced)
+            })
+            .sum()
+    }
+
+    /// Called whenever the engine needs something durable soon, and possibly waits for it, with locks held: the hook must
+    /// not enter the store, but it may collect and complete. Only the first hook counts.
+    pub fn on_demand(&self, hook: impl Fn() + Send + Sync + 'static) {
+        let _ = self.demand.set(Box::new(hook));
+    }
+
+    /// Asks the consumer for a commit at level synced.
+    pub(crate) fn demand(&self) {
+        if let Some(hook) = self.demand.get() {
+            hook();
+        }
+    }
+
+    /// The disk has no space: writes are refused until it has some again.
+    pub fn disk_full(&self, is_full: bool) {
+        self.refuses.store(is_full, Ordering::Release);
+        self.wake();
+    }
+
+    /// The disk failed: writes are refused for good.
+    pub fn disk_failed(&self) {
+        self.failed.store(true, Ordering::Release);
+        self.disk_full(true);
+    }
+
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::DiskFailed`] if nothing can be written now.
+    #[inline(always)]
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+        if self.refuses.load(Ordering::Relaxed) {
+            self.refusal()
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn refusal(&self) -> Result<(), Error> {
+        if self.failed.load(Ordering::Acquire) {
+            Err(Error::DiskFailed)
+        } else {
+            Err(Error::DiskFull)
+        }
+    }
+
+    /// Waits until a stream is synced up to `end`.
+    ///
+    /// # Errors
+    /// As [`check_writable`](Self::check_writable), when there is no hope.
+    pub(crate) fn wait_synced(&self, stream: u16, end: u64) -> Result<(), Error> {
+        let mut backoff = Backoff::new();
+        let mut rounds = 0;
+        while self.end_of(stream, Level::Synced) < end {
+            self.check_writable()?;
+            self.demand();
+            rounds += 1;
+            if rounds < 8 || cfg!(any(loom, shuttle)) {
+                backoff.wait();
+                continue;
+            }
+            self.waiters.fetch_add(1, Ordering::SeqCst);
+            let guard = self.waiting.lock().expect("waiters for the log");
+            if self.end_of(stream, Level::Synced) < end {
+                drop(self.progress.wait_timeout(guard, LOOK_AGAIN));
+            }
+            self.waiters.fetch_sub(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn wake(&self) {
+        if self.waiters.load(Ordering::SeqCst) != 0 {
+            drop(self.waiting.lock().expect("waiters for the log"));
+            self.progress.notify_all();
+        }
+    }
+
+    /// Queues a change of a table, before anybody can write under it (L6).
+    pub(crate) fn publish_change(&self, change: TableChange) {
+        let mut changes = self.changes.lock().expect("table changes");
+        changes.last += 1;
+        let number = changes.last;
+        changes.queue.push((number, change));
+    }
+
+    /// A number for a change that an exclusive guard is going to publish when it ends; also its position.
+    pub(crate) fn reserve_change(&self) -> (u16, u64) {
+        let mut changes = self.changes.lock().expect("table changes");
+        changes.last += 1;
+        let number = changes.last;
+        changes.reserved.get_or_insert(number);
+        (self.changes_stream(), number)
+    }
+
+    /// Publishes what an exclusive guard did to tables, together with its entries: `publish_entries` makes them shippable.
+    pub(crate) fn publish_alone(
+        &self,
+        made: Vec<(u64, TableChange)>,
+        publish_entries: impl FnOnce(),
+    ) {
+        let mut changes = self.changes.lock().expect("table changes");
+        changes.queue.extend(made);
+        changes.queue.sort_by_key(|(number, _)| *number);
+        changes.reserved = None;
+        publish_entries();
+    }
+}

@@ -1,0 +1,281 @@
+//! One head's stream of segments, and how the consumer takes pieces from all of them.
+
+use super::Log;
+use crate::TableChange;
+use duramen_base::ids::{Level, SegmentId};
+use duramen_base::sync::{AtomicU64, Mutex, Ordering};
+use std::collections::VecDeque;
+
+/// What the holder of a head's lock writes, and how far the consumer has got: on lines of their own.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(super) written: Written,
+    pub(super) done: Done,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Written {
+    /// Position behind the last entry, open groups included (L4).
+    pub(super) appended: AtomicU64,
+    /// Up to here whole groups (L2); may be collected.
+    shippable: AtomicU64,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Done {
+    pub(super) buffered: AtomicU64,
+    pub(super) synced: AtomicU64,
+}
+
+/// Segments of the stream that are not durably closed, oldest first.
+#[derive(Default)]
+struct Queue {
+    segments: VecDeque<Open>,
+    /// Where the next segment starts in the stream.
+    next_base: u64,
+}
+
+struct Open {
+    segment: SegmentId,
+    window: u32,
+    base: u64,
+    /// Bytes collected so far.
+    taken: u32,
+    announced: bool,
+    /// Its length, once it is closed.
+    closed: Option<u32>,
+    close_taken: bool,
+}
+
+impl Stream {
+    /// Records an append up to `end`; within a group it is not yet to be collected.
+    #[inline(always)]
+    pub(crate) fn publish(&self, end: u64, in_group: bool) {
+        self.written.appended.store(end, Ordering::Release); // L4
+        if !in_group {
+            // Release pairs with Acquire in `collect`: the bytes are written.
+            self.written.shippable.store(end, Ordering::Release);
+        }
+    }
+
+    /// Ends the present segment at `length` bytes. The holder of the head's lock calls.
+    pub(crate) fn close(&self, length: u32) {
+        let mut queue = self.queue.lock().expect("stream of a head");
+        let Some(last) = queue.segments.back_mut() else {
+            return;
+        };
+        assert!(last.closed.is_none() && last.taken <= length, "L2");
+        last.closed = Some(length);
+        queue.next_base = last.base + u64::from(length) + 1; // L3
+    }
+
+    /// Makes the closing of the last segment collectable when nothing follows it.
+    pub(crate) fn publish_close(&self) {
+        let end = self.queue.lock().expect("stream of a head").next_base;
+        self.publish(end, false);
+    }
+
+    /// Goes on in a segment; returns where in the stream it starts.
+    pub(crate) fn open(&self, segment: SegmentId, window: u32) -> u64 {
+        let mut queue = self.queue.lock().expect("stream of a head");
+        let base = queue.next_base;
+        debug_assert!(
+            queue
+                .segments
+                .back()
+                .is_none_or(|last| last.closed.is_some())
+        );
+        queue.segments.push_back(Open {
+            segment,
+            window,
+            base,
+            taken: 0,
+            announced: false,
+            closed: None,
+            close_taken: false,
+        });
+        base
+    }
+}
+
+/// What one or several calls of [`Log::collect`] found, to be committed together.
+#[derive(Debug, Default)]
+pub struct Collected {
+    changes: Vec<TableChange>,
+    pieces: Vec<Raw>,
+    /// Streams, and up to where they are in here.
+    ends: Vec<(u16, u64)>,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Raw {
+    Open(SegmentId, u16),
+    /// Segment, window, offset in it, bytes.
+    Data(SegmentId, u32, u32, u32),
+    Close(SegmentId, u32),
+}
+
+/// A piece of the log. Those of a head come in the order in which they were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// A head goes on in this segment. Its data follows, the header first.
+    Open { segment: SegmentId, head: u16 },
+    /// More bytes of an open segment, at `offset`.
+    Data {
+        segment: SegmentId,
+        offset: u32,
+        bytes: &'a [u8],
+    },
+    /// The segment is complete at `length` bytes.
+    Close { segment: SegmentId, length: u32 },
+}
+
+impl Collected {
+    /// True if there is nothing to commit.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.changes.is_empty()
+    }
+
+    /// Changes of tables, in order. Their records belong before the data, or in the same atomic commit.
+    pub fn changes(&self) -> &[TableChange] {
+        &self.changes
+    }
+
+    /// Bytes of data in it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn note_end(&mut self, stream: u16, end: u64) {
+        match self.ends.iter_mut().find(|(known, _)| *known == stream) {
+            Some((_, known)) => *known = (*known).max(end),
+            None => self.ends.push((stream, end)),
+        }
+    }
+}
+
+impl Log {
+    /// Adds to `out` what is new since the last call. Takes no lock that anybody holds for longer than an instant.
+    pub fn collect(&self, out: &mut Collected) {
+        // While it is held nobody publishes changes together with entries: both are found, or neither (L6).
+        let mut changes = self.changes.lock().expect("table changes");
+        let before = changes.reserved.unwrap_or(u64::MAX);
+        let ready = changes
+            .queue
+            .partition_point(|(number, _)| *number < before);
+        for (number, change) in changes.queue.drain(..ready) {
+            out.note_end(self.changes_stream(), number);
+            out.changes.push(change);
+        }
+        for (number, stream) in self.streams.iter().enumerate() {
+            stream.collect(number as u16, out);
+        }
+    }
+
+    /// The pieces in `collected`, which this log filled.
+    pub fn pieces<'a>(&'a self, collected: &'a Collected) -> impl Iterator<Item = Piece<'a>> {
+        collected.pieces.iter().map(|raw| match *raw {
+            Raw::Open(segment, head) => Piece::Open { segment, head },
+            Raw::Close(segment, length) => Piece::Close { segment, length },
+            Raw::Data(segment, window, offset, length) => Piece::Data {
+                segment,
+                offset,
+                bytes: self.memory.slice(window, offset, length),
+            },
+        })
+    }
+
+    /// What is in `collected` has reached `level`, and everything collected before it: positions advance, and `collected`
+    /// is emptied.
+    pub fn complete(&self, collected: &mut Collected, level: Level) {
+        for (stream, end) in &collected.ends {
+            self.advance(*stream, *end, level);
+        }
+        *collected = Collected::default();
+        self.wake();
+    }
+
+    /// Everything that was completed at a lower level has reached `level`.
+    pub fn complete_all(&self, level: Level) {
+        for stream in 0..=self.streams.len() as u16 {
+            self.advance(stream, self.end_of(stream, Level::Buffered), level);
+        }
+        self.wake();
+    }
+
+    fn advance(&self, number: u16, end: u64, level: Level) {
+        let (buffered, synced) = match self.streams.get(usize::from(number)) {
+            Some(stream) => (&stream.done.buffered, &stream.done.synced),
+            None => (&self.changes_buffered, &self.changes_synced),
+        };
+        match level {
+            Level::Memory => {}
+            Level::Buffered => {
+                buffered.fetch_max(end, Ordering::AcqRel);
+            }
+            Level::Synced => {
+                if let Some(stream) = self.streams.get(usize::from(number)) {
+                    stream.note_durable(end, |window, bytes| {
+                        self.durable[window as usize].store(bytes, Ordering::Release);
+                    });
+                }
+                synced.fetch_max(end, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+impl Stream {
+    fn collect(&self, number: u16, out: &mut Collected) {
+        let end = self.written.shippable.load(Ordering::Acquire);
+        let mut queue = self.queue.lock().expect("stream of a head");
+        for open in &mut queue.segments {
+            if end <= open.base {
+                break;
+            }
+            if !open.announced {
+                open.announced = true;
+                out.pieces.push(Raw::Open(open.segment, number));
+            }
+            let length = (end - open.base).min(u64::from(open.closed.unwrap_or(u32::MAX))) as u32;
+            if length > open.taken {
+                let bytes = length - open.taken;
+                let data = Raw::Data(open.segment, open.window, open.taken, bytes);
+                out.pieces.push(data);
+                out.bytes += u64::from(bytes);
+                open.taken = length;
+                out.note_end(number, open.base + u64::from(length));
+            }
+            if open.closed == Some(length)
+                && end > open.base + u64::from(length)
+                && !open.close_taken
+            {
+                open.close_taken = true;
+                out.pieces.push(Raw::Close(open.segment, length));
+                out.note_end(number, open.base + u64::from(length) + 1);
+            }
+        }
+    }
+
+    /// Forgets segments that are durably closed before `end`; tells `set` how much of each window is durable, `u32::MAX`
+    /// for those.
+    fn note_durable(&self, end: u64, mut set: impl FnMut(u32, u32)) {
+        let mut queue = self.queue.lock().expect("stream of a head");
+        while let Some(open) = queue.segments.front()
+            && end > open.base
+        {
+            let length = (end - open.base).min(u64::from(open.closed.unwrap_or(u32::MAX))) as u32;
+            if open.closed == Some(length) && end > open.base + u64::from(length) {
+                set(open.window, u32::MAX);
+                queue.segments.pop_front();
+            } else {
+                set(open.window, length);
+                return;
+            }
+        }
+    }
+}
