@@ -99,7 +99,7 @@ impl Core {
         // Many heads on a small budget would leave nothing to clean: a head takes a segment, and so does its survivor.
         let heads = heads
             .min((memory_bytes / (8 * MEMORY_BYTES_MIN / 32)) as usize)
-            .max(1);
+            .clamp(1, crate::log::HEADS_MAX);
         let nodes = topology.nodes();
         let helpers = nodes.max(heads / 4);
         let cleaners = options
@@ -262,9 +262,9 @@ impl Core {
         }
     }
 
-    pub fn new_index(&self) -> Index {
-        // Above every version ever given: a table may get the id of one that was dropped.
-        Index::new(self.space.budget.limit(), self.version_max() + 1)
+    /// `floor`: above every version ever given, as a table may get the id of one that was dropped.
+    pub fn new_index(&self, floor: u64) -> Index {
+        Index::new(self.space.budget.limit(), floor)
     }
 
     /// The largest object version that any write has given so far, or may have given before a restart.

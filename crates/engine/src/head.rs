@@ -4,6 +4,7 @@
 //! - H1: a head's lock is held from before an entry's append until the index points to it. A segment is closed under the
 //!   same lock, so whoever sees it closed sees every entry of it either referenced or dead for good (90-traps.md §B).
 //! - H2: an entry never straddles windows; the bytes between `appended` and the window's end hold no entry.
+//! - H3: with a log, an open group is the work of who holds the lock, and ends before the lock is released.
 
 use crate::cleaner::apart::Processor;
 use crate::counters::Counters;
@@ -18,6 +19,12 @@ pub struct Tail {
     start: usize,
     cursor: usize,
     end: usize,
+    /// Where in the head's stream the window starts (with a log).
+    base: u64,
+    /// Offset in the region where the open group starts (`log`, L2).
+    group: Option<usize>,
+    /// The window was given for tombstones alone.
+    deletes_only: bool,
 }
 
 impl Tail {
@@ -70,6 +77,55 @@ impl Tail {
 
     pub fn window(&self) -> Option<u32> {
         self.window
+    }
+
+    /// Bytes from the window's start to the last entry's end.
+    pub fn length(&self) -> u32 {
+        (self.cursor - self.start) as u32
+    }
+
+    /// Position behind the last entry in the head's stream.
+    #[inline(always)]
+    pub fn position(&self) -> u64 {
+        self.base + (self.cursor - self.start) as u64
+    }
+
+    #[inline(always)]
+    pub fn in_group(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// What follows, up to `end_group`, is collected in one piece.
+    pub fn begin_group(&mut self) {
+        self.group.get_or_insert(self.cursor);
+    }
+
+    pub fn end_group(&mut self) {
+        self.group = None;
+    }
+
+    /// Offsets in the region where the open group starts and ends.
+    pub fn group(&self) -> std::ops::Range<usize> {
+        self.group.unwrap_or(self.cursor)..self.cursor
+    }
+
+    /// Gives the entries of the open group back: they are going to be written elsewhere.
+    pub fn cut_group(&mut self) {
+        self.cursor = self.group().start;
+    }
+
+    /// The window that was just entered starts here in the stream.
+    pub fn set_base(&mut self, base: u64) {
+        self.base = base;
+    }
+
+    #[inline(always)]
+    pub fn is_for_deletes(&self) -> bool {
+        self.deletes_only
+    }
+
+    pub fn set_for_deletes(&mut self, deletes_only: bool) {
+        self.deletes_only = deletes_only;
     }
 }
 

@@ -9,10 +9,12 @@ use crate::epoch::SlotId;
 use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
 use crate::index::{Index, Partition};
-use crate::{Error, KeyHash, Object, Stamp, Store, TableId};
+use crate::log::Position;
+use crate::{Error, KeyHash, Object, Stamp, Store, TableChange, TableId};
+use duramen_base::ids::Level;
 use duramen_base::sync::{AtomicU64, MutexGuard};
 use duramen_format::entry::{self, Entry};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// One thread's way into the store (its head, its reclaim slot). `Send`, not shareable: use one per thread.
@@ -84,6 +86,10 @@ impl Session {
             now_ms: Cell::new(0),
             transaction: None,
             alone,
+            own: None,
+            seen: Cell::new(false),
+            observed: RefCell::default(),
+            changes: RefCell::default(),
         }
     }
 }
@@ -112,6 +118,13 @@ pub struct Guard<'s> {
     pub(crate) transaction: Option<crate::transaction::Transaction<'s>>,
     /// Nobody else is in the store.
     pub(crate) alone: bool,
+    /// With a log: where the last own append to this head ends, and the highest level of the tables written.
+    pub(crate) own: Option<(u64, Level)>,
+    /// `observed` is not empty.
+    pub(crate) seen: Cell<bool>,
+    pub(crate) observed: RefCell<Position>,
+    /// What this exclusive guard did to tables, with its numbers in the log.
+    pub(crate) changes: RefCell<Vec<(u64, TableChange)>>,
 }
 
 impl<'s> Guard<'s> {
@@ -182,6 +195,12 @@ impl<'s> Guard<'s> {
             match self.head.tail.try_lock() {
                 Ok(tail) => self.tail = Some(tail),
                 Err(_) => self.wait_for_head(),
+            }
+            if self.alone
+                && self.core.log.is_some()
+                && let Some(tail) = &mut self.tail
+            {
+                tail.begin_group();
             }
         }
     }
@@ -272,6 +291,7 @@ impl<'s> Guard<'s> {
     ) -> Result<(Option<Object<'_>>, Seen<'_>), Error> {
         let index = self.index(table)?;
         let Some((view, place, slot)) = self.find_slot(index, hash, key) else {
+            self.observe_absence(index, index.partition(hash));
             return Ok((None, Seen(None)));
         };
         let home = view.home(index.tag(hash));
@@ -289,7 +309,10 @@ impl<'s> Guard<'s> {
 
     #[inline(always)]
     fn find(&self, index: &Index, hash: KeyHash, key: &[u8]) -> Option<Entry<'s>> {
-        let (_, _, slot) = self.find_slot(index, hash, key)?;
+        let Some((_, _, slot)) = self.find_slot(index, hash, key) else {
+            self.observe_absence(index, index.partition(hash));
+            return None;
+        };
         Some(self.entry(slot.location()))
     }
 
@@ -307,6 +330,9 @@ impl<'s> Guard<'s> {
         let (place, slot) = view.find(index.tag(hash), self.me, |slot| {
             self.has_key(slot.location(), key)
         })?;
+        if self.core.space.is_undurable(slot.location()) {
+            self.observe_entry(index, slot.location());
+        }
         if self.core.mode == crate::Mode::Cache {
             crate::index::bucket::touch(place, slot);
         }
@@ -388,22 +414,33 @@ impl<'s> Guard<'s> {
             for bucket in first..view.len() {
                 // Many empty or expired buckets also end a step: a step is bounded work.
                 if shown >= count.max(1) || looked > count.max(64).saturating_mul(16) {
+                    self.observe_absence(index, &index.partitions()[partition]);
                     return Ok(index.position(partition, view.first_tag(bucket)));
                 }
                 looked += 1;
-                self.show_bucket(view, bucket, |object| {
+                self.show_bucket(index, view, bucket, |object| {
                     shown += 1;
                     show(object);
                 });
             }
+            self.observe_absence(index, &index.partitions()[partition]);
             (partition, tag) = (partition + 1, 0);
             looked += 1;
         }
         Ok(0)
     }
 
-    fn show_bucket(&self, view: View<'_>, bucket: usize, mut show: impl FnMut(Object<'s>)) {
+    fn show_bucket(
+        &self,
+        index: &Index,
+        view: View<'_>,
+        bucket: usize,
+        mut show: impl FnMut(Object<'s>),
+    ) {
         view.each_homed(bucket, self.me, |slot| {
+            if self.core.space.is_undurable(slot.location()) {
+                self.observe_entry(index, slot.location());
+            }
             if let Some(object) = self.object(self.entry(slot.location())) {
                 show(object);
             }
@@ -421,18 +458,20 @@ impl<'s> Guard<'s> {
         let start = (random >> 32) as usize % partitions.len();
         let mut found: Vec<Object<'_>> = Vec::new();
         for n in 0..=partitions.len() {
-            let view = partitions[(start + n) % partitions.len()].view();
+            let partition = &partitions[(start + n) % partitions.len()];
+            let view = partition.view();
             let skip = if n == 0 && view.len() != 0 {
                 random as u32 as usize % view.len()
             } else {
                 0
             };
             for bucket in skip..view.len() {
-                self.show_bucket(view, bucket, |object| found.push(object));
+                self.show_bucket(index, view, bucket, |object| found.push(object));
                 if !found.is_empty() {
                     return Ok(Some(found[(random >> 7) as usize % found.len()]));
                 }
             }
+            self.observe_absence(index, partition);
         }
         Ok(None)
     }
@@ -452,6 +491,9 @@ impl<'s> Guard<'s> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.unlock_keys();
+        if self.alone {
+            self.publish_alone();
+        }
         let wrote = self.tail.take().is_some();
         self.core.epochs.unpin(self.slot);
         if self.alone {

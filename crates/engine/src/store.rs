@@ -6,7 +6,8 @@ use crate::counters::Counters;
 use crate::log::Log;
 use crate::session::Session;
 use crate::topology::Topology;
-use crate::{Error, Options, TableId, TableInfo};
+use crate::{Error, Options, TableChange, TableId, TableInfo};
+use duramen_base::ids::Level;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -31,7 +32,8 @@ impl Store {
         topology: &Topology,
     ) -> Result<Arc<Store>, Error> {
         let core = Arc::new(Core::new(options, topology)?);
-        core.tables.create("default", || core.new_index())?;
+        core.tables
+            .create("default", || core.new_index(core.version_max() + 1), |_| {})?;
         let threads = cleaner::start(&core).map_err(|e| Error::Reserve {
             bytes: 0,
             reason: format!("starting a cleaner thread: {e}"),
@@ -78,17 +80,122 @@ impl Store {
     /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`], [`Error::OutOfMemory`];
     /// [`Error::TooManySessions`] if memory must be found first and there is no slot to do it from.
     pub fn create_table(self: &Arc<Self>, name: &str) -> Result<TableId, Error> {
-        let index = self.core.new_index();
+        self.create_table_with(name, None)
+    }
+
+    /// As [`create_table`](Self::create_table), at a level; `None` = the default of the store's log.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_table_with(
+        self: &Arc<Self>,
+        name: &str,
+        level: Option<Level>,
+    ) -> Result<TableId, Error> {
+        let floor = self.version_floor();
+        self.make_table(None, name, level, floor, |table| {
+            if let Some(log) = self.log() {
+                log.publish_change(TableChange::Create {
+                    table,
+                    name: name.to_owned(),
+                    level,
+                    floor,
+                });
+            }
+        })
+    }
+
+    /// Makes a table as it was before a restart; table 0 is there already and is set to this floor and level. What is
+    /// written to it gets versions from `floor` on.
+    ///
+    /// # Errors
+    /// As [`create_table`](Self::create_table).
+    pub fn restore_table(
+        self: &Arc<Self>,
+        id: TableId,
+        name: &str,
+        floor: u64,
+        level: Option<Level>,
+    ) -> Result<(), Error> {
+        if id != TableId::DEFAULT {
+            return self
+                .make_table(Some(id), name, level, floor, |_| {})
+                .map(drop);
+        }
+        self.core.tables.each(|id, _, index| {
+            if id == TableId::DEFAULT {
+                index.set_level(level);
+                for partition in index.partitions() {
+                    partition.raise_floor(floor.saturating_sub(1));
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn make_table(
+        self: &Arc<Self>,
+        id: Option<TableId>,
+        name: &str,
+        level: Option<Level>,
+        floor: u64,
+        publish: impl FnOnce(TableId),
+    ) -> Result<TableId, Error> {
+        let index = self.core.new_index(floor);
+        index.set_level(level);
         let bytes = index.overhead_bytes();
         let mut attempts = 0;
         while !self.core.space.charge_beside_segments(bytes) {
             self.session()?.pin().make_index_room(&mut attempts)?;
         }
-        let created = self.core.tables.create(name, || index);
+        let created = self.core.tables.create_at(id, name, || index, publish);
         if created.is_err() {
             self.core.space.budget.release(bytes);
         }
         created
+    }
+
+    /// A table's own level; `None` = the default of the store's log.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn table_level(&self, table: TableId) -> Result<Option<Level>, Error> {
+        let mut found = Err(Error::NoSuchTable(table));
+        self.core.tables.each(|id, _, index| {
+            if id == table {
+                found = Ok(index.level());
+            }
+        });
+        found
+    }
+
+    /// Sets a table's own level, for what is written from now on.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn set_table_level(&self, table: TableId, level: Option<Level>) -> Result<(), Error> {
+        let mut found = Err(Error::NoSuchTable(table));
+        self.core.tables.each(|id, _, index| {
+            if id == table {
+                index.set_level(level);
+                if let Some(log) = self.log() {
+                    log.publish_change(TableChange::SetLevel { table, level });
+                }
+                found = Ok(());
+            }
+        });
+        found
+    }
+
+    /// Ends the segments of all heads, so that everything appended so far lies in closed ones. Waits for who writes.
+    pub fn close_heads(&self) {
+        let Some(log) = self.log() else {
+            return;
+        };
+        for head in &self.core.heads {
+            let mut tail = head.tail.lock().expect("head");
+            log.close_head(&self.core.space, head.number, &mut tail);
+        }
     }
 
     pub fn table_id(&self, name: &str) -> Option<TableId> {
@@ -142,7 +249,7 @@ impl Store {
         }
         let mut session = self.session()?;
         let guard = session.pin_exclusive();
-        guard.clear(table)?;
+        guard.empty(table, |table, floor| TableChange::Drop { table, floor })?;
         if let Some(index) = self.core.tables.remove(table) {
             self.core.space.budget.release(index.overhead_bytes());
         }
@@ -168,6 +275,14 @@ impl crate::Guard<'_> {
     /// # Panics
     /// If the guard is not exclusive.
     pub fn clear(&self, table: TableId) -> Result<(), Error> {
+        self.empty(table, |table, floor| TableChange::Clear { table, floor })
+    }
+
+    fn empty(
+        &self,
+        table: TableId,
+        change: impl FnOnce(TableId, u64) -> TableChange,
+    ) -> Result<(), Error> {
         assert!(self.alone, "clearing a table takes an exclusive guard");
         let core = self.core;
         let index = core.tables.index(table)?;
@@ -194,7 +309,9 @@ impl crate::Guard<'_> {
         counters.note_objects(table, -(objects as i64));
         counters.note_expiring(table, -(core.expiring(table) as i64));
         // Every version ever given is below this floor, so re-created keys go on growing.
-        index.clear(core.version_max() + 1, core.resources());
+        let floor = core.version_max() + 1;
+        let removed = self.note_change(index, change(table, floor));
+        index.clear(floor, removed, core.resources());
         core.wakeup.ring();
         Ok(())
     }
@@ -202,9 +319,11 @@ impl crate::Guard<'_> {
 
 /// Counts all entries of all segments as dead.
 fn kill_everything(core: &Core, counters: &Counters) {
+    // Tombstones are alive in their windows, but not in the sum.
+    counters.note_all_dead(core.live_bytes());
     for (window, segment) in core.space.segments.iter().enumerate() {
         if segment.is_in_log() {
-            counters.note_dead(window, core.live_in(window as u32) as usize);
+            counters.note_moved(window, core.live_in(window as u32) as usize);
         }
     }
 }

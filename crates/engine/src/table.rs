@@ -35,9 +35,27 @@ impl Tables {
         unsafe { slot.load(Ordering::Acquire).as_ref() }.ok_or(Error::NoSuchTable(table))
     }
 
+    /// `publish` learns the id before anybody can find the table.
+    ///
     /// # Errors
     /// Bad or taken name, too many tables.
-    pub fn create(&self, name: &str, index: impl FnOnce() -> Index) -> Result<TableId, Error> {
+    pub fn create(
+        &self,
+        name: &str,
+        index: impl FnOnce() -> Index,
+        publish: impl FnOnce(TableId),
+    ) -> Result<TableId, Error> {
+        self.create_at(None, name, index, publish)
+    }
+
+    /// As [`create`](Self::create), with this id if one is given; [`Error::TableExists`] too if it is taken.
+    pub fn create_at(
+        &self,
+        id: Option<TableId>,
+        name: &str,
+        index: impl FnOnce() -> Index,
+        publish: impl FnOnce(TableId),
+    ) -> Result<TableId, Error> {
         if name.is_empty()
             || name.len() > 128
             || !name.chars().all(|c| !c.is_control() && !c.is_whitespace())
@@ -48,17 +66,19 @@ impl Tables {
         if names.iter().flatten().any(|other| other == name) {
             return Err(Error::TableExists(name.to_owned()));
         }
-        let id = names
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(names.len());
+        let free = names.iter().position(Option::is_none);
+        let id = id.map_or(free.unwrap_or(names.len()), |id| id.0 as usize);
         if id >= TABLES_MAX {
             return Err(Error::TooManyTables { limit: TABLES_MAX });
         }
-        if id == names.len() {
-            names.push(None);
+        if id >= names.len() {
+            names.resize(id + 1, None);
+        }
+        if names[id].is_some() {
+            return Err(Error::TableExists(name.to_owned()));
         }
         names[id] = Some(name.to_owned());
+        publish(TableId(id as u32));
         self.indexes[id].store(Box::into_raw(Box::new(index())), Ordering::Release);
         Ok(TableId(id as u32))
     }

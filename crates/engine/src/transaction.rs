@@ -8,10 +8,12 @@
 //! - T4: the head is locked before the buckets, as in every write: who holds the head may be waiting for such a bucket.
 //! - T5: who waits for a transaction may be pinned and hold back the memory that the transaction waits for. So memory is
 //!   sought before the first lock, and given up when nothing moves any more.
+//! - T6: with a log, the entries of a transaction are one group of one head (`log::group`): a crash keeps all or none.
 
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
 use crate::session::Guard;
+use crate::space::Purpose;
 use crate::{Error, KeyHash, TableId};
 use duramen_base::sync::Backoff;
 
@@ -39,6 +41,7 @@ impl<'s> Guard<'s> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
+        self.settle_before(&keys)?;
         self.seek_memory();
         let mut index_attempts = 0;
         let mut backoff = Backoff::new();
@@ -64,6 +67,11 @@ impl<'s> Guard<'s> {
                 if transaction.fold(true, |kept, (partition, _)| {
                     kept && partition.has_its_room()
                 }) {
+                    if self.core.log.is_some()
+                        && let Some(tail) = &mut self.tail
+                    {
+                        tail.begin_group();
+                    }
                     return Ok(());
                 }
                 self.unlock_keys();
@@ -81,7 +89,7 @@ impl<'s> Guard<'s> {
         if tail.is_some_and(|tail| !tail.fits(HEAD_ROOM_BYTES))
             && self.core.space.free_windows(self.head.node) == 0
         {
-            let _ = self.make_room();
+            let _ = self.make_room(Purpose::Head);
         }
     }
 
@@ -138,6 +146,13 @@ impl<'s> Guard<'s> {
         let Some(transaction) = self.transaction.take() else {
             return;
         };
+        // Before anybody can see the keys, so that whoever sees one may append over it and be collected.
+        if let Some(log) = &self.core.log
+            && let Some(tail) = &mut self.tail
+            && !self.alone
+        {
+            log.end_group(self.head.number, tail);
+        }
         for (view, bucket) in &transaction.buckets {
             view.unlock(*bucket);
         }

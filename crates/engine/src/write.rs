@@ -7,13 +7,13 @@
 //! locked while outside, but a transaction; and nobody waits for a head while pinned, for its holder may be such a one.
 
 use crate::cleaner::pacer::Waiting;
-use crate::core::Core;
 use crate::head::Tail;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::{Index, Partition, Resize};
+use crate::log::{self, Buried, Log};
 use crate::session::Guard;
 use crate::space::{Purpose, Space};
-use crate::{Condition, Decision, Error, Incremented, KeyHash, Mode, Object, Outcome, TableId};
+use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::sync::{AtomicU64, Backoff};
@@ -24,14 +24,14 @@ use duramen_format::entry::{Entry, NewObject};
 const INDEX_ATTEMPTS_MAX: u32 = 64;
 
 /// A locked home bucket and what was found in it.
-struct Locked<'s> {
-    partition: &'s Partition,
+pub(crate) struct Locked<'s> {
+    pub(crate) partition: &'s Partition,
     view: View<'s>,
     home: usize,
     tag: u64,
     /// The lock belongs to the guard's transaction and outlives the update.
     in_transaction: bool,
-    found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
+    pub(crate) found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
 }
 
 /// How a put ended.
@@ -39,6 +39,8 @@ enum Put {
     Done(u64),
     /// No window is free: find memory and start again.
     NoSpace,
+    /// The head has a new segment, and what was found may have moved there.
+    LookAgain,
     /// The index has no room and no memory to grow; or must be grown with no lock held.
     IndexFull,
 }
@@ -78,6 +80,7 @@ impl<'s> Guard<'s> {
             let decision = decide(object, self.scratch);
             let (value, expires_at_ms) = match decision {
                 Decision::Keep => {
+                    self.observe_locked(index, &locked);
                     self.unlock(&locked);
                     return Ok(Outcome {
                         before,
@@ -92,13 +95,21 @@ impl<'s> Guard<'s> {
                     (None, expires_at_ms)
                 }
                 Decision::Remove | Decision::Put { .. } | Decision::PutScratch { .. } => {
-                    self.remove_locked(table, locked);
-                    return Ok(Outcome {
-                        before,
-                        after: None,
-                    });
+                    if self.remove_locked(table, index, locked)? {
+                        return Ok(Outcome {
+                            before,
+                            after: None,
+                        });
+                    }
+                    continue;
                 }
             };
+            let log = self.core.log.as_deref();
+            if let Some(log) = log
+                && !self.may_append(log, &locked, false)?
+            {
+                continue;
+            }
             // The scratch buffer leaves the guard while a value is borrowed from it.
             let scratch = std::mem::take(self.scratch);
             let put = self.put_locked(
@@ -112,13 +123,17 @@ impl<'s> Guard<'s> {
             self.unlock(&locked);
             match put? {
                 Put::Done(version) => {
+                    if let Some(log) = log {
+                        self.note_own(log, index);
+                    }
                     self.after_put(&locked);
                     return Ok(Outcome {
                         before,
                         after: Some(version),
                     });
                 }
-                Put::NoSpace => self.make_room()?,
+                Put::LookAgain => {}
+                Put::NoSpace => self.make_room(Purpose::Head)?,
                 Put::IndexFull => self.grow_index(locked.partition, &mut index_attempts)?,
             }
         }
@@ -147,13 +162,71 @@ impl<'s> Guard<'s> {
     }
 
     #[inline(always)]
-    fn unlock(&self, locked: &Locked<'_>) {
+    pub(crate) fn unlock(&self, locked: &Locked<'_>) {
         if !locked.in_transaction {
             locked.view.unlock(locked.home);
         }
     }
 
-    fn remove_locked(&mut self, table: TableId, locked: Locked<'s>) {
+    /// What was found decided something: the reply depends on it.
+    #[inline]
+    fn observe_locked(&self, index: &Index, locked: &Locked<'_>) {
+        match locked.found {
+            Some((_, slot, _)) if self.core.space.is_undurable(slot.location()) => {
+                self.observe_entry(index, slot.location());
+            }
+            Some(_) => {}
+            None => self.observe_absence(index, locked.partition),
+        }
+    }
+
+    /// With a log: appends the tombstone of what is about to be removed. False: the bucket was unlocked, look again.
+    fn record_removal(
+        &mut self,
+        log: &Log,
+        table: TableId,
+        index: &Index,
+        locked: &Locked<'s>,
+    ) -> Result<bool, Error> {
+        if locked.found.is_none() {
+            self.observe_absence(index, locked.partition);
+            return Ok(true);
+        }
+        if !self.may_append(log, locked, true)? {
+            return Ok(false);
+        }
+        match self.bury(log, table, locked) {
+            Ok(Buried::Done) => {
+                self.note_own(log, index);
+                Ok(true)
+            }
+            Ok(Buried::LookAgain) => {
+                self.unlock(locked);
+                Ok(false)
+            }
+            Ok(Buried::NoSpace) => {
+                self.unlock(locked);
+                self.make_room(Purpose::Tombstones).map(|()| false)
+            }
+            Err(error) => {
+                self.unlock(locked);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes what was found, and unlocks. False: nothing was done yet, look again.
+    fn remove_locked(
+        &mut self,
+        table: TableId,
+        index: &Index,
+        locked: Locked<'s>,
+    ) -> Result<bool, Error> {
+        if let Some(log) = self.core.log.as_deref()
+            && !self.record_removal(log, table, index, &locked)?
+        {
+            return Ok(false);
+        }
         if let Some((place, slot, entry)) = locked.found {
             locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
             locked.view.remove(locked.tag, place);
@@ -170,6 +243,7 @@ impl<'s> Guard<'s> {
         if self.transaction.is_none() && locked.partition.wants_shrinking(locked.view.len()) {
             self.resize(locked.partition);
         }
+        Ok(true)
     }
 
     #[inline(always)]
@@ -191,7 +265,7 @@ impl<'s> Guard<'s> {
             Some((_, _, entry)) => entry.version + 1,
             None => locked.partition.floor().max(1),
         };
-        let object = NewObject {
+        let mut object = NewObject {
             table: table.0,
             version,
             expires_at_ms,
@@ -199,10 +273,23 @@ impl<'s> Guard<'s> {
             value,
             victim: SegmentId::NONE,
         };
-        let bytes = object.padded_bytes();
+        let log = self.core.log.as_deref();
         let tail = self.tail.as_mut().expect("locked before the bucket");
-        if !tail.fits(bytes) && !roll(self.core, self.head, tail)? {
-            return Ok(Put::NoSpace);
+        if let Some(log) = log {
+            object.victim = victim_of(log, &self.core.space, locked, tail);
+        }
+        let mut bytes = object.padded_bytes();
+        if !tail.fits(bytes) || tail.is_for_deletes() {
+            if !log::roll(self.core, self.head, tail, bytes + 8, Purpose::Head)? {
+                return Ok(Put::NoSpace);
+            }
+            if tail.in_group() {
+                return Ok(Put::LookAgain);
+            }
+            if let Some(log) = log {
+                object.victim = victim_of(log, &self.core.space, locked, tail);
+                bytes = object.padded_bytes();
+            }
         }
         if locked.found.is_none()
             && !locked
@@ -217,6 +304,9 @@ impl<'s> Guard<'s> {
             std::slice::from_raw_parts_mut(self.core.space.at(Space::location(offset)), bytes)
         });
         tail.record(&self.core.space);
+        if let Some(log) = log {
+            log.streams[self.head.number].publish(tail.position(), tail.in_group());
+        }
         if let Some(expires_at_ms) = expires_at_ms
             && let Some(window) = tail.window()
         {
@@ -264,7 +354,7 @@ impl<'s> Guard<'s> {
     /// Finds memory for an append: cleans, and waits for readers to leave what was cleaned. No bucket is locked but those
     /// of a transaction; nothing read so far may be used again.
     #[cold]
-    pub(crate) fn make_room(&mut self) -> Result<(), Error> {
+    pub(crate) fn make_room(&mut self, purpose: Purpose) -> Result<(), Error> {
         // A transaction stays inside (its views must not go) but takes a fresh stamp each time, so that memory frees up.
         // It is never outside, not for an instant: somebody could come to believe that he is alone.
         let (core, slot) = (self.core, self.slot);
@@ -272,7 +362,7 @@ impl<'s> Guard<'s> {
             // Nobody may wait for this head while its holder waits for readers to leave, or for who is alone.
             self.tail = None;
             core.epochs.unpin(slot);
-            let found = core.find_memory(self.head, self.me, Waiting::Outside);
+            let found = core.find_memory(self.head, self.me, Waiting::Outside, purpose);
             core.enter(slot);
             return found;
         }
@@ -281,7 +371,7 @@ impl<'s> Guard<'s> {
         {
             return Err(core.out_of_memory());
         }
-        let found = core.find_memory(self.head, self.me, Waiting::Inside(slot));
+        let found = core.find_memory(self.head, self.me, Waiting::Inside(slot), purpose);
         if let (Err(_), Some(transaction)) = (&found, &mut self.transaction) {
             transaction.starved = true;
         }
@@ -297,7 +387,7 @@ impl<'s> Guard<'s> {
         }
         let node = self.head.node;
         if !self.core.space.release_one(node) {
-            self.make_room()?;
+            self.make_room(Purpose::Head)?;
             self.core.space.release_one(node);
         }
         Ok(())
@@ -346,7 +436,9 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
-        if self.index(table)?.partition(hash).view().len() == 0 {
+        let index = self.index(table)?;
+        if index.partition(hash).view().len() == 0 {
+            self.observe_absence(index, index.partition(hash));
             return Ok(Outcome {
                 before: None,
                 after: None,
@@ -479,17 +571,13 @@ fn parse_integer(value: &[u8]) -> Option<i64> {
     (value == b"0" || !matches!(value, [b'+' | b'0', ..] | [b'-', b'0', ..])).then_some(number)
 }
 
-/// Gives the head a fresh window. `Ok(false)`: none is free now.
-#[cold]
-fn roll(core: &Core, head: &crate::head::Head, tail: &mut Tail) -> Result<bool, Error> {
-    if core.mode == Mode::Store && core.is_full() {
-        return Err(core.out_of_memory());
-    }
-    let Some(window) = core.open_window(head.node, Purpose::Head, head.number) else {
-        return Ok(false);
+/// The segment that an entry about to be appended has to name as that of its predecessor.
+#[inline(always)]
+fn victim_of(log: &Log, space: &Space, locked: &Locked<'_>, tail: &Tail) -> SegmentId {
+    let Some((_, slot, _)) = locked.found else {
+        return SegmentId::NONE;
     };
-    tail.roll(&core.space, window);
-    // To clean, or to prepare the next window.
-    core.wakeup.ring();
-    Ok(true)
+    // The entries of a group may yet move on to another segment, away from what was in this one.
+    let own = tail.window().filter(|_| !tail.in_group());
+    log.victim(space, slot.location(), own)
 }

@@ -9,6 +9,7 @@ use crate::cleaner::context::Step;
 use crate::core::Core;
 use crate::epoch::SlotId;
 use crate::head::Head;
+use crate::space::Purpose;
 use crate::{Error, Mode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -177,10 +178,16 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when cleaning frees nothing more.
-    pub fn find_memory(&self, head: &Head, me: u16, waiting: Waiting) -> Result<(), Error> {
+    pub fn find_memory(
+        &self,
+        head: &Head,
+        me: u16,
+        waiting: Waiting,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
         let started = Instant::now();
         self.wakeup.ring();
-        let result = self.clean_until_free(head.node, me, waiting);
+        let result = self.clean_until_free(head.node, me, waiting, purpose);
         // The head may be another session's by now, so these counters are not written by one owner alone.
         let counters = &head.counters;
         counters.stalls.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +196,13 @@ impl Core {
         result
     }
 
-    fn clean_until_free(&self, node: usize, me: u16, waiting: Waiting) -> Result<(), Error> {
+    fn clean_until_free(
+        &self,
+        node: usize,
+        me: u16,
+        waiting: Waiting,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
         let alone = matches!(waiting, Waiting::Inside(_));
         let mut gain_before = self.gain();
         let (mut freed_last, mut freed_at) = (0, Instant::now());
@@ -206,11 +219,12 @@ impl Core {
                 }
             }
             self.space.reap(node, &self.epochs);
-            if self.space.free_windows(node) > 0 {
+            if self.space.free_windows_for(node, purpose) > 0 {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
                 return Ok(());
             }
-            if self.mode == Mode::Store && self.is_full() {
+            // Deletes go on when the store is full: they are the way out.
+            if purpose == Purpose::Head && self.mode == Mode::Store && self.is_full() {
                 return Err(self.out_of_memory());
             }
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {

@@ -27,7 +27,8 @@ use crate::epoch::Epochs;
 use crate::space::Space;
 use arena::Arena;
 use bucket::{Bucket, Locking, SLOTS, TAG_BITS, View};
-use duramen_base::sync::{AtomicI64, AtomicU32, AtomicU64, Backoff, Ordering};
+use duramen_base::ids::Level;
+use duramen_base::sync::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Backoff, Ordering};
 use duramen_format::hash::HASH_BITS;
 
 /// Grow when this part of the slots is used: beyond it, keys overflow their home buckets too often.
@@ -48,6 +49,8 @@ const COUNT_BITS: u32 = 22;
 pub struct Partition {
     /// Address of the first bucket (a multiple of 64) and number of buckets, packed; 0 = no buckets yet.
     view: AtomicU64,
+    /// With a log: where in it the last removal from this partition is recorded (`log::order`); 0 = nowhere.
+    last_removed: AtomicU64,
     counts: Counts,
 }
 
@@ -81,6 +84,7 @@ impl Partition {
     pub fn new(floor: u64) -> Partition {
         Partition {
             view: AtomicU64::new(0),
+            last_removed: AtomicU64::new(0),
             counts: Counts {
                 count: AtomicI64::new(0),
                 reserved: AtomicI64::new(0),
@@ -103,6 +107,19 @@ impl Partition {
 
     pub fn floor(&self) -> u64 {
         self.counts.floor.load(Ordering::Relaxed)
+    }
+
+    /// Where the last removal is recorded. Whoever found a key absent sees here at least the removal that made it so.
+    #[inline(always)]
+    pub fn last_removed(&self) -> u64 {
+        self.last_removed.load(Ordering::Acquire)
+    }
+
+    /// Replaces what `last_removed` gave; false if somebody else did.
+    pub fn set_last_removed(&self, seen: u64, new: u64) -> bool {
+        self.last_removed
+            .compare_exchange(seen, new, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Records that an object with this version was deleted (X3).
@@ -285,8 +302,9 @@ impl Partition {
     }
 
     /// Drops all buckets. The caller is alone in the store.
-    fn clear(&self, floor: u64, with: Resources<'_>) {
+    fn clear(&self, floor: u64, removed: u64, with: Resources<'_>) {
         let old = self.view();
+        self.last_removed.store(removed, Ordering::Release);
         self.view.store(0, Ordering::Release);
         self.counts.count.store(0, Ordering::Relaxed);
         self.counts.floor.fetch_max(floor, Ordering::Relaxed);
@@ -357,7 +375,11 @@ pub struct Index {
     partitions: Box<[Partition]>,
     /// Bits of the hash below the partition number.
     shift: u32,
+    /// Level of the table by number; `NO_LEVEL` = the store's default.
+    level: AtomicU8,
 }
+
+const NO_LEVEL: u8 = u8::MAX;
 
 impl Index {
     /// For a store with this budget; `floor` as in X3.
@@ -368,6 +390,7 @@ impl Index {
         Index {
             partitions: (0..partitions).map(|_| Partition::new(floor)).collect(),
             shift: HASH_BITS - partitions.trailing_zeros(),
+            level: AtomicU8::new(NO_LEVEL),
         }
     }
 
@@ -406,11 +429,22 @@ impl Index {
         })
     }
 
-    /// Forgets every key; re-created ones get versions from `floor`. The caller is alone in the store.
-    pub fn clear(&self, floor: u64, with: Resources<'_>) {
+    /// Forgets every key; re-created ones get versions from `floor`; `removed` as in `last_removed`. The caller is alone in
+    /// the store.
+    pub fn clear(&self, floor: u64, removed: u64, with: Resources<'_>) {
         self.partitions
             .iter()
-            .for_each(|partition| partition.clear(floor, with));
+            .for_each(|partition| partition.clear(floor, removed, with));
+    }
+
+    /// The table's own level.
+    pub fn level(&self) -> Option<Level> {
+        Level::from_number(self.level.load(Ordering::Relaxed))
+    }
+
+    pub fn set_level(&self, level: Option<Level>) {
+        let number = level.map_or(NO_LEVEL, |level| level as u8);
+        self.level.store(number, Ordering::Relaxed);
     }
 
     pub fn overhead_bytes(&self) -> u64 {

@@ -5,8 +5,8 @@
 //!   durably closed: only then may a cleaner take the window.
 //! - L2: `shippable` of a stream never lies inside a group (a transaction): entries of one group are collected together.
 //!   All of a group lies in one segment.
-//! - L3: a stream's positions only grow. A segment takes its length and one more, which stands for its closing; so
-//!   "durable up to" says of data and of closings alike what is durable.
+//! - L3: a stream's positions only grow, and are multiples of 8. A segment takes its length and 8 more, which stand for its
+//!   closing; so "durable up to" says of data and of closings alike what is durable.
 //! - L4: `appended` of a stream is stored before the index points to the entry: who sees a version dead sees a position
 //!   that covers what killed it (90-traps.md §0.3).
 //! - L5: an entry is appended over its predecessor, or a key created again after its removal, only if that predecessor is
@@ -19,9 +19,13 @@
 //!
 //! Papers: [Rumble14 §4], [Ousterhout15 §4.2]; differs: many heads, hence positions that are vectors.
 
+mod group;
+mod order;
 mod position;
 mod stream;
 
+pub(crate) use group::roll;
+pub(crate) use order::{Buried, HEADS_MAX};
 pub use position::Position;
 pub use stream::{Collected, Piece};
 
@@ -38,6 +42,9 @@ use stream::Stream;
 
 /// A waiter looks again at least this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// Positions are multiples of 8 (L3), those of changes too.
+const CHANGE_STEP: u64 = 8;
 
 /// The durable side of a store. One consumer (the log writer) collects and completes.
 pub struct Log {
@@ -244,7 +251,7 @@ impl Log {
         let stream = window.stream.load(Ordering::Relaxed);
         (
             stream as u16,
-            base + u64::from(space.offset_in_window(location)) + 1,
+            base + u64::from(space.offset_in_window(location)) + 8,
         )
     }
 
@@ -390,7 +397,7 @@ impl Log {
     /// Queues a change of a table, before anybody can write under it (L6).
     pub(crate) fn publish_change(&self, change: TableChange) {
         let mut changes = self.changes.lock().expect("table changes");
-        changes.last += 1;
+        changes.last += CHANGE_STEP;
         let number = changes.last;
         changes.queue.push((number, change));
     }
@@ -398,7 +405,7 @@ impl Log {
     /// A number for a change that an exclusive guard is going to publish when it ends; also its position.
     pub(crate) fn reserve_change(&self) -> (u16, u64) {
         let mut changes = self.changes.lock().expect("table changes");
-        changes.last += 1;
+        changes.last += CHANGE_STEP;
         let number = changes.last;
         changes.reserved.get_or_insert(number);
         (self.changes_stream(), number)

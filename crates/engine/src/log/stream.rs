@@ -38,6 +38,9 @@ struct Queue {
     next_base: u64,
 }
 
+/// What the closing of a segment takes in its stream (L3).
+const CLOSE: u64 = 8;
+
 struct Open {
     segment: SegmentId,
     window: u32,
@@ -69,7 +72,7 @@ impl Stream {
         };
         assert!(last.closed.is_none() && last.taken <= length, "L2");
         last.closed = Some(length);
-        queue.next_base = last.base + u64::from(length) + 1; // L3
+        queue.next_base = last.base + u64::from(length) + CLOSE; // L3
     }
 
     /// Makes the closing of the last segment collectable when nothing follows it.
@@ -256,7 +259,7 @@ impl Stream {
             {
                 open.close_taken = true;
                 out.pieces.push(Raw::Close(open.segment, length));
-                out.note_end(number, open.base + u64::from(length) + 1);
+                out.note_end(number, open.base + u64::from(length) + CLOSE);
             }
         }
     }

@@ -131,6 +131,14 @@ impl Segment {
         self.expires_last_ms.store(last, Ordering::Relaxed);
     }
 
+    /// Entries that expire were moved elsewhere before anybody saw them.
+    pub fn take_back_expiry(&self, entry_bytes: u32) {
+        let less = |sum: u32| Some(sum.saturating_sub(entry_bytes));
+        let _ = self
+            .expiring
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+    }
+
     /// Bytes that have expired by `now_ms`, if expiry times spread evenly between the first and the last.
     pub fn expired_estimate(&self, now_ms: u64) -> u32 {
         let expiring = self.expiring.load(Ordering::Relaxed);

@@ -1,0 +1,169 @@
+//! Rolling a head, and keeping a group of entries in one segment.
+//!
+//! A group (a transaction, or what an exclusive guard writes) is collected as a whole and lies in one segment, under one
+//! certificate, so a crash keeps all of it or nothing. When its segment is full, its entries so far are copied to the start
+//! of the next one and cut off the old. Nobody else has seen them: readers of their keys wait for the transaction, and
+//! the consumer is not shown an open group.
+
+use super::Log;
+use crate::core::Core;
+use crate::head::{Head, Tail};
+use crate::index::bucket;
+use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
+use crate::{Error, KeyHash, Mode, TableId};
+use duramen_format::entry::{self, Entry, Kind};
+use std::ops::Range;
+
+/// Gives the head a fresh window for an entry of `bytes`. `Ok(false)`: none is free now.
+///
+/// # Errors
+/// [`Error::OutOfMemory`], [`Error::GroupTooLarge`].
+#[cold]
+pub(crate) fn roll(
+    core: &Core,
+    head: &Head,
+    tail: &mut Tail,
+    bytes: usize,
+    purpose: Purpose,
+) -> Result<bool, Error> {
+    let is_full = core.mode == Mode::Store && core.is_full();
+    if is_full && purpose == Purpose::Head {
+        return Err(core.out_of_memory());
+    }
+    if tail.is_for_deletes() && purpose == Purpose::Head && tail.fits(bytes) {
+        // The windows for tombstones are full in number again: this one is like any other now.
+        let is_spare = core.space.free_windows(head.node) > 0;
+        tail.set_for_deletes(!is_spare);
+        return Ok(is_spare);
+    }
+    let limit = core.space.segment_bytes() - SEGMENT_HEADER_BYTES;
+    let needed = tail.group().len() + bytes;
+    if tail.in_group() && needed > limit {
+        return Err(Error::GroupTooLarge {
+            bytes: needed,
+            limit,
+        });
+    }
+    let mut for_deletes = is_full;
+    let mut window = core.open_window(head.node, Purpose::Head, head.number);
+    if window.is_none() && purpose == Purpose::Tombstones {
+        for_deletes = true;
+        window = core.open_window(head.node, Purpose::Tombstones, head.number);
+    }
+    let Some(window) = window else {
+        return Ok(false);
+    };
+    match &core.log {
+        None => tail.roll(&core.space, window),
+        Some(log) => log.roll(core, head, tail, window),
+    }
+    tail.set_for_deletes(for_deletes);
+    // To clean, or to prepare the next window.
+    core.wakeup.ring();
+    Ok(true)
+}
+
+impl Log {
+    /// Goes on in `window`, and takes the open group along.
+    fn roll(&self, core: &Core, head: &Head, tail: &mut Tail, window: u32) {
+        let in_group = tail.in_group();
+        let group = tail.group();
+        let old = tail.window();
+        tail.cut_group();
+        tail.end_group();
+        self.close(&core.space, head.number, tail);
+        tail.roll(&core.space, window);
+        tail.set_base(self.enter_stream(head.number, window));
+        if in_group {
+            tail.begin_group();
+        }
+        if let Some(old) = old.filter(|_| !group.is_empty()) {
+            let to = tail.take(group.len());
+            // SAFETY: source: what this head appended to a window that is not cleaned before it is durably closed (L1);
+            // target: bytes just taken in its own fresh window.
+            unsafe {
+                let from = core.space.at(Space::location(group.start));
+                from.copy_to_nonoverlapping(core.space.at(Space::location(to)), group.len());
+            }
+            tail.record(&core.space);
+            move_group(core, head, group, old, to, window);
+            // Nothing of the new segment is collected before the whole group is there (L2).
+            self.streams[head.number].publish(tail.position(), true);
+        } else {
+            self.streams[head.number].publish(tail.position(), false);
+        }
+    }
+
+    /// Makes the entries of the open group collectable.
+    pub(crate) fn end_group(&self, head: usize, tail: &mut Tail) {
+        tail.end_group();
+        if tail.window().is_some() {
+            self.streams[head].publish(tail.position(), false);
+        }
+    }
+
+    /// Ends the head's segment.
+    fn close(&self, space: &Space, head: usize, tail: &mut Tail) -> bool {
+        let length = tail.length();
+        let closed = tail.close(space).is_some();
+        if closed {
+            self.streams[head].close(length);
+        }
+        closed
+    }
+
+    /// Ends the segment of a head whose lock the caller holds; the next append opens another.
+    pub(crate) fn close_head(&self, space: &Space, head: usize, tail: &mut Tail) {
+        assert!(!tail.in_group(), "H3");
+        if self.close(space, head, tail) {
+            self.streams[head].publish_close();
+        }
+    }
+}
+
+/// Lets the index and the counters follow a group's entries from the old window to the new one.
+fn move_group(core: &Core, head: &Head, group: Range<usize>, old: u32, to: usize, new: u32) {
+    let (mut at, mut dead) = (group.start, 0);
+    let segments = &core.space.segments;
+    while at < group.end {
+        let location = Space::location(at);
+        // SAFETY: whole entries that this head appended; see `roll`.
+        let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+        if entry.kind == Kind::Object {
+            if !point_to(
+                core,
+                &entry,
+                location,
+                Space::location(to + at - group.start),
+            ) {
+                dead += entry.padded_bytes as u64;
+            }
+            if entry.expires_at_ms != 0 {
+                segments[old as usize].take_back_expiry(entry.padded_bytes as u32);
+                segments[new as usize].note_expiry(entry.padded_bytes as u32, entry.expires_at_ms);
+            }
+        }
+        at += entry.padded_bytes;
+    }
+    head.counters.move_dead(old as usize, new as usize, dead);
+}
+
+/// Makes the slot that points to `from` point to `to`. False: there is none, the entry is dead. The guard holds the locks
+/// of the keys of its group, or is alone.
+fn point_to(core: &Core, entry: &Entry<'_>, from: u64, to: u64) -> bool {
+    let Ok(index) = core.tables.index(TableId(entry.table)) else {
+        return false;
+    };
+    let hash = KeyHash(core.hasher.hash(entry.key));
+    let view = index.partition(hash).view();
+    if view.len() == 0 {
+        return false;
+    }
+    match view.find_location(index.tag(hash), from) {
+        Some((place, slot)) => {
+            bucket::publish(place, slot.moved_to(to));
+            true
+        }
+        None => false,
+    }
+}
