@@ -66,6 +66,10 @@ pub struct LogOptions {
     pub disk_segments_max: u64,
     /// Level of tables that are made without one.
     pub level: Level,
+    /// Bytes of a segment, a power of two; 0 = by the memory budget. A log is reopened with the size that it was made with.
+    pub segment_bytes: u64,
+    /// False: no compaction, memory is cleaned together with the disk only. For comparison.
+    pub two_levels: bool,
 }
 
 impl LogOptions {
@@ -77,6 +81,8 @@ impl LogOptions {
             version_floor: 1,
             disk_segments_max: u64::MAX,
             level: Level::Synced,
+            segment_bytes: 0,
+            two_levels: true,
         }
     }
 }

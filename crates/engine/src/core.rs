@@ -20,7 +20,6 @@ use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
 use duramen_format::hash::KeyHasher;
-use duramen_format::segment::Kind;
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -316,6 +315,13 @@ impl Core {
     /// Opens a window for a head or survivor and makes its counters start from now.
     /// `head`: the number of the head that it is for, 0 for survivors.
     pub fn open_window(&self, node: usize, purpose: Purpose, head: usize) -> Option<u32> {
+        if self
+            .log
+            .as_ref()
+            .is_some_and(|log| !log.swaps().has_room(purpose))
+        {
+            return None;
+        }
         let window = self.space.acquire(
             node,
             purpose,
@@ -324,15 +330,15 @@ impl Core {
             self.log_time(),
         )?;
         self.space.segments[window as usize].set_dead_base(self.dead_sum(window));
-        if let Some(log) = &self.log {
-            let kind = if purpose == Purpose::Survivor {
-                Kind::Survivor
-            } else {
-                Kind::Head
-            };
-            log.open_window(&self.space, window, kind, head);
+        if let (Some(log), Purpose::Head | Purpose::Tombstones) = (&self.log, purpose) {
+            log.open_window(&self.space, window, head);
         }
         Some(window)
+    }
+
+    /// True while segments of a log are being loaded.
+    pub fn is_loading(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.is_loading())
     }
 
     /// Bytes charged for segments now.
@@ -360,6 +366,11 @@ impl Core {
                 used + tally.survivors.load(Ordering::Relaxed),
             )
         })
+    }
+
+    /// True if victims are chosen and not yet retired.
+    pub fn has_victims(&self) -> bool {
+        (0..self.space.nodes()).any(|node| self.victims(node) > 0)
     }
 
     /// Victims of a node that are chosen and not yet retired.

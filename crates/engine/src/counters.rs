@@ -17,8 +17,8 @@ pub struct Counters {
     dead: AtomicU64,
     pub expired: AtomicU64,
     pub evicted: AtomicU64,
-    /// Padded bytes of tombstones appended by writers. They count as appended and as dead at once: what is live is objects.
-    tombstones: AtomicU64,
+    /// Padded bytes of tombstones: appended by writers, less those dropped by cleaners (so of one actor it may wrap). They count as appended and as dead at once: what is live is objects.
+    pub tombstones: AtomicU64,
     /// Largest object version this actor has assigned.
     version_max: AtomicU64,
     pub stalls: AtomicU64,
@@ -38,6 +38,12 @@ pub fn add(counter: &AtomicU64, n: u64) {
         counter.load(Ordering::Relaxed).wrapping_add(n),
         Ordering::Relaxed,
     );
+}
+
+/// Takes from a counter that only the caller writes, modulo 2^64.
+#[inline(always)]
+pub fn sub(counter: &AtomicU64, n: u64) {
+    add(counter, n.wrapping_neg());
 }
 
 impl Counters {
@@ -126,8 +132,9 @@ impl Counters {
         self.dead.load(Ordering::Relaxed)
     }
 
-    pub fn tombstones(&self) -> u64 {
-        self.tombstones.load(Ordering::Relaxed)
+    /// An object came with an adopted segment: appended, but not by a write.
+    pub fn note_loaded(&self, entry_bytes: usize) {
+        add(&self.appended, entry_bytes as u64);
     }
 
     pub fn version_max(&self) -> u64 {

@@ -25,6 +25,7 @@ mod epoch;
 mod exclusive;
 mod head;
 mod index;
+mod load;
 mod log;
 mod many;
 mod report;
@@ -38,9 +39,11 @@ mod transaction;
 mod write;
 
 pub use api::*;
-pub use log::{Collected, Log, Piece, Position};
+pub use load::{LoadError, LoadReport, Loader, Missing};
+pub use log::{Collected, Log, Pass, Piece, Position, SurvivorReady, Swap};
 pub use many::Part;
 pub use session::{Guard, Seen, Session};
+pub use space::segment_bytes;
 pub use stats::*;
 pub use store::Store;
 

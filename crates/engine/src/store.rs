@@ -49,6 +49,18 @@ impl Store {
         &self.core
     }
 
+    /// One step of cleaning as a cleaner thread does it, of about `quota_bytes` of victims, as if memory were short: for
+    /// who runs without cleaner threads and decides when (a simulator). False: nothing was to be done.
+    pub fn clean_step(&self, quota_bytes: u64) -> bool {
+        let core = &self.core;
+        let mut context = core.contexts[0].lock().expect("cleaning context");
+        core.space.reap(context.node(), &core.epochs);
+        let me = context.me();
+        let step = context.step(core, quota_bytes, me, false);
+        core.space.reap(context.node(), &core.epochs);
+        step == crate::cleaner::context::Step::Worked
+    }
+
     pub(crate) fn next_head(&self) -> usize {
         self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.heads.len()
     }
@@ -118,13 +130,12 @@ impl Store {
         level: Option<Level>,
     ) -> Result<(), Error> {
         if id != TableId::DEFAULT {
-            return self
-                .make_table(Some(id), name, level, floor, |_| {})
-                .map(drop);
+            self.make_table(Some(id), name, level, floor, |_| {})?;
         }
-        self.core.tables.each(|id, _, index| {
-            if id == TableId::DEFAULT {
+        self.core.tables.each(|other, _, index| {
+            if other == id {
                 index.set_level(level);
+                index.set_replay_floor(floor);
                 for partition in index.partitions() {
                     partition.raise_floor(floor.saturating_sub(1));
                 }

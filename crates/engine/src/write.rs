@@ -575,7 +575,7 @@ fn parse_integer(value: &[u8]) -> Option<i64> {
 #[inline(always)]
 fn victim_of(log: &Log, space: &Space, locked: &Locked<'_>, tail: &Tail) -> SegmentId {
     let Some((_, slot, _)) = locked.found else {
-        return SegmentId::NONE;
+        return log.eviction_victim();
     };
     // The entries of a group may yet move on to another segment, away from what was in this one.
     let own = tail.window().filter(|_| !tail.in_group());

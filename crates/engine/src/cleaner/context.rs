@@ -11,25 +11,30 @@
 //! Paper: [Rumble14 §3, §6], [Merritt17 §3.4]; differs: a survivor stays open over passes until it is full, so that no
 //! memory is lost to half-empty survivors, and entries are looked up in groups with their buckets prefetched.
 
+use crate::cleaner::candidate::{Candidate, Found, Gone};
+use crate::cleaner::expire::expire_segment;
+use crate::cleaner::levels::PassAtWork;
 use crate::cleaner::select::select;
 use crate::core::Core;
-use crate::counters::{Counters, add};
+use crate::counters::add;
 use crate::epoch::SlotId;
 use crate::head::Tail;
 use crate::index::bucket::{self, Locking, Slot, View};
-use crate::index::{Index, Partition};
 use crate::space::{Purpose, SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
-use crate::{KeyHash, Mode, TableId};
+use crate::{Mode, TableId};
+use duramen_base::ids::SegmentId;
 use duramen_base::sync::AtomicU64;
-use duramen_format::entry::{self, Entry};
+use duramen_format::entry;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Entries looked up together: their bucket lines are fetched in parallel.
-const GROUP: usize = 32;
+pub const GROUP: usize = 32;
 /// A group of large entries is cut short here, so that a step stays short.
 const GROUP_BYTES: usize = 32 << 10;
+/// An entry looked at once more counts as so many bytes scanned.
+const SMALL_ENTRY_BYTES: usize = 64;
 /// Of the live bytes of a segment that is evicted from, at most this part is kept [Rumble14 §8.6].
 const KEEP_PART_MAX: f64 = 0.75;
 
@@ -40,7 +45,7 @@ pub enum Step {
     Worked,
     /// Nothing is worth cleaning.
     Idle,
-    /// Somebody is alone in the store, or no window is free for a survivor yet: try again later.
+    /// Somebody is alone in the store, a transaction holds an entry, or no window is free for a survivor: try again later.
     Blocked,
 }
 
@@ -61,9 +66,23 @@ pub struct Tally {
 }
 type Counter = std::sync::atomic::AtomicU64;
 
+/// What becomes of a victim's entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// There is no log: they go to the survivor that is open.
+    Plain,
+    /// The segment keeps its id and gets a smaller window (with a log).
+    Compact,
+    /// They go to survivors of a pass, new segments of the log.
+    Combine,
+}
+
 /// The victim being cleaned.
-struct Current {
-    window: u32,
+pub struct Current {
+    pub window: u32,
+    pub kind: Kind,
+    /// Its segment, with a log.
+    pub segment: SegmentId,
     /// Offsets in the region.
     at: usize,
     end: usize,
@@ -71,8 +90,12 @@ struct Current {
     /// Live bytes kept and dropped so far (eviction).
     kept: u64,
     dropped: u64,
-    /// An entry was skipped (C3).
+    /// An entry was skipped (C3); without a log the victim is scanned once more from its start.
     skipped: bool,
+    /// The entries that were skipped, and those that are looked at once more because of it: offsets in the region. With a
+    /// log nothing else may be looked at twice: what was moved looks dead where it was.
+    postponed: Vec<usize>,
+    again: Vec<usize>,
     /// The survivor takes this victim alone and is cut to its length afterwards.
     compacting: bool,
     /// By the counters nothing in it is alive.
@@ -80,23 +103,16 @@ struct Current {
 }
 
 pub struct Context {
-    number: usize,
-    node: usize,
-    slot: SlotId,
-    survivor: Tail,
-    victims: VecDeque<u32>,
-    current: Option<Current>,
-}
-
-/// Where the index points to a candidate.
-type Found<'a> = (View<'a>, &'a AtomicU64, Slot);
-
-/// An entry of the group being looked at.
-struct Candidate<'a> {
-    location: u64,
-    entry: Entry<'a>,
-    partition: &'a Partition,
-    tag: u64,
+    pub(super) number: usize,
+    pub(super) node: usize,
+    pub(super) slot: SlotId,
+    pub(super) survivor: Tail,
+    pub(super) victims: VecDeque<u32>,
+    pub(super) current: Option<Current>,
+    /// The combined pass at work; none without a log.
+    pub(super) pass: Option<PassAtWork>,
+    /// Victims cleaned since tombstones were looked for the last time.
+    pub(super) since_rescan: u32,
 }
 
 impl Context {
@@ -108,6 +124,8 @@ impl Context {
             survivor: Tail::default(),
             victims: VecDeque::new(),
             current: None,
+            pass: None,
+            since_rescan: 0,
         }
     }
 
@@ -141,7 +159,9 @@ impl Context {
                 }
                 None => break Step::Blocked,
             }
-            self.finish_if_done(core, tally);
+            if !self.finish_if_done(core, tally) {
+                break Step::Blocked; // C3
+            }
             if left <= 0 {
                 break Step::Worked;
             }
@@ -154,8 +174,13 @@ impl Context {
     fn next_victim(&mut self, core: &Core, tally: &Tally) -> bool {
         let evict = core.must_evict();
         if self.victims.is_empty() {
-            self.victims.extend(select(core, self.node, evict));
-            add(&tally.passes, u64::from(!self.victims.is_empty()));
+            match &core.log {
+                None => {
+                    self.victims.extend(select(core, self.node, evict));
+                    add(&tally.passes, u64::from(!self.victims.is_empty()));
+                }
+                Some(log) => self.choose(core, log, tally, evict),
+            }
             tally
                 .victims
                 .store(self.victims.len() as u64, Ordering::Relaxed);
@@ -169,10 +194,21 @@ impl Context {
         let live = core.live_in(window);
         core.pacer
             .note_victim(live, u64::from(segment.committed_bytes()));
-        // Accounting is exact, so nothing has to be looked at in a dead segment. Debug builds look all the same.
-        let skip_all = live == 0 && !cfg!(debug_assertions);
+        let (kind, evict) = match (&core.log, &self.pass) {
+            (None, _) => (Kind::Plain, evict),
+            (Some(_), None) => (Kind::Compact, false),
+            (Some(_), Some(pass)) => (Kind::Combine, pass.evicts()),
+        };
+        // Accounting is exact, so nothing has to be looked at in a dead segment. Debug builds look all the same. With a log,
+        // dead objects may still be needed as tombstones.
+        let skip_all = live == 0 && kind == Kind::Plain && !cfg!(debug_assertions);
         self.current = Some(Current {
             window,
+            kind,
+            segment: core
+                .log
+                .as_ref()
+                .map_or(SegmentId::NONE, |log| log.segment_of(window as usize)),
             at: if skip_all {
                 end
             } else {
@@ -183,52 +219,74 @@ impl Context {
             kept: 0,
             dropped: 0,
             skipped: false,
+            postponed: Vec::new(),
+            again: Vec::new(),
             compacting: false,
             dead: live == 0,
         });
         true
     }
 
-    /// Retires the current victim if it has been scanned to its end (C1).
-    fn finish_if_done(&mut self, core: &Core, tally: &Tally) {
-        let Some(current) = self.current.take_if(|current| current.at >= current.end) else {
-            return;
+    /// Retires the current victim if it has been scanned to its end (C1). False: a transaction holds some of its entries,
+    /// and with a log nothing else is done meanwhile.
+    fn finish_if_done(&mut self, core: &Core, tally: &Tally) -> bool {
+        let is_done = |current: &mut Current| current.at >= current.end && current.again.is_empty();
+        let Some(mut current) = self.current.take_if(is_done) else {
+            return true;
         };
-        if current.skipped {
+        if current.skipped && current.kind == Kind::Plain {
             self.victims.push_back(current.window);
-            return;
+            return true;
+        }
+        if !current.postponed.is_empty() {
+            current.again = std::mem::take(&mut current.postponed);
+            self.current = Some(current);
+            return false;
         }
         if current.compacting {
             self.close_survivor(core);
         }
+        let committed = core.space.segments[current.window as usize].committed_bytes();
+        let kept = match &core.log {
+            Some(log) if current.kind == Kind::Compact => {
+                self.finish_compaction(core, log, &current)
+            }
+            _ => 0,
+        };
         add(&tally.segments_cleaned, 1);
-        add(
-            &tally.bytes_freed,
-            u64::from(core.space.segments[current.window as usize].committed_bytes()),
-        );
+        add(&tally.bytes_freed, u64::from(committed - kept));
         let victims = tally.victims.load(Ordering::Relaxed);
         core.space.retire(self.node, current.window, &core.epochs);
         tally
             .victims
             .store(victims.saturating_sub(1), Ordering::Relaxed);
+        true
     }
 
     /// Cleans the next entries of the victim; returns the bytes passed, `None` if no survivor could be had. Pinned.
     fn clean_group(&mut self, core: &Core, me: u16) -> Option<usize> {
-        let (from, end) = self
-            .current
-            .as_ref()
-            .map(|current| (current.at, current.end))?;
+        let current = self.current.as_mut()?;
+        let (from, end) = (current.at, current.end);
+        let again_from = current.again.len().saturating_sub(GROUP);
+        let again = current.again.split_off(again_from);
         let mut group: [Option<Candidate<'_>>; GROUP] = [const { None }; GROUP];
         let mut at = from;
-        for place in &mut group {
-            if at >= end || at - from >= GROUP_BYTES {
+        for (n, place) in group.iter_mut().enumerate() {
+            let here = again.get(n).copied().unwrap_or(at);
+            let is_last = if again.is_empty() {
+                at >= end || at - from >= GROUP_BYTES
+            } else {
+                n >= again.len()
+            };
+            if is_last {
                 break;
             }
-            let location = Space::location(at);
+            let location = Space::location(here);
             // SAFETY: a closed segment holds whole entries from its header to `appended`; it is this cleaner's victim.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
-            at += entry.padded_bytes;
+            if again.is_empty() {
+                at += entry.padded_bytes;
+            }
             // A table that was dropped, or whose id was given again, does not point here.
             if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 *place = Some(Candidate::new(core, index, location, entry));
@@ -236,23 +294,86 @@ impl Context {
         }
         // All lookups before the first move: their misses overlap, which they would not across the locks of the moves.
         let mut found: [Option<Found<'_>>; GROUP] = [const { None }; GROUP];
-        for (found, candidate) in found.iter_mut().zip(group.iter().flatten()) {
-            *found = candidate.find();
+        for (found, candidate) in found.iter_mut().zip(&group) {
+            *found = candidate.as_ref().and_then(Candidate::find);
         }
         debug_assert!(
             found.iter().all(Option::is_none) || self.current.as_ref().is_none_or(|c| !c.dead),
             "an entry of a segment without live bytes is referenced"
         );
-        for (found, candidate) in found.into_iter().zip(group.iter().flatten()) {
-            if let Some((view, place, slot)) = found {
-                self.clean_entry(core, candidate, view, place, slot, me)?;
+        for (n, (found, candidate)) in found.into_iter().zip(&group).enumerate() {
+            let Some(candidate) = candidate else {
+                continue;
+            };
+            let cleaned = match (found, &core.log) {
+                (Some((view, place, slot)), _) => {
+                    self.clean_entry(core, candidate, view, place, slot, me)
+                }
+                (None, Some(log)) => self.bury(core, log, &candidate.entry, candidate.location),
+                (None, None) => Some(()),
+            };
+            if cleaned.is_none() {
+                // What was done is not looked at again: with a log, entries that were moved look dead here.
+                if let Some(current) = &mut self.current
+                    && current.kind != Kind::Plain
+                {
+                    if again.is_empty() {
+                        current.at = Space::offset(candidate.location);
+                    } else {
+                        current.again.extend_from_slice(&again[n..]);
+                    }
+                }
+                self.survivor.record(&core.space);
+                return None;
             }
         }
         self.survivor.record(&core.space);
         if let Some(current) = &mut self.current {
             current.at = at;
         }
-        Some(at - from)
+        Some((at - from).max(again.len() * SMALL_ENTRY_BYTES))
+    }
+
+    /// Takes an entry out of the index because it has expired or is evicted; what it stood for is seen to. `None`: no room.
+    fn drop_entry(
+        &mut self,
+        core: &Core,
+        candidate: &Candidate<'_>,
+        me: u16,
+        count: impl Fn(&crate::counters::Counters) -> &std::sync::atomic::AtomicU64,
+    ) -> Option<()> {
+        let counters = &core.context_counters[self.number];
+        let dropped = candidate.drop_from_index(core, counters, me);
+        if dropped == Some(false) {
+            self.postpone(candidate);
+            return Some(());
+        }
+        add(count(counters), u64::from(dropped == Some(true)));
+        match &core.log {
+            Some(log) => self.bury(core, log, &candidate.entry, candidate.location),
+            None => Some(()),
+        }
+    }
+
+    /// Comes back to an entry whose bucket a transaction holds (C3).
+    fn postpone(&mut self, candidate: &Candidate<'_>) {
+        if let Some(current) = &mut self.current {
+            current.skipped = true;
+            if current.kind != Kind::Plain {
+                current.postponed.push(Space::offset(candidate.location));
+            }
+        }
+    }
+
+    /// Sees to it that the survivor has room for an entry of the victim.
+    pub(super) fn room_for(&mut self, core: &Core, bytes: usize) -> Option<()> {
+        if self.survivor.fits(bytes) {
+            return Some(());
+        }
+        match &core.log {
+            None => self.open_survivor(core),
+            Some(log) => self.open_with_log(core, log),
+        }
     }
 
     /// Moves or drops one live entry. `None`: no room in a survivor.
@@ -269,27 +390,21 @@ impl Context {
         let bytes = candidate.entry.padded_bytes;
         let current = self.current.as_mut()?;
         let expires_at_ms = candidate.entry.expires_at_ms;
-        if expires_at_ms != 0 && expires_at_ms <= core.clock.now_ms() {
-            let dropped = candidate.drop_from_index(core, counters, me);
-            current.skipped |= dropped == Some(false);
-            add(&counters.expired, u64::from(dropped == Some(true)));
-            return Some(());
-        }
-        if current.evict && !current.keeps(slot, bytes) {
-            let dropped = candidate.drop_from_index(core, counters, me);
-            current.skipped |= dropped == Some(false);
-            add(&counters.evicted, u64::from(dropped == Some(true)));
-            return Some(());
+        // While segments are being loaded, an expired object still keeps older ones away.
+        let may_expire = expires_at_ms != 0 && !core.is_loading();
+        if may_expire && expires_at_ms <= core.clock.now_ms() {
+            return self.drop_entry(core, candidate, me, |counters| &counters.expired);
         }
         let evict = current.evict;
-        if !self.survivor.fits(bytes) && self.open_survivor(core).is_none() {
-            if core.mode == Mode::Store {
+        if evict && !current.keeps(slot, bytes) {
+            return self.drop_entry(core, candidate, me, |counters| &counters.evicted);
+        }
+        if self.room_for(core, bytes).is_none() {
+            if core.mode == Mode::Store || (core.log.is_some() && !evict) {
                 return None;
             }
             // A cache never stops for want of room to save something.
-            let dropped = candidate.drop_from_index(core, counters, me);
-            add(&counters.evicted, u64::from(dropped == Some(true)));
-            return (dropped != Some(false)).then_some(());
+            return self.drop_entry(core, candidate, me, |counters| &counters.evicted);
         }
         let to = self.survivor.take(bytes);
         let location = Space::location(to);
@@ -320,19 +435,24 @@ impl Context {
                 }
                 counters.note_moved(core.space.window_of(candidate.location), bytes);
                 add(&core.tallies[self.number].bytes_relocated, bytes as u64);
+                Some(())
             }
             Err(gone) => {
                 self.survivor.give_back(bytes);
-                if let (Gone::Busy, Some(current)) = (gone, &mut self.current) {
-                    current.skipped = true;
+                match (gone, &core.log) {
+                    (Gone::Busy, _) => self.postpone(candidate),
+                    (Gone::Dead, Some(log)) => {
+                        return self.bury(core, log, &candidate.entry, candidate.location);
+                    }
+                    (Gone::Dead, None) => {}
                 }
+                Some(())
             }
         }
-        Some(())
     }
 
     /// Closes the survivor at its present length. Its tail goes first: once closed, it may be another cleaner's victim.
-    fn close_survivor(&mut self, core: &Core) {
+    pub(super) fn close_survivor(&mut self, core: &Core) {
         self.survivor.record(&core.space);
         if let Some(window) = self.survivor.window() {
             core.space.cut_tail(window);
@@ -384,147 +504,6 @@ impl Current {
             self.dropped += bytes as u64;
         }
         keep
-    }
-}
-
-/// Why an entry could not be locked.
-enum Gone {
-    /// The index points elsewhere by now.
-    Dead,
-    /// A transaction holds the bucket.
-    Busy,
-}
-
-impl<'a> Candidate<'a> {
-    fn new(core: &'a Core, index: &'a Index, location: u64, entry: Entry<'a>) -> Candidate<'a> {
-        let hash = KeyHash(core.hasher.hash(entry.key));
-        let partition = index.partition(hash);
-        let tag = index.tag(hash);
-        let view = partition.view();
-        if view.len() != 0 {
-            crate::session::prefetch_pair(view.line(view.home(tag)));
-        }
-        Candidate {
-            location,
-            entry,
-            partition,
-            tag,
-        }
-    }
-
-    /// The slot that points to this entry, if it is alive. An entry of a closed segment that is not referenced now never
-    /// will be (H1), so no lock is needed to find it dead.
-    fn find(&self) -> Option<Found<'a>> {
-        let view = self.partition.view();
-        if view.len() == 0 {
-            return None;
-        }
-        view.find_location(self.tag, self.location)
-            .map(|(place, slot)| (view, place, slot))
-    }
-
-    /// Locks the entry's bucket and makes sure that `place`, or its successor in a newer view, still points to it.
-    fn lock(
-        &self,
-        mut view: View<'a>,
-        mut place: &'a AtomicU64,
-        me: u16,
-    ) -> Result<(View<'a>, usize, &'a AtomicU64, Locking), Gone> {
-        loop {
-            let home = view.home(self.tag);
-            match view.try_lock(home, me) {
-                Locking::Busy => return Err(Gone::Busy),
-                Locking::Moved => {
-                    self.partition.wait_for_move(view);
-                    (view, place, _) = self.find().ok_or(Gone::Dead)?;
-                }
-                locking => {
-                    let slot = Slot(place.load(duramen_base::sync::Ordering::Relaxed));
-                    if slot.location() == self.location && slot.tag() == self.tag {
-                        return Ok((view, home, place, locking));
-                    }
-                    if locking == Locking::Taken {
-                        view.unlock(home);
-                    }
-                    return Err(Gone::Dead);
-                }
-            }
-        }
-    }
-
-    /// Removes the entry's key from its table. `Some(true)`: done; `None`: it was dead already; `Some(false)`: busy.
-    pub fn drop_from_index(&self, core: &Core, counters: &Counters, me: u16) -> Option<bool> {
-        let (view, place, _) = self.find()?;
-        match self.lock(view, place, me) {
-            Ok((view, home, place, locking)) => {
-                self.partition.raise_floor(self.entry.version);
-                view.remove(self.tag, place);
-                self.partition.count_remove();
-                counters.note_dead(core.space.window_of(self.location), self.entry.padded_bytes);
-                counters.note_objects(TableId(self.entry.table), -1);
-                let expiring = i64::from(self.entry.expires_at_ms != 0);
-                counters.note_expiring(TableId(self.entry.table), -expiring);
-                if locking == Locking::Taken {
-                    view.unlock(home);
-                    if self.partition.wants_shrinking(view.len()) {
-                        let _ = self.partition.resize(0, me, core.resources());
-                    }
-                }
-                Some(true)
-            }
-            Err(Gone::Dead) => None,
-            Err(Gone::Busy) => Some(false),
-        }
-    }
-}
-
-/// Drops the expired entries of one segment, which may still be open: only what is recorded as appended is looked at.
-fn expire_segment(core: &Core, window: u32, number: usize, slot: SlotId, me: u16) {
-    let segment = &core.space.segments[window as usize];
-    let counters = &core.context_counters[number];
-    let start = core.space.offset_of(window);
-    let mut at = start + SEGMENT_HEADER_BYTES;
-    let mut waiting = (0u32, u64::MAX);
-    let incarnation = segment.incarnation();
-    loop {
-        if !core.try_enter(slot, false) {
-            return;
-        }
-        // A window that is in the log under the pin is not reused until the pin ends. It may have been reused before: then
-        // what we remember of it is void. The state first: who sees it opened again sees its new number too.
-        let usable = segment.is_in_log() && segment.incarnation() == incarnation;
-        let seen_bytes = segment.expiring_bytes(); // before `end`: what is counted here is appended
-        let end = start + segment.appended_bytes() as usize;
-        let mut looked = 0;
-        while usable && at < end && looked < 8 * GROUP {
-            let location = Space::location(at);
-            // SAFETY: entries are whole up to `appended` (Release in `set_appended`), and the pin keeps the window.
-            let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
-            at += entry.padded_bytes;
-            looked += 1;
-            if entry.expires_at_ms == 0 {
-                continue;
-            }
-            if entry.expires_at_ms > core.clock.now_ms() {
-                waiting = (
-                    waiting.0 + entry.padded_bytes as u32,
-                    waiting.1.min(entry.expires_at_ms),
-                );
-            } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
-                let candidate = Candidate::new(core, index, location, entry);
-                if candidate.drop_from_index(core, counters, me) == Some(true) {
-                    add(&counters.expired, 1);
-                }
-            }
-        }
-        if usable && at >= end {
-            let again_ms = core.clock.now_ms() + 1000;
-            segment.reset_expiry(seen_bytes, waiting.0, waiting.1, again_ms);
-        }
-        core.epochs.unpin(slot);
-        if !usable || at >= end {
-            return;
-        }
     }
 }
 

@@ -4,7 +4,11 @@
 //! background threads. Papers: [Rumble14 §3-7], [Merritt17 §3.4].
 
 pub mod apart;
+mod balance;
+mod candidate;
 pub mod context;
+mod expire;
+mod levels;
 pub mod pacer;
 mod select;
 
@@ -88,7 +92,7 @@ impl Cleaner {
         let node = context.node();
         core.space.reap(node, &core.epochs);
         let shrinking = core.pacer.is_shrinking();
-        if !core.is_low(node) && !shrinking {
+        if !core.wants_cleaning(node, self.number) && !shrinking {
             return false;
         }
         let me = context.me();
@@ -124,6 +128,9 @@ impl Cleaner {
 
     /// Looks for segments of which a good part has expired, and empties them of it; a tenth of the time at most.
     fn expire(&mut self, core: &Core) {
+        if core.is_loading() {
+            return;
+        }
         let now_ms = core.clock.now_ms();
         let started = Instant::now();
         let total = core.space.segments.len();

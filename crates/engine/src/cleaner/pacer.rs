@@ -39,6 +39,11 @@ const STARVED_AFTER: Duration = Duration::from_millis(100);
 /// How long a writer waits for victims that nobody gets on with: for want of room in a survivor, for instance.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 
+/// How long a writer waits while the log's writer, which cleaning waits for, gets nothing done.
+const DISK_STUCK_AFTER: Duration = Duration::from_secs(10);
+#[cfg(not(any(loom, shuttle)))]
+const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
+
 /// How a writer waits for memory.
 #[derive(Clone, Copy)]
 pub enum Waiting {
@@ -104,6 +109,18 @@ impl Core {
 
     pub fn is_low(&self, node: usize) -> bool {
         self.ease(node) <= 1.0
+    }
+
+    /// True if this cleaner thread should work. With a log, threads beyond the first of each node join later.
+    pub fn wants_cleaning(&self, node: usize, thread: usize) -> bool {
+        let Some(log) = &self.log else {
+            return self.is_low(node);
+        };
+        let load = self.load(log);
+        let joins = thread < self.space.nodes()
+            || load.memory_is_low(thread / self.space.nodes())
+            || self.space.free_windows(node) == 0;
+        self.is_low(node) && joins || load.disk_is_low() && !self.is_loading()
     }
 
     /// True while the store grows: then windows are backed ahead of the heads, which would have to touch them anyway.
@@ -219,7 +236,8 @@ impl Core {
                 }
             }
             self.space.reap(node, &self.epochs);
-            if self.space.free_windows_for(node, purpose) > 0 {
+            let disk_has_room = self.disk_has_room(purpose);
+            if self.space.free_windows_for(node, purpose) > 0 && disk_has_room {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
                 return Ok(());
             }
@@ -234,11 +252,17 @@ impl Core {
                     // taking them before us: that is progress too. In the order of a victim's way.
                     let victims = self.victims(node);
                     let (retired, _) = self.space.waiting(node);
-                    let freed = self.gain().0;
+                    let freed = self.gain().0 + self.log.as_ref().map_or(0, |log| log.progress());
                     if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
                         (freed_last, freed_at, fruitless) = (freed, Instant::now(), 0);
+                    } else if self.waits_for_disk(purpose) && freed_at.elapsed() < DISK_STUCK_AFTER
+                    {
+                        self.ask_disk()?;
                     } else if retired == 0 && (victims == 0 || freed_at.elapsed() > STUCK_AFTER) {
                         fruitless += 1;
+                        if fruitless > 3 && !disk_has_room {
+                            return Err(Error::DiskFull);
+                        }
                         if fruitless > 3 {
                             self.give_up_cleaning()?;
                         }
@@ -254,6 +278,37 @@ impl Core {
                 gain_before = self.gain();
             }
         }
+    }
+
+    /// False: the disk holds so many segments that heads may not open another.
+    fn disk_has_room(&self, purpose: Purpose) -> bool {
+        self.log
+            .as_ref()
+            .is_none_or(|log| log.swaps().has_room(purpose))
+    }
+
+    /// True if cleaning may go on, or memory or disk be free, when the log's writer has done what waits for it.
+    fn waits_for_disk(&self, purpose: Purpose) -> bool {
+        let Some(log) = &self.log else {
+            return false;
+        };
+        let segments = (0..).zip(&self.space.segments);
+        log.swaps().is_waiting()
+            || log.swaps().is_at_work() && !self.disk_has_room(purpose)
+            || segments
+                .filter(|(_, segment)| segment.is_closed())
+                .any(|(window, _)| !log.is_victim_to_be(window))
+    }
+
+    /// Asks for a commit, and leaves the core to who makes it.
+    fn ask_disk(&self) -> Result<(), Error> {
+        if let Some(log) = &self.log {
+            log.check_writable()?;
+            log.demand();
+        }
+        #[cfg(not(any(loom, shuttle)))]
+        std::thread::sleep(DISK_LOOK_AGAIN);
+        Ok(())
     }
 
     /// Cleaning alone frees nothing: a store is full, a cache must evict.

@@ -5,7 +5,9 @@
 //! store, not seconds, so an idle night does not make everything old.
 
 use crate::core::Core;
+use crate::log::Log;
 use crate::space::segment::State;
+use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES};
 
 /// Victims per selection: enough to sort by age, few enough that the choice is fresh.
 const VICTIMS_MAX: usize = 16;
@@ -40,12 +42,114 @@ pub fn select(core: &Core, node: usize, oldest_first: bool) -> Vec<u32> {
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
     // A small store must leave something for the other cleaners.
     let wanted = (closed_total / 16).clamp(1, VICTIMS_MAX);
-    let mut victims: Vec<u32> = candidates
+    let mut victims = claim(core, candidates, wanted);
+    victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
+    victims
+}
+
+/// Segments' worth of live data that a pass moves at most [RAMCloud].
+const PASS_SEGMENTS_MAX: u64 = 10;
+/// Victims of a pass at most: nearly empty ones are quickly done, but not without end.
+const PASS_VICTIMS_MAX: usize = 64;
+/// Segments compacted between two looks at everything.
+const COMPACTIONS_MAX: usize = 4;
+
+/// Bytes of a window that cleaning would have to keep, as far as is known.
+fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
+    let segment = &core.space.segments[window as usize];
+    let droppable = log.swaps().droppable(window, segment.incarnation());
+    core.live_in(window)
+        .saturating_sub(u64::from(segment.expired_estimate(now_ms)))
+        .saturating_sub(u64::from(droppable))
+}
+
+/// Windows of a node whose segments may be victims (V1).
+fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterator<Item = u32> + 'a {
+    let segments = &core.space.segments;
+    core.space.windows_of_node(node).filter(move |window| {
+        segments[*window as usize].is_closed() && log.is_victim_to_be(*window)
+    })
+}
+
+/// Claims segments to compact: those that free most per byte that is copied.
+pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
+    let now_ms = core.clock.now_ms();
+    let mut total = 0;
+    let mut candidates: Vec<(f64, u32)> = Vec::new();
+    for window in closed_windows(core, log, node) {
+        total += 1;
+        let committed = u64::from(core.space.segments[window as usize].committed_bytes());
+        let live = needed_bytes(core, log, window, now_ms);
+        let kept = if live == 0 {
+            0
+        } else {
+            (live + SEGMENT_HEADER_BYTES as u64).next_multiple_of(SEGLET_BYTES as u64)
+        };
+        if kept < committed {
+            candidates.push(((committed - kept) as f64 / live.max(1) as f64, window));
+        }
+    }
+    candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    claim(core, candidates, (total / 16).clamp(1, COMPACTIONS_MAX))
+}
+
+/// Claims the victims of a combined pass, oldest first: by cost-benefit on disk, where every segment takes a whole frame.
+/// Empty: nothing would be gained. `oldest_first`: eviction looks for cold entries, not for dead ones.
+pub fn select_disk(core: &Core, log: &Log, node: usize, oldest_first: bool) -> Vec<u32> {
+    let (now, now_ms) = (core.log_time(), core.clock.now_ms());
+    let segment_bytes = core.space.segment_bytes() as u64;
+    let needs = log.swaps().needs();
+    let mut candidates: Vec<(f64, u32, u64)> = Vec::new();
+    for window in closed_windows(core, log, node) {
+        if !needs.is_settled(log.segment_of(window as usize)) {
+            continue;
+        }
+        let live = needed_bytes(core, log, window, now_ms);
+        let u = live as f64 / segment_bytes as f64;
+        let tick = core.space.segments[window as usize].opened_tick();
+        let age = (now.saturating_sub(tick) + segment_bytes) as f64;
+        if oldest_first {
+            candidates.push((age, window, live));
+        } else if u <= LIVE_PART_MAX {
+            candidates.push(((1.0 - u) * age / u.max(1e-6), window, live));
+        }
+    }
+    drop(needs);
+    let total = candidates.len() as u64;
+    candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    let room = log.swaps().room_for_survivors();
+    let live_max = (total / 8)
+        .clamp(1, PASS_SEGMENTS_MAX)
+        .min(room.saturating_sub(1))
+        * segment_bytes;
+    let mut sum = 0;
+    let chosen: Vec<(f64, u32)> = candidates
+        .into_iter()
+        .take(PASS_VICTIMS_MAX)
+        .take_while(|(_, _, live)| {
+            sum += live;
+            sum <= live_max
+        })
+        .map(|(score, window, _)| (score, window))
+        .collect();
+    let gains = |victims: usize, live: u64| victims as u64 > live.div_ceil(segment_bytes);
+    let live: u64 = chosen
+        .iter()
+        .map(|(_, window)| needed_bytes(core, log, *window, now_ms))
+        .sum();
+    if !oldest_first && !gains(chosen.len(), live) {
+        return Vec::new();
+    }
+    let mut victims = claim(core, chosen, PASS_VICTIMS_MAX);
+    victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
+    victims
+}
+
+fn claim(core: &Core, candidates: Vec<(f64, u32)>, wanted: usize) -> Vec<u32> {
+    candidates
         .into_iter()
         .map(|(_, window)| window)
         .filter(|window| core.space.segments[*window as usize].claim())
         .take(wanted)
-        .collect();
-    victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
-    victims
+        .collect()
 }

@@ -377,6 +377,8 @@ pub struct Index {
     shift: u32,
     /// Level of the table by number; `NO_LEVEL` = the store's default.
     level: AtomicU8,
+    /// When segments are loaded, entries of lower versions are none of this table's.
+    replay_floor: AtomicU64,
 }
 
 const NO_LEVEL: u8 = u8::MAX;
@@ -391,6 +393,7 @@ impl Index {
             partitions: (0..partitions).map(|_| Partition::new(floor)).collect(),
             shift: HASH_BITS - partitions.trailing_zeros(),
             level: AtomicU8::new(NO_LEVEL),
+            replay_floor: AtomicU64::new(0),
         }
     }
 
@@ -445,6 +448,15 @@ impl Index {
     pub fn set_level(&self, level: Option<Level>) {
         let number = level.map_or(NO_LEVEL, |level| level as u8);
         self.level.store(number, Ordering::Relaxed);
+    }
+
+    pub fn replay_floor(&self) -> u64 {
+        self.replay_floor.load(Ordering::Relaxed)
+    }
+
+    /// Says from which version on the table's entries count, before segments are loaded.
+    pub fn set_replay_floor(&self, floor: u64) {
+        self.replay_floor.store(floor, Ordering::Relaxed);
     }
 
     pub fn overhead_bytes(&self) -> u64 {

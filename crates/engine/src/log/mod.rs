@@ -23,11 +23,14 @@ mod group;
 mod order;
 mod position;
 mod stream;
+mod swap;
 
 pub(crate) use group::roll;
 pub(crate) use order::{Buried, HEADS_MAX};
 pub use position::Position;
 pub use stream::{Collected, Piece};
+pub(crate) use swap::Swaps;
+pub use swap::{Pass, SurvivorReady, Swap};
 
 use crate::space::Space;
 use crate::{Error, LogOptions, TableChange};
@@ -63,6 +66,9 @@ pub struct Log {
     refuses: AtomicBool,
     failed: AtomicBool,
     version_floor: AtomicU64,
+    /// Segments are being loaded.
+    loading: AtomicBool,
+    swaps: Swaps,
     default_level: AtomicU8,
     demand: OnceLock<Box<dyn Fn() + Send + Sync>>,
     waiters: AtomicUsize,
@@ -130,6 +136,8 @@ impl Log {
             refuses: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             version_floor: AtomicU64::new(options.version_floor),
+            loading: AtomicBool::new(false),
+            swaps: Swaps::new(options.disk_segments_max, space.segments.len()),
             default_level: AtomicU8::new(options.level as u8),
             demand: OnceLock::new(),
             waiters: AtomicUsize::new(0),
@@ -177,12 +185,38 @@ impl Log {
     }
 
     pub(crate) fn overhead_bytes(&self) -> u64 {
-        (size_of_val(&*self.windows) + size_of_val(&*self.streams)) as u64
+        (size_of_val(&*self.windows) + size_of_val(&*self.streams)) as u64 + self.swaps.bytes()
     }
 
     /// An id that no segment had before.
     pub fn new_segment_id(&self) -> SegmentId {
         SegmentId(self.next_segment.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// As [`new_segment_id`](Self::new_segment_id), so many in a row; the first of them.
+    pub(crate) fn new_segment_ids(&self, count: u64) -> SegmentId {
+        SegmentId(self.next_segment.fetch_add(count, Ordering::Relaxed))
+    }
+
+    /// What of the log cleaning replaces.
+    pub(crate) fn swaps(&self) -> &Swaps {
+        &self.swaps
+    }
+
+    /// True while segments are being loaded.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.loading.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_loading(&self, loading: bool) {
+        self.loading.store(loading, Ordering::Release);
+    }
+
+    /// Grows whenever the log's writer has got something done.
+    pub(crate) fn progress(&self) -> u64 {
+        let streams = self.streams.iter();
+        let synced = streams.map(|stream| stream.done.synced.load(Ordering::Relaxed));
+        synced.fold(self.swaps.progress(), u64::wrapping_add)
     }
 
     /// The id that the next segment will get.
@@ -202,11 +236,25 @@ impl Log {
             .store(segment.0, Ordering::Relaxed);
     }
 
-    /// Gives a fresh window of a head or survivor an id, and writes the segment's header into it. The caller alone has
-    /// the window. A survivor's entries are copies of durable ones, so they count as durable from the start.
-    pub(crate) fn open_window(&self, space: &Space, window: u32, kind: Kind, head: usize) {
+    /// Gives a head's fresh window a new id, and writes the segment's header into it. The caller alone has the window.
+    pub(crate) fn open_window(&self, space: &Space, window: u32, head: usize) {
         let segment = self.new_segment_id();
-        self.set_segment(window as usize, segment);
+        self.swaps.opened(segment);
+        self.give_window(space, window, segment, Kind::Head, head);
+        self.durable[window as usize].store(0, Ordering::Relaxed);
+    }
+
+    /// Makes a window that of `segment`, and writes its header. The caller alone has the window. Whatever a cleaner puts
+    /// there are copies of durable entries, so all of it counts as durable from the start.
+    pub(crate) fn give_window(
+        &self,
+        space: &Space,
+        window: u32,
+        segment: SegmentId,
+        kind: Kind,
+        head: usize,
+    ) {
+        self.adopt_window(window, segment);
         let header = Header {
             kind,
             segment,
@@ -215,8 +263,17 @@ impl Log {
             capacity: space.segment_bytes() as u32,
         };
         space.write_header(window, &header.encode());
-        let durable = if kind == Kind::Head { 0 } else { u32::MAX };
-        self.durable[window as usize].store(durable, Ordering::Relaxed);
+    }
+
+    /// A window holds this segment, which is durable.
+    pub(crate) fn adopt_window(&self, window: u32, segment: SegmentId) {
+        self.set_segment(window as usize, segment);
+        self.durable[window as usize].store(u32::MAX, Ordering::Relaxed);
+    }
+
+    /// True if a closed window may be a victim: it holds nothing that the disk lacks.
+    pub(crate) fn is_victim_to_be(&self, window: u32) -> bool {
+        self.is_durably_closed(window as usize) && self.swaps.is_written(window)
     }
 
     /// True if a closed segment's window may be cleaned (L1).

@@ -1,6 +1,6 @@
 //! One head's stream of segments, and how the consumer takes pieces from all of them.
 
-use super::Log;
+use super::{Log, Pass};
 use crate::TableChange;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::sync::{AtomicU64, Mutex, Ordering};
@@ -108,6 +108,7 @@ impl Stream {
 #[derive(Debug, Default)]
 pub struct Collected {
     changes: Vec<TableChange>,
+    passes: Vec<Pass>,
     pieces: Vec<Raw>,
     /// Streams, and up to where they are in here.
     ends: Vec<(u16, u64)>,
@@ -140,12 +141,17 @@ pub enum Piece<'a> {
 impl Collected {
     /// True if there is nothing to commit.
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty() && self.changes.is_empty()
+        self.pieces.is_empty() && self.changes.is_empty() && self.passes.is_empty()
     }
 
     /// Changes of tables, in order. Their records belong before the data, or in the same atomic commit.
     pub fn changes(&self) -> &[TableChange] {
         &self.changes
+    }
+
+    /// Cleaning passes that began. Their records belong before the data, or in the same atomic commit.
+    pub fn passes(&self) -> &[Pass] {
+        &self.passes
     }
 
     /// Bytes of data in it.
@@ -177,6 +183,8 @@ impl Log {
         for (number, stream) in self.streams.iter().enumerate() {
             stream.collect(number as u16, out);
         }
+        // Last: whatever names a survivor in the data above was announced before it was written.
+        self.swaps.take_passes(&mut out.passes);
     }
 
     /// The pieces in `collected`, which this log filled.

@@ -41,8 +41,17 @@ const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
 const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
 /// Enough segments that heads and survivors are a small part of the budget.
 const SEGMENTS_WANTED: u64 = 512;
-/// Locations have 38 bits of 8-byte units: 2 TiB of region, which is twice the budget.
+/// Locations have 38 bits of 8-byte units.
+const REGION_BYTES_MAX: u64 = 8 << 38;
+/// At least half of the region.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
+
+/// Bytes of a segment that a store with this budget has, unless its log was made with another size.
+pub fn segment_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / SEGMENTS_WANTED)
+        .next_power_of_two()
+        .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+}
 
 /// What a window is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,12 +87,20 @@ impl Space {
         tombstone_reserve: usize,
     ) -> Result<Space, Error> {
         let bytes = options.memory_bytes;
-        let segment_bytes = (bytes / SEGMENTS_WANTED)
-            .next_power_of_two()
-            .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let asked = options.log.as_ref().map_or(0, |log| log.segment_bytes);
+        let segment_bytes = if asked == 0 {
+            segment_bytes(bytes)
+        } else {
+            asked
+                .next_power_of_two()
+                .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+        };
         let nodes = topology.nodes();
         // Twice the budget in address space: compacted segments leave the tails of their windows unbacked.
-        let windows_per_node = (2 * bytes).div_ceil(segment_bytes * nodes as u64) as u32;
+        // With a log, thrice: of what is dead on disk and not yet cleaned there, memory keeps a short rest in a window.
+        let times = if options.log.is_some() { 3 } else { 2 };
+        let addressed = (times * bytes).min(REGION_BYTES_MAX);
+        let windows_per_node = addressed.div_ceil(segment_bytes * nodes as u64) as u32;
         let windows = windows_per_node as usize * nodes;
         let region = Region::reserve(windows * segment_bytes as usize, options.huge_pages)?;
         for node in 0..nodes {
@@ -125,6 +142,12 @@ impl Space {
     #[inline(always)]
     pub fn location(offset: usize) -> u64 {
         (offset >> 3) as u64
+    }
+
+    /// Offset in the region of a location.
+    #[inline(always)]
+    pub fn offset(location: u64) -> usize {
+        (location as usize) << 3
     }
 
     #[inline(always)]
@@ -234,6 +257,27 @@ impl Space {
         };
         self.segments[window as usize].open(State::Survivor, bytes as u32, now_ms, tick);
         Some(window)
+    }
+
+    /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded: leaves the reserves alone.
+    pub fn acquire_for_loading(&self, node: usize, bytes: usize, now_ms: u64) -> Option<u32> {
+        let bytes = bytes.next_multiple_of(SEGLET_BYTES).min(self.segment_bytes);
+        let spare = self.unbacked_reserve(node, Purpose::Head);
+        self.budget
+            .charge_leaving(bytes as u64, spare)
+            .then_some(())?;
+        let Some(window) = self.pools[node].take_unbacked() else {
+            self.budget.release(bytes as u64);
+            return None;
+        };
+        self.segments[window as usize].open(State::Survivor, bytes as u32, now_ms, 0);
+        Some(window)
+    }
+
+    /// Gives back a window that was acquired and that nobody else has seen.
+    pub fn abandon(&self, node: usize, window: u32) {
+        self.unback(window);
+        self.pools[node].put_unbacked(window);
     }
 
     /// Bytes of the budget that the reserve is still owed (S4).

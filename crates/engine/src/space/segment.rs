@@ -208,6 +208,17 @@ impl Segment {
         self.expiring.load(Ordering::Acquire)
     }
 
+    /// True if it is closed and nobody's victim.
+    pub fn is_closed(&self) -> bool {
+        self.state() == State::Closed
+    }
+
+    /// The segment is older than the window that it has now.
+    pub fn set_opened(&self, now_ms: u64, tick: u64) {
+        self.opened_ms.store(now_ms, Ordering::Relaxed);
+        self.opened_tick.store(tick, Ordering::Relaxed);
+    }
+
     pub fn opened_ms(&self) -> u64 {
         self.opened_ms.load(Ordering::Relaxed)
     }

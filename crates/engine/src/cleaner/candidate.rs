@@ -1,0 +1,111 @@
+//! An entry that a cleaner looks at: is it alive, and hold its key's bucket while it is moved or dropped.
+
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::index::bucket::{Locking, Slot, View};
+use crate::index::{Index, Partition};
+use crate::{KeyHash, TableId};
+use duramen_base::sync::AtomicU64;
+use duramen_format::entry::Entry;
+
+/// Where the index points to a candidate.
+pub type Found<'a> = (View<'a>, &'a AtomicU64, Slot);
+
+/// An entry of the group being looked at.
+pub struct Candidate<'a> {
+    pub location: u64,
+    pub entry: Entry<'a>,
+    partition: &'a Partition,
+    tag: u64,
+}
+
+/// Why an entry could not be locked.
+pub enum Gone {
+    /// The index points elsewhere by now.
+    Dead,
+    /// A transaction holds the bucket.
+    Busy,
+}
+
+impl<'a> Candidate<'a> {
+    pub fn new(core: &'a Core, index: &'a Index, location: u64, entry: Entry<'a>) -> Candidate<'a> {
+        let hash = KeyHash(core.hasher.hash(entry.key));
+        let partition = index.partition(hash);
+        let tag = index.tag(hash);
+        let view = partition.view();
+        if view.len() != 0 {
+            crate::session::prefetch_pair(view.line(view.home(tag)));
+        }
+        Candidate {
+            location,
+            entry,
+            partition,
+            tag,
+        }
+    }
+
+    /// The slot that points to this entry, if it is alive. An entry of a closed segment that is not referenced now never
+    /// will be (H1), so no lock is needed to find it dead.
+    pub fn find(&self) -> Option<Found<'a>> {
+        let view = self.partition.view();
+        if view.len() == 0 {
+            return None;
+        }
+        view.find_location(self.tag, self.location)
+            .map(|(place, slot)| (view, place, slot))
+    }
+
+    /// Locks the entry's bucket and makes sure that `place`, or its successor in a newer view, still points to it.
+    pub fn lock(
+        &self,
+        mut view: View<'a>,
+        mut place: &'a AtomicU64,
+        me: u16,
+    ) -> Result<(View<'a>, usize, &'a AtomicU64, Locking), Gone> {
+        loop {
+            let home = view.home(self.tag);
+            match view.try_lock(home, me) {
+                Locking::Busy => return Err(Gone::Busy),
+                Locking::Moved => {
+                    self.partition.wait_for_move(view);
+                    (view, place, _) = self.find().ok_or(Gone::Dead)?;
+                }
+                locking => {
+                    let slot = Slot(place.load(duramen_base::sync::Ordering::Relaxed));
+                    if slot.location() == self.location && slot.tag() == self.tag {
+                        return Ok((view, home, place, locking));
+                    }
+                    if locking == Locking::Taken {
+                        view.unlock(home);
+                    }
+                    return Err(Gone::Dead);
+                }
+            }
+        }
+    }
+
+    /// Removes the entry's key from its table. `Some(true)`: done; `None`: it was dead already; `Some(false)`: busy.
+    pub fn drop_from_index(&self, core: &Core, counters: &Counters, me: u16) -> Option<bool> {
+        let (view, place, _) = self.find()?;
+        match self.lock(view, place, me) {
+            Ok((view, home, place, locking)) => {
+                self.partition.raise_floor(self.entry.version);
+                view.remove(self.tag, place);
+                self.partition.count_remove();
+                counters.note_dead(core.space.window_of(self.location), self.entry.padded_bytes);
+                counters.note_objects(TableId(self.entry.table), -1);
+                let expiring = i64::from(self.entry.expires_at_ms != 0);
+                counters.note_expiring(TableId(self.entry.table), -expiring);
+                if locking == Locking::Taken {
+                    view.unlock(home);
+                    if self.partition.wants_shrinking(view.len()) {
+                        let _ = self.partition.resize(0, me, core.resources());
+                    }
+                }
+                Some(true)
+            }
+            Err(Gone::Dead) => None,
+            Err(Gone::Busy) => Some(false),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The expiry pass over one segment: what has expired and is durable leaves the index. What could still vanish stays, for a
+//! miss would not know what it rests on.
+
+use super::candidate::Candidate;
+use super::context::GROUP;
+use crate::TableId;
+use crate::core::Core;
+use crate::counters::add;
+use crate::epoch::SlotId;
+use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use duramen_format::entry;
+
+/// Drops the expired entries of one segment, which may still be open: only what is recorded as appended is looked at.
+pub fn expire_segment(core: &Core, window: u32, number: usize, slot: SlotId, me: u16) {
+    let segment = &core.space.segments[window as usize];
+    let counters = &core.context_counters[number];
+    let start = core.space.offset_of(window);
+    let mut at = start + SEGMENT_HEADER_BYTES;
+    let mut waiting = (0u32, u64::MAX);
+    let incarnation = segment.incarnation();
+    loop {
+        if !core.try_enter(slot, false) {
+            return;
+        }
+        // A window that is in the log under the pin is not reused until the pin ends. It may have been reused before: then
+        // what we remember of it is void. The state first: who sees it opened again sees its new number too.
+        let usable = segment.is_in_log() && segment.incarnation() == incarnation;
+        let seen_bytes = segment.expiring_bytes(); // before `end`: what is counted here is appended
+        let end = start + segment.appended_bytes() as usize;
+        let mut looked = 0;
+        while usable && at < end && looked < 8 * GROUP {
+            let location = Space::location(at);
+            // SAFETY: entries are whole up to `appended` (Release in `set_appended`), and the pin keeps the window.
+            let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+            at += entry.padded_bytes;
+            looked += 1;
+            if entry.expires_at_ms == 0 {
+                continue;
+            }
+            if entry.expires_at_ms > core.clock.now_ms() || core.space.is_undurable(location) {
+                waiting = (
+                    waiting.0 + entry.padded_bytes as u32,
+                    waiting.1.min(entry.expires_at_ms),
+                );
+            } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
+                let candidate = Candidate::new(core, index, location, entry);
+                if candidate.drop_from_index(core, counters, me) == Some(true) {
+                    add(&counters.expired, 1);
+                }
+            }
+        }
+        if usable && at >= end {
+            let again_ms = core.clock.now_ms() + 1000;
+            segment.reset_expiry(seen_bytes, waiting.0, waiting.1, again_ms);
+        }
+        core.epochs.unpin(slot);
+        if !usable || at >= end {
+            return;
+        }
+    }
+}

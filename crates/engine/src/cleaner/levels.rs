@@ -1,0 +1,366 @@
+//! What a cleaner does when there is a log: compaction and combined cleaning.
+//!
+//! *Compaction* gives one segment a smaller window with what is still needed of it. The segment keeps its id, its frame
+//! stays as it is, and no byte goes to disk. If nothing is needed, the segment goes on without a window.
+//! *Combined cleaning* is a pass: it moves what is needed of several segments, oldest first, into survivors, new segments
+//! that are shipped to frames; a Swap then replaces the victims (`log::swap`).
+//!
+//! **Invariants**
+//! - V1: victims are durably closed; of a pass also settled (D3).
+//! - V2: of an entry is needed: an object, if the index points to it; a tombstone, as long as its victim is listed and does
+//!   not leave with it; a dead object with an embedded victim as if it were a tombstone (of one version less, so that
+//!   another copy of the object itself is not killed). It leaves a real one: it is *materialised*.
+//! - V3: whatever is kept of an entry takes no more bytes than it did, so a compacted segment never grows.
+//! - V4: with a log a cache evicts in passes only, whose victims leave the disk; until they have, the creation of an absent
+//!   key names the pass, so that what was evicted cannot come back after the key was deleted again.
+//!
+//! Paper: [Rumble14 §4-7]; differs: victims of a pass are emptied one after the other, so that their memory is free long
+//! before the pass ends and one window per cleaner is reserve enough; compaction may leave no seglet at all.
+
+use super::balance::{Load, Work};
+use super::context::{Context, Current, Kind, Tally};
+use super::select::{select_disk, select_memory};
+use crate::TableId;
+use crate::core::Core;
+use crate::counters::{add, sub};
+use crate::log::{Log, Pass, Swap};
+use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
+use duramen_base::ids::SegmentId;
+use duramen_format::entry::{self, Entry, NewTombstone};
+use duramen_format::segment;
+use std::sync::atomic::Ordering;
+
+/// Victims cleaned per segment that is searched for droppable tombstones: they have no event that would make them dead.
+const CLEANED_PER_RESCAN: u32 = 5;
+/// Segments searched when nothing else is left to gain.
+const RESCANS_WHEN_DRY: usize = 8;
+
+/// A combined pass whose victims are being emptied.
+pub struct PassAtWork {
+    victims: Vec<SegmentId>,
+    survivors: Vec<SegmentId>,
+    /// Ids that its further survivors get.
+    next: u64,
+    end: u64,
+    evict: bool,
+}
+
+impl PassAtWork {
+    pub fn evicts(&self) -> bool {
+        self.evict
+    }
+}
+
+impl Core {
+    /// Figures for the balancer.
+    pub fn load(&self, log: &Log) -> Load {
+        let budget = self.segment_budget().max(1) as f64;
+        let pending = |node| self.space.waiting(node).0 * self.space.segment_bytes();
+        let waiting: usize = (0..self.space.nodes()).map(pending).sum();
+        let used = self
+            .segment_bytes_committed()
+            .saturating_sub(waiting as u64);
+        let (disk_segments, disk_segments_max) = log.swaps().room();
+        Load {
+            used_part: used as f64 / budget,
+            live_part: self.live_bytes() as f64 / budget,
+            tombstone_part: self.tombstone_bytes() as f64 / budget,
+            disk_segments,
+            disk_segments_max,
+            compaction_is_dry: log.swaps().is_dry(),
+            two_levels: log.options().two_levels,
+        }
+    }
+
+    /// Bytes of tombstones in memory that no cleaner has dropped yet.
+    pub fn tombstone_bytes(&self) -> u64 {
+        let sum = self.actors().fold(0, |sum: u64, actor| {
+            sum.wrapping_add(actor.tombstones.load(Ordering::Relaxed))
+        });
+        // Sums of counters that move meanwhile may be off by a little, also below zero.
+        (sum as i64).max(0) as u64
+    }
+}
+
+impl Context {
+    /// Chooses the next victims: of a compaction, or of a pass, which it begins. The last pass, if any, is at its end.
+    pub(super) fn choose(&mut self, core: &Core, log: &Log, tally: &Tally, evict: bool) {
+        self.finish_pass(core, log);
+        if self.since_rescan >= CLEANED_PER_RESCAN {
+            self.since_rescan = 0;
+            self.rescan(core, log);
+        }
+        let loading = core.is_loading();
+        let load = core.load(log);
+        let work = if evict && !loading {
+            Work::Combine
+        } else {
+            load.decide(true)
+        };
+        let combine = work == Work::Combine && !loading;
+        if combine && self.begin_pass(core, log, tally, evict) {
+            return;
+        }
+        if !load.two_levels && !loading {
+            return;
+        }
+        self.victims.extend(select_memory(core, log, self.node));
+        if !self.victims.is_empty() {
+            log.swaps().set_dry(false);
+            return;
+        }
+        // Tombstones that may go by now are found by looking; and combined cleaning frees what compaction cannot.
+        for _ in 0..RESCANS_WHEN_DRY {
+            if !self.rescan(core, log) {
+                break;
+            }
+        }
+        log.swaps().set_dry(true);
+        if !combine && !loading {
+            self.begin_pass(core, log, tally, evict);
+        }
+    }
+
+    /// Selects victims for a pass and announces it. False: it is not this context's turn, or there is nothing to gain.
+    fn begin_pass(&mut self, core: &Core, log: &Log, tally: &Tally, evict: bool) -> bool {
+        // A helper comes by only while writers wait; a pass that it leaves half done would keep others from theirs.
+        if self.number >= core.cleaners() && core.cleaners() > 0 {
+            return false;
+        }
+        let swaps = log.swaps();
+        if !swaps.try_take_turn() {
+            return false;
+        }
+        let windows = select_disk(core, log, self.node, evict);
+        let empty = swaps.take_empty();
+        if windows.is_empty() && empty.is_empty() {
+            swaps.end_turn();
+            return false;
+        }
+        let in_memory = windows
+            .iter()
+            .map(|window| log.segment_of(*window as usize));
+        let victims: Vec<SegmentId> = in_memory.chain(empty).collect();
+        // Survivors may have to be shorter than a window each, when memory is very short.
+        let count = 4 * windows.len() as u64 + 4;
+        let first = log.new_segment_ids(count);
+        swaps.announce(
+            Pass {
+                first,
+                count: count as u32,
+                victims: victims.clone(),
+            },
+            evict,
+        );
+        self.victims.extend(windows);
+        self.pass = Some(PassAtWork {
+            victims,
+            survivors: Vec::new(),
+            next: first.0,
+            end: first.0 + count,
+            evict,
+        });
+        add(&tally.passes, 1);
+        true
+    }
+
+    /// Ends the pass whose victims are all empty: its survivors are closed, and wait for their frames and the Swap.
+    fn finish_pass(&mut self, core: &Core, log: &Log) {
+        let Some(pass) = self.pass.take() else {
+            return;
+        };
+        self.close_pass_survivor(core, log);
+        let swap = Swap {
+            add: pass.survivors,
+            remove: pass.victims,
+            version_floor: core.version_max(),
+        };
+        // After the last look at the index: what any of its answers rested on was appended before (L4, D2).
+        log.swaps().scanned(swap, log.appended());
+        log.swaps().end_turn();
+        log.swaps().set_dry(false);
+        log.demand();
+    }
+
+    fn close_pass_survivor(&mut self, core: &Core, log: &Log) {
+        if let Some(window) = self.survivor.window() {
+            // Before it is closed: closed segments are anybody's victims (V1).
+            self.survivor.record(&core.space);
+            let length = core.space.segments[window as usize].appended_bytes();
+            let segment = log.segment_of(window as usize);
+            log.swaps().closed_survivor(segment, window, length);
+            self.close_survivor(core);
+        }
+    }
+
+    /// Opens a window for the compacted segment, or for the pass's next survivor.
+    pub(super) fn open_with_log(&mut self, core: &Core, log: &Log) -> Option<()> {
+        self.survivor.record(&core.space);
+        let (kind, victim, segment) = self
+            .current
+            .as_ref()
+            .map(|current| (current.kind, current.window, current.segment))?;
+        let (segment, header_kind) = match (&mut self.pass, kind) {
+            (Some(pass), Kind::Combine) => {
+                assert!(pass.next < pass.end, "a pass of too many survivors");
+                (SegmentId(pass.next), segment::Kind::Survivor)
+            }
+            _ => {
+                assert!(self.survivor.window().is_none(), "a compacted segment grew"); // V3
+                (segment, segment::Kind::Head)
+            }
+        };
+        self.close_pass_survivor(core, log);
+        let window = core
+            .open_window(self.node, Purpose::Survivor, 0)
+            .or_else(|| {
+                // What is left of the budget is less than a window, but the victim's own length is enough (V3).
+                let bytes = core.space.segments[victim as usize].appended_bytes() as usize;
+                let (now_ms, tick) = (core.clock.now_ms(), core.log_time());
+                let window = core.space.acquire_partial(self.node, bytes, now_ms, tick)?;
+                core.space.segments[window as usize].set_dead_base(core.dead_sum(window));
+                Some(window)
+            })?;
+        log.give_window(&core.space, window, segment, header_kind, 0);
+        self.survivor.roll(&core.space, window);
+        if let (Some(pass), Kind::Combine) = (&mut self.pass, kind) {
+            pass.next += 1;
+            pass.survivors.push(segment);
+            log.swaps().opened_survivor(segment);
+            add(&core.tallies[self.number].survivors, 1);
+        }
+        Some(())
+    }
+
+    /// Ends the compaction of a segment: the new window takes the place of the victim's. Returns the bytes it keeps.
+    pub(super) fn finish_compaction(&mut self, core: &Core, log: &Log, current: &Current) -> u32 {
+        add(&core.tallies[self.number].compactions, 1);
+        self.since_rescan += 1;
+        let Some(window) = self.survivor.window() else {
+            log.swaps().emptied(current.segment);
+            return 0;
+        };
+        let old = &core.space.segments[current.window as usize];
+        let new = &core.space.segments[window as usize];
+        new.set_opened(old.opened_ms(), old.opened_tick());
+        self.close_survivor(core);
+        let kept = new.committed_bytes();
+        assert!(kept <= old.committed_bytes(), "a compacted segment grew"); // V3
+        kept
+    }
+
+    /// A dead entry: keeps what is still needed of it (V2). `None`: no room.
+    pub(super) fn bury(
+        &mut self,
+        core: &Core,
+        log: &Log,
+        entry: &Entry<'_>,
+        location: u64,
+    ) -> Option<()> {
+        let counters = &core.context_counters[self.number];
+        let from = core.space.window_of(location);
+        let is_tombstone = entry.kind == entry::Kind::Tombstone;
+        if !self.is_needed(log, entry) {
+            if is_tombstone {
+                counters.note_moved(from, entry.padded_bytes);
+                sub(&counters.tombstones, entry.padded_bytes as u64);
+            }
+            return Some(());
+        }
+        let tombstone = NewTombstone {
+            table: entry.table,
+            version: if is_tombstone {
+                entry.version
+            } else {
+                entry.version - 1
+            },
+            key: entry.key,
+            victim: entry.victim,
+        };
+        let bytes = tombstone.padded_bytes();
+        debug_assert!(bytes <= entry.padded_bytes); // V3
+        self.room_for(core, bytes)?;
+        let to = self.survivor.take(bytes);
+        let at = core.space.at(Space::location(to));
+        // SAFETY: bytes this context just took in its own survivor.
+        tombstone.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
+        if is_tombstone {
+            counters.note_moved(from, bytes);
+        } else {
+            add(&counters.tombstones, bytes as u64);
+        }
+        Some(())
+    }
+
+    fn is_needed(&self, log: &Log, entry: &Entry<'_>) -> bool {
+        if entry.victim == SegmentId::NONE {
+            return false;
+        }
+        let own = self.current.as_ref().map(|current| current.segment);
+        if own == Some(entry.victim) {
+            return false; // both leave together
+        }
+        let leaving = self.pass.as_ref().map_or(&[][..], |pass| &pass.victims);
+        log.swaps().needs().tombstone(entry.victim, leaving)
+    }
+
+    /// Searches one segment for tombstones that may go by now, so that it is not taken for fuller than it is. False: there
+    /// is none whose answer could have changed.
+    fn rescan(&self, core: &Core, log: &Log) -> bool {
+        let Some(window) = self.next_to_rescan(core, log) else {
+            return false;
+        };
+        if !core.try_enter(self.slot, false) {
+            return false;
+        }
+        let segment = &core.space.segments[window as usize];
+        let incarnation = segment.incarnation();
+        let done = log.swaps().swaps_done();
+        let (mut kept, mut droppable) = (0, 0);
+        // Closed under the pin: the window is not reused before the pin ends.
+        if segment.is_closed() {
+            let start = core.space.offset_of(window);
+            let end = start + segment.appended_bytes() as usize;
+            let mut at = start + SEGMENT_HEADER_BYTES;
+            let needs = log.swaps().needs();
+            while at < end {
+                // SAFETY: a closed segment holds whole entries from its header to `appended`; the pin keeps the window.
+                let entry = unsafe { entry::parse_trusted(core.space.at(Space::location(at))) };
+                at += entry.padded_bytes;
+                if entry.kind == entry::Kind::Tombstone {
+                    let bytes = entry.padded_bytes as u32;
+                    let known = core.tables.index(TableId(entry.table)).is_ok();
+                    if known && needs.tombstone(entry.victim, &[]) {
+                        kept += bytes;
+                    } else {
+                        droppable += bytes;
+                    }
+                }
+            }
+            drop(needs);
+            log.swaps()
+                .note_rescan(window, incarnation, done, kept, droppable);
+        }
+        core.epochs.unpin(self.slot);
+        true
+    }
+
+    fn next_to_rescan(&self, core: &Core, log: &Log) -> Option<u32> {
+        let windows = core.space.windows_of_node(self.node);
+        let is_due = |window: &u32| {
+            let segment = &core.space.segments[*window as usize];
+            segment.is_closed()
+                && log.is_victim_to_be(*window)
+                && log.swaps().wants_rescan(*window, segment.incarnation())
+        };
+        let from = log.swaps().rescan_cursor(windows.len());
+        let found = windows
+            .clone()
+            .skip(from)
+            .chain(windows.clone().take(from))
+            .find(is_due)?;
+        log.swaps()
+            .set_rescan_cursor((found - windows.start) as usize + 1);
+        Some(found)
+    }
+}

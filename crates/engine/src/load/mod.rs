@@ -1,0 +1,363 @@
+//! Restart: segments are adopted as they are, and the index is built from them, on all cores at once.
+//!
+//! **Invariants**
+//! - R1: exactly the listed segments are loaded, each once; `finish` refuses if one is missing (90-traps.md §0.1).
+//! - R2: every entry of a segment is verified before the first one of it is shown to the index: a segment is adopted wholly
+//!   or not at all (§0.8).
+//! - R3: per key the highest version wins, whatever the order of segments; between versions that are equal, a tombstone. A
+//!   tombstone takes a slot of the index while segments are loaded, and is taken out at the end. An expired object keeps
+//!   its slot, as it does in a running store: so it keeps older versions away.
+//! - R4: counters are exact at any time: an entry is counted as dead where the index pointed to when it lost, under a pin.
+//! - R5: while segments are loaded nothing expires, and nothing but compaction cleans: a key that left the index would let
+//!   an older version in.
+//!
+//! **Concurrency**: `adopt` may be called by several threads; each entry is settled under its bucket's lock. Groups of
+//! entries have first their buckets, then the entries found there fetched ahead.
+//!
+//! Paper: [Ousterhout15 §4.4-4.5] replays into a new log; differs: a restart in place keeps the segments and their ids, so
+//! nothing is written.
+
+mod settle;
+
+use crate::core::Core;
+use crate::epoch::SlotId;
+use crate::log::{Log, Pass};
+use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use crate::{Error, KeyHash, Store, TableId};
+use duramen_base::ids::SegmentId;
+use duramen_format::entry::{self, Damage};
+use duramen_format::segment::{self, Header};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Attempts to find memory before a load gives up; each waits for readers, or compacts one step.
+const MEMORY_ATTEMPTS_MAX: u32 = 2000;
+/// Victim bytes that one attempt compacts.
+const COMPACT_STEP_BYTES: u64 = 8 << 20;
+
+/// Why a segment could not be adopted. `E`: why its bytes could not be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError<E> {
+    /// The bytes could not be read; the segment can be adopted from another replica.
+    #[error("segment {segment}: {reason}")]
+    Read { segment: SegmentId, reason: E },
+    /// The bytes are not what was written; the segment can be adopted from another replica.
+    #[error("segment {segment} is damaged at byte {offset}: {damage}")]
+    Damaged {
+        segment: SegmentId,
+        offset: u32,
+        damage: Damage,
+    },
+    #[error("segment {segment} has a bad header: {damage}")]
+    Header {
+        segment: SegmentId,
+        damage: segment::Damage,
+    },
+    #[error("segment {segment} says that it is segment {found} of log {log}")]
+    Foreign {
+        segment: SegmentId,
+        found: SegmentId,
+        log: u64,
+    },
+    /// The store's segments are smaller than those it is given: open it with the size they were written with.
+    #[error("segment {segment} has {length} bytes, where {capacity} are the most")]
+    Length {
+        segment: SegmentId,
+        length: u32,
+        capacity: usize,
+    },
+    #[error("segment {segment} is not part of the log, or was adopted already")]
+    NotListed { segment: SegmentId },
+    /// Raise the memory budget.
+    #[error("segment {segment} does not fit into memory: {reason}")]
+    Memory { segment: SegmentId, reason: Error },
+}
+
+/// Segments that the log consists of, and of which nothing was adopted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} segments of the log are missing, the first is {}", .0.len(), .0[0])]
+pub struct Missing(pub Vec<SegmentId>);
+
+/// What was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    pub segments: u64,
+    /// Bytes of segments, headers included.
+    pub bytes: u64,
+    pub entries: u64,
+    /// Objects that are alive, expired ones that nobody has met yet included.
+    pub objects: u64,
+    pub tombstones: u64,
+    /// The largest version of any entry.
+    pub version_max: u64,
+}
+
+#[derive(Default)]
+struct Totals {
+    segments: AtomicU64,
+    bytes: AtomicU64,
+    entries: AtomicU64,
+    tombstones: AtomicU64,
+    version_max: AtomicU64,
+}
+
+/// Fills a fresh store from the segments of its log. No session may be used before [`finish`](Loader::finish).
+pub struct Loader {
+    store: Arc<Store>,
+    /// Listed and not yet adopted; the value is the segment's rank by age.
+    expected: Mutex<HashMap<u64, u64>>,
+    /// Keys whose slot a tombstone has had (R3).
+    tombstones: Mutex<Vec<(TableId, KeyHash)>>,
+    next_helper: AtomicUsize,
+    totals: Totals,
+}
+
+impl Store {
+    /// Begins to load the log that consists of exactly `listed`; `passes` are the cleaning passes that the last life of
+    /// the log announced and did not end. Tables must have been restored.
+    ///
+    /// # Panics
+    /// If the store has no log.
+    pub fn loader(self: &Arc<Self>, listed: &[SegmentId], passes: &[Pass]) -> Loader {
+        let log = self.core().log.as_deref().expect("a store with a log");
+        log.set_loading(true);
+        log.swaps().restore(passes);
+        let mut ranked = listed.to_vec();
+        ranked.sort_unstable();
+        ranked.dedup();
+        for segment in &ranked {
+            log.swaps().opened(*segment);
+            log.raise_next_segment(SegmentId(segment.0 + 1));
+        }
+        for pass in passes {
+            log.raise_next_segment(SegmentId(pass.first.0 + u64::from(pass.count)));
+        }
+        let expected = (0..).zip(&ranked).map(|(rank, segment)| (segment.0, rank));
+        Loader {
+            store: self.clone(),
+            expected: Mutex::new(expected.collect()),
+            tombstones: Mutex::default(),
+            next_helper: AtomicUsize::new(0),
+            totals: Totals::default(),
+        }
+    }
+}
+
+/// A slot of the epochs' table for the time of one call.
+struct Visitor<'a> {
+    core: &'a Core,
+    slot: SlotId,
+}
+
+impl Drop for Visitor<'_> {
+    fn drop(&mut self) {
+        self.core.epochs.unregister(self.slot);
+    }
+}
+
+impl Loader {
+    fn core(&self) -> &Core {
+        self.store.core()
+    }
+
+    fn log(&self) -> &Log {
+        self.core().log.as_deref().expect("a store with a log")
+    }
+
+    /// Adopts one segment of `length` bytes, which `fill` puts into the memory it is given. Best called newest segment
+    /// first. Returns how many entries it has.
+    ///
+    /// # Errors
+    /// [`LoadError`]. Nothing of the segment was adopted then, and it may be tried again.
+    pub fn adopt<E>(
+        &self,
+        segment: SegmentId,
+        length: u32,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<u64, LoadError<E>> {
+        let rank = self.take(segment)?;
+        let adopted = self.adopt_listed(segment, length, rank, fill);
+        if adopted.is_err() {
+            let mut expected = self.expected.lock().expect("expected segments");
+            expected.insert(segment.0, rank);
+        }
+        adopted
+    }
+
+    fn take<E>(&self, segment: SegmentId) -> Result<u64, LoadError<E>> {
+        let mut expected = self.expected.lock().expect("expected segments");
+        expected
+            .remove(&segment.0)
+            .ok_or(LoadError::NotListed { segment }) // R1
+    }
+
+    fn adopt_listed<E>(
+        &self,
+        segment: SegmentId,
+        length: u32,
+        rank: u64,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<u64, LoadError<E>> {
+        let core = self.core();
+        let capacity = core.space.segment_bytes();
+        if !(SEGMENT_HEADER_BYTES..=capacity).contains(&(length as usize)) {
+            return Err(LoadError::Length {
+                segment,
+                length,
+                capacity,
+            });
+        }
+        let memory = |reason| LoadError::Memory { segment, reason };
+        let slot = core.epochs.register().map_err(memory)?;
+        let visitor = Visitor { core, slot };
+        let (node, window) = self.window_for(length).map_err(memory)?;
+        // SAFETY: the window was just acquired with this many bytes backed; nobody else touches it before it is closed.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(
+                core.space.at(Space::location(core.space.offset_of(window))),
+                length as usize,
+            )
+        };
+        let verified = fill(bytes)
+            .map_err(|reason| LoadError::Read { segment, reason })
+            .and_then(|()| self.verify(segment, bytes));
+        let entries = match verified {
+            Ok(entries) => entries,
+            Err(error) => {
+                core.space.abandon(node, window);
+                return Err(error);
+            }
+        };
+        let info = &core.space.segments[window as usize];
+        info.set_appended(length);
+        info.set_dead_base(core.dead_sum(window));
+        info.set_opened(core.clock.now_ms(), rank * capacity as u64);
+        self.log().adopt_window(window, segment);
+        self.settle_all(&visitor, window, length).map_err(memory)?;
+        info.close();
+        let totals = &self.totals;
+        totals.segments.fetch_add(1, Ordering::Relaxed);
+        totals.bytes.fetch_add(u64::from(length), Ordering::Relaxed);
+        totals.entries.fetch_add(entries, Ordering::Relaxed);
+        Ok(entries)
+    }
+
+    /// R2. Returns the number of entries.
+    fn verify<E>(&self, segment: SegmentId, bytes: &[u8]) -> Result<u64, LoadError<E>> {
+        let header =
+            Header::decode(bytes).map_err(|damage| LoadError::Header { segment, damage })?;
+        if header.segment != segment || header.log != self.log().options().server {
+            return Err(LoadError::Foreign {
+                segment,
+                found: header.segment,
+                log: header.log,
+            });
+        }
+        let mut at = SEGMENT_HEADER_BYTES;
+        let mut entries = 0;
+        while at < bytes.len() {
+            match entry::parse(&bytes[at..]) {
+                Ok(entry) => at += entry.padded_bytes,
+                Err(damage) => {
+                    let offset = at as u32;
+                    return Err(LoadError::Damaged {
+                        segment,
+                        offset,
+                        damage,
+                    });
+                }
+            }
+            entries += 1;
+        }
+        Ok(entries)
+    }
+
+    /// A window for a segment of this length, compacting what was adopted before if memory is short.
+    fn window_for(&self, length: u32) -> Result<(usize, u32), Error> {
+        let core = self.core();
+        let nodes = core.space.nodes();
+        let first = self.next_helper.fetch_add(1, Ordering::Relaxed);
+        for attempt in 0..MEMORY_ATTEMPTS_MAX {
+            for n in 0..nodes {
+                let node = (first + n) % nodes;
+                core.space.reap(node, &core.epochs);
+                let now_ms = core.clock.now_ms();
+                if let Some(window) = core
+                    .space
+                    .acquire_for_loading(node, length as usize, now_ms)
+                {
+                    return Ok((node, window));
+                }
+            }
+            if !self.make_room(attempt) {
+                break;
+            }
+        }
+        Err(core.out_of_memory())
+    }
+
+    /// Compacts a step, or lets others finish theirs. False: there is nothing to compact any more. The caller is outside.
+    fn make_room(&self, attempt: u32) -> bool {
+        use crate::cleaner::context::Step;
+        let core = self.core();
+        let total = core.contexts.len();
+        let first = self.next_helper.fetch_add(1, Ordering::Relaxed);
+        let mut busy = false;
+        for n in 0..total {
+            let Ok(mut context) = core.contexts[(first + n) % total].try_lock() else {
+                busy = true;
+                continue;
+            };
+            let me = context.me();
+            match context.step(core, COMPACT_STEP_BYTES, me, false) {
+                Step::Worked => return true,
+                Step::Blocked => busy = true,
+                Step::Idle => {}
+            }
+        }
+        let nodes = 0..core.space.nodes();
+        let mut waiting = nodes.clone().map(|node| core.space.waiting(node));
+        // Free windows that are backed are memory too, only not for windows of another length.
+        let released = nodes.clone().any(|node| core.space.release_one(node));
+        let others = self.log().swaps().is_at_work() || core.has_victims();
+        duramen_base::sync::yield_now();
+        released || busy || others || waiting.any(|(retired, _)| retired > 0) || attempt < 4
+    }
+
+    /// Ends the load: tombstones leave the index, versions go on above all that were ever given, cleaning begins.
+    ///
+    /// # Errors
+    /// [`Missing`] if a listed segment was not adopted (R1); the store must not be used then.
+    pub fn finish(self) -> Result<LoadReport, Missing> {
+        let expected = self.expected.lock().expect("expected segments");
+        if !expected.is_empty() {
+            let mut missing: Vec<SegmentId> = expected.keys().map(|id| SegmentId(*id)).collect();
+            missing.sort_unstable();
+            return Err(Missing(missing));
+        }
+        drop(expected);
+        self.remove_tombstones();
+        let core = self.core();
+        let version_max = self.totals.version_max.load(Ordering::Relaxed);
+        let mut objects = 0;
+        self.log().raise_version_floor(version_max + 1);
+        let floor = core.version_max();
+        core.tables.each(|id, _, index| {
+            objects += core.objects(id);
+            let partitions = index.partitions().iter();
+            partitions.for_each(|partition| partition.raise_floor(floor)); // X3
+        });
+        self.log().set_loading(false);
+        core.wakeup.ring();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Ok(LoadReport {
+            segments: load(&self.totals.segments),
+            bytes: load(&self.totals.bytes),
+            entries: load(&self.totals.entries),
+            objects,
+            tombstones: load(&self.totals.tombstones),
+            version_max,
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! Which version of each key wins: entries of an adopted segment meet the index.
+
+use super::{Loader, Visitor};
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::index::bucket::{self, Locking, Slot};
+use crate::index::{Index, Partition, Resize};
+use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use crate::{Error, KeyHash, TableId};
+use duramen_base::sync::Backoff;
+use duramen_format::entry::{self, Entry, Kind};
+use std::sync::atomic::Ordering;
+
+/// Entries whose cache misses overlap.
+const GROUP: usize = 32;
+/// Attempts to find memory for the index.
+const INDEX_ATTEMPTS_MAX: u32 = 1000;
+
+/// An entry on its way to the index.
+struct Arrival<'a> {
+    entry: Entry<'a>,
+    location: u64,
+    index: Option<&'a Index>,
+    hash: KeyHash,
+}
+
+impl<'a> Arrival<'a> {
+    fn new(core: &'a Core, entry: Entry<'a>, location: u64) -> Arrival<'a> {
+        let table = TableId(entry.table);
+        // An entry from before the table was created or cleared is none of this table's.
+        let index = core
+            .tables
+            .index(table)
+            .ok()
+            .filter(|index| entry.version >= index.replay_floor());
+        let hash = KeyHash(core.hasher.hash(entry.key));
+        if let Some(index) = index {
+            let view = index.partition(hash).view();
+            if view.len() != 0 {
+                crate::session::prefetch_pair(view.line(view.home(index.tag(hash))));
+            }
+        }
+        Arrival {
+            entry,
+            location,
+            index,
+            hash,
+        }
+    }
+
+    /// Starts fetching the header of the entry that the index has for the key.
+    fn prefetch_rival(&self, core: &Core) {
+        if let Some(index) = self.index {
+            let view = index.partition(self.hash).view();
+            if view.len() != 0
+                && let Some(location) = view.peek(index.tag(self.hash))
+            {
+                crate::session::prefetch(core.space.at(location));
+            }
+        }
+    }
+}
+
+impl Loader {
+    /// Shows all entries of an adopted window to the index.
+    pub(super) fn settle_all(
+        &self,
+        visitor: &Visitor<'_>,
+        window: u32,
+        length: u32,
+    ) -> Result<(), Error> {
+        let core = visitor.core;
+        let start = core.space.offset_of(window);
+        let end = start + length as usize;
+        let mut at = start + SEGMENT_HEADER_BYTES;
+        let mut attempts = 0;
+        let mut tombstones = Vec::new();
+        while at < end {
+            core.enter(visitor.slot);
+            let done = self.settle_group(visitor, at, end, &mut tombstones);
+            core.epochs.unpin(visitor.slot);
+            if done == at {
+                attempts += 1;
+                // Nothing of a segment that is half shown could be taken back: the load as a whole has failed then.
+                if attempts > INDEX_ATTEMPTS_MAX || !self.make_room(attempts) {
+                    return Err(core.out_of_memory());
+                }
+            }
+            at = done;
+        }
+        let mut all = self.tombstones.lock().expect("tombstones met");
+        all.append(&mut tombstones);
+        Ok(())
+    }
+
+    /// Settles a group of entries from `from`; returns how far it came: not at all if the index has no memory to grow.
+    fn settle_group(
+        &self,
+        visitor: &Visitor<'_>,
+        from: usize,
+        end: usize,
+        tombstones: &mut Vec<(TableId, KeyHash)>,
+    ) -> usize {
+        let core = visitor.core;
+        let mut group: [Option<Arrival<'_>>; GROUP] = [const { None }; GROUP];
+        let mut at = from;
+        for place in &mut group {
+            if at >= end {
+                break;
+            }
+            let location = Space::location(at);
+            // SAFETY: the window was verified from its header to its end (R2) and is this loader's until it is closed.
+            let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+            at += entry.padded_bytes;
+            *place = Some(Arrival::new(core, entry, location));
+        }
+        for arrival in group.iter().flatten() {
+            arrival.prefetch_rival(core);
+        }
+        let head = &core.heads[visitor.slot.0 % core.heads.len()];
+        let _owner = head.tail.lock().expect("head"); // its counters are ours meanwhile
+        let counters = &head.counters;
+        let mut version_max = 0;
+        for arrival in group.iter().flatten() {
+            if !self.settle(visitor, counters, arrival, tombstones) {
+                at = Space::offset(arrival.location);
+                break;
+            }
+            version_max = version_max.max(arrival.entry.version);
+        }
+        let totals = &self.totals;
+        totals.version_max.fetch_max(version_max, Ordering::Relaxed);
+        at
+    }
+
+    /// R3, R4. False: the index has no memory to grow, and nothing was done.
+    fn settle(
+        &self,
+        visitor: &Visitor<'_>,
+        counters: &Counters,
+        arrival: &Arrival<'_>,
+        tombstones: &mut Vec<(TableId, KeyHash)>,
+    ) -> bool {
+        let core = visitor.core;
+        let entry = &arrival.entry;
+        let won = match arrival.index {
+            Some(index) => match self.contend(visitor, counters, index, arrival) {
+                Some(won) => won,
+                None => return false,
+            },
+            None => false,
+        };
+        let table = TableId(entry.table);
+        let window = core.space.window_of(arrival.location);
+        counters.note_loaded(entry.padded_bytes);
+        match entry.kind {
+            Kind::Tombstone => {
+                // Alive in its segment until a cleaner meets it; no part of the live bytes of objects.
+                counters.note_tombstone(entry.padded_bytes);
+                self.totals.tombstones.fetch_add(1, Ordering::Relaxed);
+                if won {
+                    tombstones.push((table, arrival.hash));
+                }
+            }
+            Kind::Object if won => {
+                counters.note_objects(table, 1);
+                if entry.expires_at_ms != 0 {
+                    counters.note_expiring(table, 1);
+                    let segment = &core.space.segments[window];
+                    segment.note_expiry(entry.padded_bytes as u32, entry.expires_at_ms);
+                }
+            }
+            Kind::Object => counters.note_dead(window, entry.padded_bytes),
+        }
+        true
+    }
+
+    /// Puts the entry into the index if it wins. `None`: no memory to grow.
+    fn contend(
+        &self,
+        visitor: &Visitor<'_>,
+        counters: &Counters,
+        index: &Index,
+        arrival: &Arrival<'_>,
+    ) -> Option<bool> {
+        let core = visitor.core;
+        let me = visitor.slot.0 as u16 + 1;
+        let (entry, partition, tag) = (
+            &arrival.entry,
+            index.partition(arrival.hash),
+            index.tag(arrival.hash),
+        );
+        loop {
+            let (view, home, locking) = partition.lock(tag, me, core.resources())?;
+            debug_assert!(locking == Locking::Taken);
+            let found = view.find(tag, me, |slot| has_key(core, slot.location(), entry.key));
+            let Some((place, slot)) = found else {
+                if !partition.count_insert(view.len(), false) {
+                    view.unlock(home);
+                    match partition.resize(1, me, core.resources()) {
+                        Resize::NoMemory => return None,
+                        Resize::Done | Resize::Busy => continue,
+                    }
+                }
+                let mut backoff = Backoff::new();
+                while !view.insert(tag, Slot::new(tag, arrival.location)) {
+                    backoff.wait();
+                }
+                view.unlock(home);
+                grow_if_wanted(core, partition, view.len(), me);
+                return Some(true);
+            };
+            // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused.
+            let rival = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
+            let wins = (entry.version, entry.kind as u8) > (rival.version, rival.kind as u8);
+            if wins {
+                bucket::publish(place, slot.moved_to(arrival.location));
+                if rival.kind == Kind::Object {
+                    let table = TableId(rival.table);
+                    let window = core.space.window_of(slot.location());
+                    counters.note_dead(window, rival.padded_bytes);
+                    counters.note_objects(table, -1);
+                    counters.note_expiring(table, -i64::from(rival.expires_at_ms != 0));
+                }
+            }
+            view.unlock(home);
+            return Some(wins);
+        }
+    }
+
+    /// Takes the tombstones that won out of the index.
+    pub(super) fn remove_tombstones(&self) {
+        let core = self.core();
+        let Ok(slot) = core.epochs.register() else {
+            unreachable!("a slot for the end of a load");
+        };
+        let visitor = Visitor { core, slot };
+        let me = visitor.slot.0 as u16 + 1;
+        let met = std::mem::take(&mut *self.tombstones.lock().expect("tombstones met"));
+        for group in met.chunks(GROUP) {
+            core.enter(visitor.slot);
+            for (table, hash) in group {
+                let Ok(index) = core.tables.index(*table) else {
+                    continue;
+                };
+                let (partition, tag) = (index.partition(*hash), index.tag(*hash));
+                let Some((view, home, _)) = partition.lock(tag, me, core.resources()) else {
+                    continue; // no buckets: no tombstones either
+                };
+                while let Some((place, _)) = view.find(tag, me, |slot| {
+                    // SAFETY: as in `contend`.
+                    let header = unsafe { entry::header_trusted(core.space.at(slot.location())) };
+                    header.kind == Kind::Tombstone
+                }) {
+                    view.remove(tag, place);
+                    partition.count_remove();
+                }
+                view.unlock(home);
+                if partition.wants_shrinking(view.len()) {
+                    let _ = partition.resize(0, me, core.resources());
+                }
+            }
+            core.epochs.unpin(visitor.slot);
+        }
+    }
+}
+
+/// A refusal is fine: the next insert asks again, until the view is full.
+fn grow_if_wanted(core: &Core, partition: &Partition, buckets: usize, me: u16) {
+    if partition.wants_growth(buckets) {
+        let _ = partition.resize(0, me, core.resources());
+    }
+}
+
+fn has_key(core: &Core, location: u64, key: &[u8]) -> bool {
+    let at = core.space.at(location);
+    // SAFETY: the index pointed to it under our pin: a whole entry, of which the key is a part.
+    unsafe {
+        let header = entry::header_trusted(at);
+        header.key_bytes == key.len()
+            && std::slice::from_raw_parts(at.add(header.key_start), header.key_bytes) == key
+    }
+}

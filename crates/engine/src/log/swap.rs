@@ -1,0 +1,523 @@
+//! Which segments the log consists of on disk, and how a cleaning pass replaces some by others.
+//!
+//! A pass takes victims and fills survivors. Its way: *announced* (its record goes with the data that may name its
+//! survivors) → *scanned* (survivors closed, positions recorded) → survivors written to frames → *proposed* as a [`Swap`]
+//! → *swapped*: the record is durable, the victims are no longer part of the log and their frames may go.
+//!
+//! **Invariants**
+//! - D1: a segment is listed from its opening until the Swap that removes it is durable. A tombstone (embedded or not) is
+//!   needed as long as its victim is listed: dropping it earlier would let the victim's copy come back after a crash.
+//! - D2: a Swap is proposed only when all its survivors are closed and durable (90-traps.md §0.9), and when every append
+//!   that the pass may have taken for a reason to drop something is itself durable (§0.3).
+//! - D3: a survivor may be a victim only after its own Swap is durable: the victims that it was filled from are gone then.
+//!   Otherwise the killer of an entry in the survivor, which names the survivor, could be dropped before the copy in the
+//!   victim is gone.
+//! - D4: a crash between the copying and the Swap leaves killers that name a survivor which was never listed. The pass's
+//!   announcement is durable before such a killer is, so that after a restart they are needed as long as one of the
+//!   pass's victims is listed.
+//! - D5: passes are swapped in the order in which their scans ended.
+//!
+//! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the queues. The list's
+//! lock may be taken under the queue's, never the other way round.
+//! Paper: [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (90-traps.md §0.3 names the first).
+
+use super::{Log, Position};
+use crate::space::Purpose;
+use duramen_base::ids::{Level, SegmentId};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+/// Passes that wait for their Swap at once; a cleaner that is so far ahead of the disk gains nothing.
+const PENDING_PASSES_MAX: usize = 4;
+
+/// What is announced of a pass before anything of it can be named by durable data (D4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Its survivors have ids from here …
+    pub first: SegmentId,
+    /// … so many in a row at most.
+    pub count: u32,
+    /// What is removed by its Swap; while one of them is listed, who names a survivor of this pass is needed.
+    pub victims: Vec<SegmentId>,
+}
+
+impl Pass {
+    fn has_survivor(&self, segment: u64) -> bool {
+        (self.first.0..self.first.0 + u64::from(self.count)).contains(&segment)
+    }
+}
+
+/// A closed survivor that needs a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct SurvivorReady<'a> {
+    pub segment: SegmentId,
+    /// The whole segment, header included; stable until it was reported durable.
+    pub bytes: &'a [u8],
+}
+
+/// What a cleaning pass does to the log, as one atomic record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swap {
+    pub add: Vec<SegmentId>,
+    pub remove: Vec<SegmentId>,
+    /// Versions up to here may have been given to keys of which the log keeps no trace now.
+    pub version_floor: u64,
+}
+
+/// How a segment came into the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Opened by a head, or its Swap is durable: it may be a victim as far as this file is concerned.
+    Settled,
+    /// A survivor whose Swap is not durable yet (D3).
+    Unswapped,
+}
+
+#[derive(Default)]
+struct List {
+    segments: HashMap<u64, Life>,
+    /// Passes announced and not yet swapped, those included that a crash cut off in an earlier life of this store (D4).
+    passes: Vec<Pass>,
+}
+
+/// A pass whose scan has ended.
+struct Pending {
+    swap: Swap,
+    /// Survivors of it that are not durable yet.
+    unwritten: usize,
+    /// Where the heads stood when the scan ended (D2).
+    position: Position,
+    evicted: bool,
+}
+
+/// A closed survivor without a frame.
+#[derive(Clone, Copy)]
+struct Unwritten {
+    segment: SegmentId,
+    window: u32,
+    length: u32,
+}
+
+/// What was found when a window was last searched for tombstones.
+#[derive(Default)]
+struct Searched {
+    /// Of which incarnation of the window this is; another one: nothing is known.
+    incarnation: AtomicU32,
+    /// Bytes of tombstones that had to stay, and of those that may go.
+    kept: AtomicU32,
+    droppable: AtomicU32,
+    /// Swaps done until then, plus one; 0 = never searched.
+    at: AtomicU64,
+    /// 1: the window holds a survivor without a frame.
+    unwritten: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queues {
+    /// Not yet taken by the consumer.
+    announced: Vec<Pass>,
+    /// Closed and not durable, in the order of closing.
+    survivors: VecDeque<Unwritten>,
+    pending: VecDeque<Pending>,
+    /// Victims of the pass at work, if it evicts.
+    evicting: Option<Vec<SegmentId>>,
+    /// Listed segments of which memory holds nothing any more.
+    empty: Vec<SegmentId>,
+}
+
+/// The list and the queues of one log.
+pub struct Swaps {
+    list: RwLock<List>,
+    queues: Mutex<Queues>,
+    limit: u64,
+    count: AtomicU64,
+    /// Swaps made durable since the start.
+    done: AtomicU64,
+    progress: AtomicU64,
+    /// One pass at a time is at work [90-traps.md §B: one disk-cleaning thread].
+    taken: AtomicBool,
+    /// See [`Log::eviction_victim`].
+    eviction_victim: AtomicU64,
+    /// Compaction found nothing to free.
+    dry: AtomicBool,
+    windows: Box<[Searched]>,
+    /// Where the search for tombstones goes on.
+    cursor: AtomicUsize,
+}
+
+/// The list, held for some looks.
+pub struct Needs<'a> {
+    list: RwLockReadGuard<'a, List>,
+}
+
+impl Needs<'_> {
+    /// True if a tombstone with this victim must be kept, `leaving` being removed by the same Swap as it (D1, D4).
+    pub fn tombstone(&self, victim: SegmentId, leaving: &[SegmentId]) -> bool {
+        let stays =
+            |id: u64| self.list.segments.contains_key(&id) && !leaving.contains(&SegmentId(id));
+        stays(victim.0)
+            || self.list.passes.iter().any(|pass| {
+                pass.has_survivor(victim.0) && pass.victims.iter().any(|id| stays(id.0))
+            })
+    }
+
+    /// True if the segment may be a victim of a pass (D3).
+    pub fn is_settled(&self, segment: SegmentId) -> bool {
+        self.list.segments.get(&segment.0) == Some(&Life::Settled)
+    }
+}
+
+impl Swaps {
+    pub fn new(limit: u64, windows: usize) -> Swaps {
+        Swaps {
+            list: RwLock::default(),
+            queues: Mutex::default(),
+            limit,
+            count: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
+            taken: AtomicBool::new(false),
+            eviction_victim: AtomicU64::new(0),
+            dry: AtomicBool::new(false),
+            windows: (0..windows).map(|_| Searched::default()).collect(),
+            cursor: AtomicUsize::new(0),
+        }
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().expect("cleaning queues")
+    }
+
+    fn insert(&self, segment: SegmentId, life: Life) {
+        let mut list = self.list.write().expect("segment list");
+        let before = list.segments.insert(segment.0, life);
+        assert!(before.is_none(), "segment {segment} opened twice"); // ids are never given again
+        self.count
+            .store(list.segments.len() as u64, Ordering::Relaxed);
+    }
+
+    /// A head opened a segment, or the loader adopts one: it is listed (D1).
+    pub fn opened(&self, segment: SegmentId) {
+        self.insert(segment, Life::Settled);
+    }
+
+    /// A pass opened a survivor.
+    pub fn opened_survivor(&self, segment: SegmentId) {
+        self.insert(segment, Life::Unswapped);
+    }
+
+    pub fn needs(&self) -> Needs<'_> {
+        Needs {
+            list: self.list.read().expect("segment list"),
+        }
+    }
+
+    pub fn is_listed(&self, segment: SegmentId) -> bool {
+        self.needs().list.segments.contains_key(&segment.0)
+    }
+
+    /// Segments listed, and the most there may be.
+    pub fn room(&self) -> (u64, u64) {
+        (self.count.load(Ordering::Relaxed), self.limit)
+    }
+
+    /// Segments that only survivors may take: without them a full disk could never be cleaned.
+    fn reserve(&self) -> u64 {
+        (self.limit / 16).clamp(2, 16)
+    }
+
+    /// True if a head may open another segment for this purpose.
+    pub fn has_room(&self, purpose: Purpose) -> bool {
+        let spare = match purpose {
+            Purpose::Head => self.reserve(),
+            Purpose::Tombstones => self.reserve() / 2,
+            Purpose::Survivor => 0,
+        };
+        self.count.load(Ordering::Relaxed) + spare < self.limit
+    }
+
+    /// Survivors that a pass may open at most.
+    pub fn room_for_survivors(&self) -> u64 {
+        self.limit
+            .saturating_sub(self.count.load(Ordering::Relaxed))
+    }
+
+    /// Grows with every survivor and Swap that became durable.
+    pub fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    pub fn swaps_done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// True if something of the cleaners waits for the consumer: then waiting for memory makes sense.
+    pub fn is_waiting(&self) -> bool {
+        let queues = self.queues();
+        !queues.survivors.is_empty() || !queues.pending.is_empty()
+    }
+
+    /// True if some context works at a pass.
+    pub fn is_at_work(&self) -> bool {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes the right to work at a pass. False: another has it, or the disk is too far behind.
+    pub fn try_take_turn(&self) -> bool {
+        if self.queues().pending.len() >= PENDING_PASSES_MAX {
+            return false;
+        }
+        self.taken
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    pub fn end_turn(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+
+    /// Compaction left nothing of a segment: it has no window any more, and waits to be removed by a pass.
+    pub fn emptied(&self, segment: SegmentId) {
+        self.queues().empty.push(segment);
+    }
+
+    /// Takes emptied segments that may be victims, for a pass to remove.
+    pub fn take_empty(&self) -> Vec<SegmentId> {
+        let mut queues = self.queues();
+        let needs = self.needs();
+        let (settled, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut queues.empty)
+            .into_iter()
+            .partition(|segment| needs.is_settled(*segment));
+        queues.empty = rest;
+        settled
+    }
+
+    /// Announces a pass (D4). Before anything is copied, dropped or evicted by it.
+    pub fn announce(&self, mut pass: Pass, evicts: bool) {
+        let mut queues = self.queues();
+        if evicts {
+            // What earlier passes evicted can still come back with their victims. One token stands for all of them.
+            let own = pass.victims.clone();
+            let pending = queues.pending.iter().filter(|pending| pending.evicted);
+            pass.victims
+                .extend(pending.flat_map(|pending| &pending.swap.remove));
+            queues.evicting = Some(own);
+            self.eviction_victim.store(pass.first.0, Ordering::Release);
+        }
+        self.list
+            .write()
+            .expect("segment list")
+            .passes
+            .push(pass.clone());
+        queues.announced.push(pass);
+    }
+
+    /// Moves the announcements made so far to `out`. The consumer calls it after it has fixed what data it takes.
+    pub fn take_passes(&self, out: &mut Vec<Pass>) {
+        out.append(&mut self.queues().announced);
+    }
+
+    /// A survivor is complete: its frame can be written. Called before its window is closed.
+    pub fn closed_survivor(&self, segment: SegmentId, window: u32, length: u32) {
+        self.windows[window as usize]
+            .unwritten
+            .store(true, Ordering::Release);
+        self.queues().survivors.push_back(Unwritten {
+            segment,
+            window,
+            length,
+        });
+    }
+
+    /// False: the window holds a survivor without a frame, and must stay as it is.
+    pub fn is_written(&self, window: u32) -> bool {
+        !self.windows[window as usize]
+            .unwritten
+            .load(Ordering::Acquire)
+    }
+
+    pub fn is_dry(&self) -> bool {
+        self.dry.load(Ordering::Relaxed)
+    }
+
+    pub fn set_dry(&self, dry: bool) {
+        self.dry.store(dry, Ordering::Relaxed);
+    }
+
+    /// Notes what a search of a window for tombstones found, when `done` swaps were done.
+    pub fn note_rescan(&self, window: u32, incarnation: u32, done: u64, kept: u32, droppable: u32) {
+        let known = &self.windows[window as usize];
+        known.incarnation.store(incarnation, Ordering::Relaxed);
+        known.kept.store(kept, Ordering::Relaxed);
+        known.droppable.store(droppable, Ordering::Relaxed);
+        known.at.store(done + 1, Ordering::Relaxed);
+    }
+
+    /// Bytes of tombstones in a closed window that may go, as far as is known.
+    pub fn droppable(&self, window: u32, incarnation: u32) -> u32 {
+        let known = &self.windows[window as usize];
+        if known.incarnation.load(Ordering::Relaxed) == incarnation
+            && known.at.load(Ordering::Relaxed) != 0
+        {
+            known.droppable.load(Ordering::Relaxed)
+        } else {
+            0
+        }
+    }
+
+    /// True if a search of the closed window could find what the last one did not.
+    pub fn wants_rescan(&self, window: u32, incarnation: u32) -> bool {
+        let known = &self.windows[window as usize];
+        let at = known.at.load(Ordering::Relaxed);
+        if at == 0 || known.incarnation.load(Ordering::Relaxed) != incarnation {
+            return true;
+        }
+        known.kept.load(Ordering::Relaxed) > 0 && at <= self.swaps_done()
+    }
+
+    pub fn rescan_cursor(&self, windows: usize) -> usize {
+        self.cursor.load(Ordering::Relaxed) % windows.max(1)
+    }
+
+    pub fn set_rescan_cursor(&self, at: usize) {
+        self.cursor.store(at, Ordering::Relaxed);
+    }
+
+    pub fn bytes(&self) -> u64 {
+        size_of_val(&*self.windows) as u64
+    }
+
+    /// The scan of a pass has ended, with the heads at `position`; all its survivors are closed.
+    pub fn scanned(&self, swap: Swap, position: Position) {
+        let mut queues = self.queues();
+        let unwritten = queues
+            .survivors
+            .iter()
+            .filter(|waiting| swap.add.contains(&waiting.segment))
+            .count();
+        let evicted = queues.evicting.take().is_some();
+        queues.pending.push_back(Pending {
+            swap,
+            unwritten,
+            position,
+            evicted,
+        });
+    }
+
+    fn durable(&self, segment: SegmentId) -> Option<()> {
+        let mut queues = self.queues();
+        let at = queues
+            .survivors
+            .iter()
+            .position(|waiting| waiting.segment == segment)?;
+        let Unwritten { window, .. } = queues.survivors.remove(at)?;
+        if let Some(pending) = queues
+            .pending
+            .iter_mut()
+            .find(|pending| pending.swap.add.contains(&segment))
+        {
+            pending.unwritten -= 1;
+        }
+        self.windows[window as usize]
+            .unwritten
+            .store(false, Ordering::Release);
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        Some(())
+    }
+
+    /// The next Swap, if its survivors are durable (D2) and `reached` its position; D5.
+    fn next(&self, early: bool, reached: impl Fn(&Position) -> bool) -> Option<Swap> {
+        let queues = self.queues();
+        let pending = queues.pending.front()?;
+        ((pending.unwritten == 0 || early) && reached(&pending.position))
+            .then(|| pending.swap.clone())
+    }
+
+    /// The position that the next Swap waits for, if nothing else is missing.
+    fn waits_for(&self) -> Option<Position> {
+        let queues = self.queues();
+        let pending = queues.pending.front()?;
+        (pending.unwritten == 0).then(|| pending.position.clone())
+    }
+
+    fn finished(&self, swap: &Swap) {
+        let mut queues = self.queues();
+        let front = queues.pending.pop_front();
+        assert_eq!(
+            front.as_ref().map(|pending| &pending.swap),
+            Some(swap),
+            "swaps are made in order" // D5
+        );
+        let mut list = self.list.write().expect("segment list");
+        for segment in &swap.add {
+            let life = list.segments.get_mut(&segment.0);
+            *life.expect("a survivor is listed from its opening") = Life::Settled;
+        }
+        for segment in &swap.remove {
+            list.segments.remove(&segment.0);
+        }
+        for pass in &mut list.passes {
+            pass.victims.retain(|victim| !swap.remove.contains(victim));
+        }
+        list.passes.retain(|pass| !pass.victims.is_empty());
+        self.count
+            .store(list.segments.len() as u64, Ordering::Relaxed);
+        self.done.fetch_add(1, Ordering::Relaxed);
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        let evicting = queues.evicting.is_some();
+        if !evicting && !queues.pending.iter().any(|pending| pending.evicted) {
+            self.eviction_victim.store(0, Ordering::Release);
+        }
+    }
+
+    /// Passes that a crash cut off, as the control log remembers them (D4). Before anything is loaded.
+    pub fn restore(&self, passes: &[Pass]) {
+        let mut list = self.list.write().expect("segment list");
+        list.passes.extend_from_slice(passes);
+    }
+}
+
+impl Log {
+    /// True while the segment is part of the log on disk, or may become so (D1).
+    pub fn is_durable_segment(&self, segment: SegmentId) -> bool {
+        self.swaps().is_listed(segment)
+    }
+
+    /// The next closed survivor that has no frame yet; the same until [`survivor_durable`](Self::survivor_durable).
+    pub fn next_survivor(&self) -> Option<SurvivorReady<'_>> {
+        let ready = self.swaps.queues().survivors.front().copied()?;
+        Some(SurvivorReady {
+            segment: ready.segment,
+            bytes: self.memory.slice(ready.window, 0, ready.length),
+        })
+    }
+
+    /// The survivor's frame is closed and durable.
+    pub fn survivor_durable(&self, segment: SegmentId) {
+        let _ = self.swaps.durable(segment); // said twice: nothing new
+    }
+
+    /// The next Swap that may be recorded (D2); the same until [`swapped`](Self::swapped).
+    pub fn next_swap(&self) -> Option<Swap> {
+        self.swaps()
+            .next(false, |position| self.reached(position) >= Level::Synced)
+    }
+
+    /// The position that the next Swap waits for, if that is all it waits for: time to sync.
+    pub fn swap_waits_for(&self) -> Option<Position> {
+        self.swaps()
+            .waits_for()
+            .filter(|position| self.reached(position) < Level::Synced)
+    }
+
+    /// The Swap's record is durable: its victims have left the log, their frames may be freed.
+    pub fn swapped(&self, swap: &Swap) {
+        self.swaps().finished(swap);
+    }
+
+    /// What the creation of an absent key names as victim while evicted objects can still come back from disk: 0 = nothing.
+    pub fn eviction_victim(&self) -> SegmentId {
+        SegmentId(self.swaps().eviction_victim.load(Ordering::Acquire))
+    }
+}
