@@ -117,10 +117,38 @@ pub enum Error {
         capacity: u32,
         end: u64,
     },
+    #[error("segment {segment}: the certificate given for {length} bytes is not theirs")]
+    Certificate { segment: SegmentId, length: u32 },
     #[error(
         "a commit of {needed} bytes does not fit into a write-ahead log of {wal} bytes. Set a larger one"
     )]
     CommitTooLarge { needed: u64, wal: u64 },
     #[error("{what}")]
     Options { what: String },
+}
+
+impl Error {
+    /// An operating system's error, sorted by what to do about it.
+    pub(crate) fn io(place: &str, doing: &'static str, source: io::Error) -> Error {
+        let place = place.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Error::Permission { place, doing }
+            }
+            _ if is_full(&source) => Error::Full { place },
+            _ => Error::Io {
+                place,
+                doing,
+                source,
+            },
+        }
+    }
+}
+
+/// Whether there was no space, as opposed to a failure.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }

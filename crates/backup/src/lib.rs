@@ -5,16 +5,28 @@
 //! frame, and then leave the log. The master's side (what to send, what is listed, what is free) is not known here.
 //!
 //! **Concurrency**: `stage` and `commit` have one caller, the log writer; `flush_step` and `scrub_step` one each, a
-//! background thread; everything else may be called from anywhere. Nothing here starts a thread of its own but the
-//! pool that stands in where the kernel offers no io_uring.
+//! background thread; everything else may be called from anywhere. Nothing here starts a thread that outlives a call.
 //!
 //! Paper: [Beineke18 §IV-V] two-level logging; differs: synchronous acknowledgement, certificates instead of zero
 //! terminators, nothing is rewritten in place (90-traps.md §G).
 
 mod backup;
+mod buffer;
+mod create;
 pub mod disk;
 mod error;
+mod flush;
+mod frames;
 pub mod os;
+mod parallel;
+#[cfg(feature = "planted")]
+pub mod planted;
+mod read;
+mod rebuild;
+mod region;
+mod replica;
+mod ring;
+mod scan;
 mod types;
 
 pub use backup::Backup;

@@ -67,6 +67,9 @@ pub struct Options {
     pub bypass_bytes: u32,
     /// The background flush empties the write-ahead log down to this part of it, in percent.
     pub wal_fill_percent: u8,
+    /// A bug to be found by tests.
+    #[cfg(feature = "planted")]
+    pub planted: Option<crate::planted::Bug>,
 }
 
 impl Default for Options {
@@ -74,6 +77,8 @@ impl Default for Options {
         Options {
             bypass_bytes: (128 * KIB) as u32,
             wal_fill_percent: 50,
+            #[cfg(feature = "planted")]
+            planted: None,
         }
     }
 }

@@ -7,5 +7,8 @@
 mod bytes;
 pub mod certificate;
 pub mod entry;
+pub mod frame;
 pub mod hash;
 pub mod segment;
+pub mod superblock;
+pub mod wal;

@@ -1,0 +1,326 @@
+//! Makes a store, and recognises one.
+//!
+//! **Invariants**
+//! - K1: nothing is ever overwritten that is not provably our own unfinished creation: the superblock is written last, and until
+//!   the store was opened once, the write-ahead log has no header but its first.
+
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use duramen_format::frame;
+use duramen_format::superblock::{self, COPY_AT, Damage, Superblock};
+use duramen_format::wal::{HEADER_AT, Header, RING_AT};
+
+use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
+use crate::error::Error;
+use crate::region::{self, FRAMES, LOCK, SUPERBLOCK, SUPERBLOCK_BYTES, WAL};
+use crate::types::{Expected, Geometry, Identity, WAL_BYTES_MIN};
+
+/// Sequence of the header block that creation writes; every opening writes a greater one.
+const FIRST_SEQUENCE: u64 = 1;
+
+/// What is on a disk.
+#[derive(Debug)]
+pub(crate) enum Probe {
+    /// Nothing, or a creation that was interrupted.
+    Empty,
+    /// A store.
+    Store(Superblock),
+}
+
+/// Looks at a disk without writing.
+///
+/// # Errors
+/// What is there is not a store, or one that this program can't open.
+pub(crate) fn probe(disk: &dyn Disk) -> Result<Probe, Error> {
+    let place = disk.label();
+    if disk.is_raw() {
+        return superblock_of(disk, &place, is_unused(disk));
+    }
+    let names = match disk.names() {
+        Ok(names) => names,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Probe::Empty),
+        Err(error) => return Err(Error::io(&place, "list files", error)),
+    };
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    if has(SUPERBLOCK) {
+        return superblock_of(disk, &place, has(WAL) && is_unused(disk));
+    }
+    let ours = [LOCK, WAL, FRAMES];
+    // A file system puts `lost+found` into its root; nobody's data.
+    let foreign = names
+        .iter()
+        .find(|name| !ours.contains(&name.as_str()) && *name != "lost+found");
+    if let Some(foreign) = foreign {
+        return Err(Error::NotDuramen {
+            place,
+            found: format!("`{foreign}` and no superblock"),
+        });
+    }
+    if !has(WAL) && !has(FRAMES) || has(WAL) && is_unused(disk) {
+        Ok(Probe::Empty)
+    } else {
+        Err(Error::DamagedSuperblock {
+            place,
+            reason: "the file is gone".to_owned(),
+        }) // K1
+    }
+}
+
+/// Whether no opening ever wrote a header into the write-ahead log: there is none, or the one of its creation, or one that
+/// was torn while it was created (the other is blank then).
+fn is_unused(disk: &dyn Disk) -> bool {
+    let Ok(wal) = region::wal(disk, OpenHow::Read) else {
+        return false;
+    };
+    let Ok(bytes) = wal.bytes() else { return false };
+    let mut blank = 0;
+    for at in HEADER_AT {
+        let mut block = vec![0; BLOCK_BYTES as usize];
+        if at + BLOCK_BYTES <= bytes && wal.read_at(at, &mut block).is_err() {
+            return false;
+        }
+        match Header::decode(&block) {
+            Ok(header) if header.sequence > FIRST_SEQUENCE => return false,
+            Ok(_) => {}
+            Err(_) => blank += u32::from(block.iter().all(|byte| *byte == 0)),
+        }
+    }
+    blank > 0
+}
+
+/// Reads both copies of the superblock. `unused`: blank copies mean an unfinished creation, not damage.
+fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Error> {
+    let region = region::superblock(disk, OpenHow::Read)
+        .map_err(|error| Error::io(place, "open the superblock", error))?;
+    let mut best: Option<Superblock> = None;
+    let mut damages = Vec::new();
+    let mut newer = None;
+    for at in COPY_AT {
+        let mut block = vec![0; superblock::BLOCK_BYTES];
+        if let Err(error) = region.read_at(at, &mut block) {
+            let short = error.kind() == io::ErrorKind::UnexpectedEof;
+            damages.push(if short {
+                Damage::Blank
+            } else {
+                Damage::Checksum
+            });
+            continue;
+        }
+        match Superblock::decode(&block) {
+            Ok(found) => {
+                if best
+                    .as_ref()
+                    .is_none_or(|best| best.generation < found.generation)
+                {
+                    best = Some(found);
+                }
+            }
+            Err(Damage::Newer { found }) => newer = Some(found),
+            // The first sector was lost in a power cut, others were not.
+            Err(Damage::Foreign) if block.iter().take(512).all(|byte| *byte == 0) => {
+                damages.push(Damage::Checksum);
+            }
+            Err(damage) => damages.push(damage),
+        }
+    }
+    let foreign = damages.contains(&Damage::Foreign);
+    if let Some(found) = newer {
+        return Err(Error::NewerFormat {
+            place: place.to_owned(),
+            found,
+            known: superblock::VERSION,
+        });
+    }
+    if let Some(found) = best {
+        return Ok(Probe::Store(found));
+    }
+    if unused && !foreign {
+        return Ok(Probe::Empty); // K1: torn while it was created
+    }
+    if foreign && (disk.is_raw() || !unused) {
+        return Err(Error::NotDuramen {
+            place: place.to_owned(),
+            found: "other data".to_owned(),
+        });
+    }
+    Err(Error::DamagedSuperblock {
+        place: place.to_owned(),
+        reason: damages
+            .first()
+            .map_or_else(|| "unreadable".to_owned(), ToString::to_string),
+    })
+}
+
+/// Checks sizes before anything is written.
+fn check(disk: &dyn Disk, geometry: &Geometry, identity: &Identity) -> Result<(), Error> {
+    let wrong = |what: &str| Error::Options {
+        what: what.to_owned(),
+    };
+    if identity.cluster.len() > superblock::CLUSTER_BYTES_MAX {
+        return Err(wrong("the cluster's name may have 64 bytes at most"));
+    }
+    if identity.server == 0 {
+        return Err(wrong("a server's id is never 0"));
+    }
+    if geometry.wal_bytes < WAL_BYTES_MIN || geometry.wal_bytes % BLOCK_BYTES != 0 {
+        return Err(wrong(
+            "the write-ahead log needs at least 64 KiB, in multiples of 4 KiB",
+        ));
+    }
+    let segment = u64::from(geometry.segment_bytes);
+    if segment == 0 || segment % BLOCK_BYTES != 0 || geometry.frames == 0 {
+        return Err(wrong(
+            "segments have a multiple of 4 KiB, and there is at least one frame",
+        ));
+    }
+    let place = disk.label();
+    let (needed, available) = if disk.is_raw() {
+        let file = region::superblock(disk, OpenHow::ReadWrite)
+            .map_err(|error| Error::io(&place, "open the device", error))?;
+        let available = file
+            .bytes()
+            .map_err(|error| Error::io(&place, "measure the device", error))?;
+        (region::raw_bytes(geometry), available)
+    } else {
+        // Frames take their space as they are used; a first segment has to fit.
+        let needed =
+            SUPERBLOCK_BYTES + geometry.wal_bytes + frame::data_start(geometry.frames) + segment;
+        let available = disk
+            .free_bytes()
+            .map_err(|error| Error::io(&place, "measure free space", error))?;
+        (needed, available)
+    };
+    if available < needed {
+        return Err(Error::TooSmall {
+            place,
+            needed,
+            available,
+        });
+    }
+    Ok(())
+}
+
+/// Writes an empty store onto an empty disk. The caller holds the lock and has probed.
+///
+/// # Errors
+/// The disk is too small, full or fails; what was written so far is recognised and overwritten by the next attempt.
+pub(crate) fn format(
+    disk: &dyn Disk,
+    geometry: &Geometry,
+    identity: &Identity,
+) -> Result<(), Error> {
+    check(disk, geometry, identity)?;
+    let place = disk.label();
+    let step = |doing| move |error| Error::io(&place.clone(), doing, error);
+    let how = if disk.is_raw() {
+        OpenHow::ReadWrite
+    } else {
+        OpenHow::Create
+    };
+    let making = "create the write-ahead log";
+    let wal = region::wal(disk, how).map_err(step.clone()(making))?;
+    wal.allocate(0, geometry.wal_bytes, true)
+        .map_err(step.clone()(making))?;
+    let header = Header {
+        server: identity.server,
+        sequence: FIRST_SEQUENCE,
+        generation: 0,
+        tail_lsn: 1,
+        tail_at: RING_AT,
+        tail_generation: 0,
+        end_lsn: 1,
+    };
+    wal.write_at(HEADER_AT[(FIRST_SEQUENCE % 2) as usize], &header.encode())
+        .map_err(step.clone()(making))?;
+    wal.sync().map_err(step.clone()(making))?;
+    let making = "create the frames";
+    let frames = region::frames(disk, how, geometry.wal_bytes).map_err(step.clone()(making))?;
+    frames
+        .allocate(0, frame::data_start(geometry.frames), true)
+        .map_err(step.clone()(making))?;
+    frames.sync().map_err(step.clone()(making))?;
+    let making = "create the superblock";
+    let region = region::superblock(disk, how).map_err(step.clone()(making))?;
+    if !disk.is_raw() {
+        region
+            .allocate(0, SUPERBLOCK_BYTES, true)
+            .map_err(step.clone()(making))?;
+    }
+    let block = Superblock {
+        block_bytes: BLOCK_BYTES as u32,
+        server: identity.server,
+        hash_seed: identity.hash_seed,
+        created_ms: now_ms(),
+        generation: 1,
+        wal_bytes: geometry.wal_bytes,
+        segment_bytes: geometry.segment_bytes,
+        frames: geometry.frames,
+        cluster: identity.cluster.clone(),
+    }
+    .encode();
+    for at in COPY_AT {
+        region
+            .write_durably(at, &block)
+            .map_err(step.clone()(making))?;
+    }
+    disk.sync_dir().map_err(step(making))
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// What a superblock says, if it is the one that the caller expects and makes sense.
+///
+/// # Errors
+/// [`Error::OtherCluster`], [`Error::OtherServer`], [`Error::DamagedSuperblock`].
+pub(crate) fn accept(
+    place: &str,
+    found: &Superblock,
+    expected: &Expected,
+) -> Result<(Identity, Geometry), Error> {
+    if let Some(cluster) = &expected.cluster
+        && *cluster != found.cluster
+    {
+        return Err(Error::OtherCluster {
+            place: place.to_owned(),
+            found: found.cluster.clone(),
+            expected: cluster.clone(),
+        });
+    }
+    if let Some(server) = expected.server
+        && server != found.server
+    {
+        return Err(Error::OtherServer {
+            place: place.to_owned(),
+            found: found.server,
+            expected: server,
+        });
+    }
+    let sound = u64::from(found.block_bytes) == BLOCK_BYTES
+        && found.wal_bytes > RING_AT
+        && found.wal_bytes.is_multiple_of(BLOCK_BYTES)
+        && found.segment_bytes > 0
+        && u64::from(found.segment_bytes).is_multiple_of(BLOCK_BYTES)
+        && found.frames > 0;
+    if !sound {
+        return Err(Error::DamagedSuperblock {
+            place: place.to_owned(),
+            reason: "its sizes make no sense".to_owned(),
+        });
+    }
+    let identity = Identity {
+        cluster: found.cluster.clone(),
+        server: found.server,
+        hash_seed: found.hash_seed,
+    };
+    let geometry = Geometry {
+        segment_bytes: found.segment_bytes,
+        wal_bytes: found.wal_bytes,
+        frames: found.frames,
+    };
+    Ok((identity, geometry))
+}

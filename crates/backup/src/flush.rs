@@ -1,0 +1,562 @@
+//! From the write-ahead log to frames: closed replicas whole, the oldest open ones in part when room is short.
+//!
+//! **Invariants**
+//! - H1: a slot is written after the data that it certifies are durable, and after every commit up to its lsn is (format's P1, P3).
+//! - H2: the write-ahead log is trimmed after the slots are durable that make its commits unneeded.
+//! - H3: the last acknowledged block is never rewritten: what does not fill a block waits in the slot (format's P2).
+//!
+//! **Concurrency**: everything here holds the lock `flushing`. Replicas may be freed meanwhile: then their frames are given
+//! back at the end (`doomed`).
+
+use std::io;
+use std::sync::{Arc, PoisonError};
+
+use duramen_base::ids::SegmentId;
+use duramen_base::units::MIB;
+use duramen_format::certificate::Certificate;
+use duramen_format::frame::{Slot, State as SlotState};
+use duramen_format::segment::Kind;
+
+use crate::backup::{Backup, State};
+use crate::buffer::Buffer;
+use crate::disk::BLOCK_BYTES;
+use crate::error::{Error, is_full};
+use crate::frames::slot_bytes;
+use crate::replica::{Data, Replica};
+
+/// Frames to try before the device is given up.
+const ATTEMPTS: u32 = 3;
+/// A trim that frees less than this part of the write-ahead log waits: each costs a sync.
+const TRIM_PART: u64 = 8;
+/// Bytes written at once.
+const WRITE_BYTES: usize = (4 * MIB) as usize;
+
+/// A replica, or the part of one, that is on its way to its frame.
+struct Flush {
+    segment: SegmentId,
+    slot: Slot,
+    frame: u32,
+    /// Bytes of the replica before these are in the frame already.
+    base: u32,
+    /// What comes next, up to the end of a block; of a closed replica the last block is filled with zeros.
+    data: Arc<Buffer>,
+    tail: Vec<u8>,
+}
+
+impl Backup {
+    /// Writes at most one replica (or part of one) to its frame and trims the write-ahead log. Returns whether there
+    /// was something to do. For one background thread, or the simulator.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: later. [`Error::Failed`].
+    pub fn flush_step(&self) -> Result<bool, Error> {
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.working(&self.state())?;
+        let chosen = {
+            let state = self.state();
+            let allowed =
+                state.ring.capacity / 100 * u64::from(self.options.wal_fill_percent.min(100));
+            let crowded = state.ring.used() > allowed;
+            closed_first(&state).or_else(|| oldest(&state, false).filter(|_| crowded))
+        };
+        if let Some(segment) = chosen {
+            self.flush(segment, false)?;
+            self.trim(self.state_capacity() / TRIM_PART)?;
+            return Ok(true);
+        }
+        self.trim(self.state_capacity() / TRIM_PART)
+    }
+
+    fn state_capacity(&self) -> u64 {
+        self.state().ring.capacity
+    }
+
+    /// Empties the write-ahead log a little, for a commit that waits. `false`: there is nothing to be emptied.
+    pub(crate) fn make_room(&self) -> Result<bool, Error> {
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.trim(1)? {
+            return Ok(true);
+        }
+        let Some(segment) = oldest(&self.state(), true) else {
+            return Ok(false);
+        };
+        self.flush(segment, true)?;
+        self.trim(1)?;
+        Ok(true)
+    }
+
+    /// Writes what is certified of a replica to its frame. `in_commit`: the caller is the log writer, so nothing that is
+    /// staged is on its way to that frame at the same time.
+    fn flush(&self, segment: SegmentId, in_commit: bool) -> Result<(), Error> {
+        self.sync()?; // H1
+        for _ in 0..ATTEMPTS {
+            let Some(flush) = self.begin_flush(segment, in_commit)? else {
+                return Ok(());
+            };
+            match self.write_data(&flush) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => {
+                    self.abandon(&flush, false);
+                    return Err(self.full());
+                }
+                Err(error) if flush.base > 0 => {
+                    // A first part lies in the same frame: there is no second copy of it to move elsewhere.
+                    self.abandon(&flush, false);
+                    return Err(self.fail("write a frame", &error));
+                }
+                Err(_) => {
+                    self.state().stats.io_errors += 1;
+                    self.abandon(&flush, true);
+                    continue; // the bytes are in memory and in the write-ahead log: another frame will do
+                }
+            }
+            self.certify(flush.frame, &flush.slot, &flush.tail)?;
+            return self.end_flush(flush);
+        }
+        let error = io::Error::other("several frames in a row could not be written");
+        Err(self.fail("write a frame", &error))
+    }
+
+    /// Chooses a frame and takes what is to be written.
+    fn begin_flush(&self, segment: SegmentId, in_commit: bool) -> Result<Option<Flush>, Error> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let stamp = state.stamp + 1;
+        let lsn = state.ring.durable_lsn;
+        let Some(replica) = state.replicas.get_mut(&segment) else {
+            return Ok(None);
+        };
+        if !flushable(replica, in_commit) {
+            return Ok(None);
+        }
+        if replica.frame.is_none() {
+            match state.frames.take(&self.frames) {
+                Ok(Some(frame)) => replica.frame = Some(frame),
+                Ok(None) => return Err(self.full()),
+                Err(error) if is_full(&error) => return Err(self.full()),
+                Err(error) => {
+                    drop(guard);
+                    return Err(self.fail("allocate a frame", &error));
+                }
+            }
+        }
+        let length = (replica.certificate.length - replica.base) as usize;
+        let whole = replica.closed;
+        let (data, tail) = match &mut replica.data {
+            Data::Sealed(data) => (data.clone(), Vec::new()),
+            Data::Growing(_) if whole => (seal(&mut replica.data), Vec::new()),
+            Data::Growing(buffer) => {
+                let full = length - length % BLOCK_BYTES as usize;
+                let mut copy = Buffer::with_capacity(full);
+                copy.extend(&buffer.bytes()[..full]);
+                (Arc::new(copy), buffer.bytes()[full..length].to_vec())
+            }
+            Data::InFrame => return Ok(None),
+        };
+        replica.flushing = true;
+        // Commits with uncertified bytes are not in the slot: a restart has to read them again.
+        let lsn = replica
+            .uncertified_from
+            .map_or(lsn, |from| lsn.min(from - 1));
+        let slot = Slot {
+            state: if whole {
+                SlotState::Closed
+            } else {
+                SlotState::Open
+            },
+            kind: replica.kind,
+            segment,
+            log: self.identity.server,
+            epoch: replica.epoch,
+            stamp,
+            lsn,
+            certificate: replica.certificate,
+            tail_bytes: tail.len() as u32,
+            tail_crc: crc32c::crc32c(&tail),
+        };
+        state.stamp = stamp;
+        Ok(Some(Flush {
+            segment,
+            slot,
+            frame: replica.frame.unwrap_or_default(),
+            base: replica.base,
+            data,
+            tail,
+        }))
+    }
+
+    /// Writes data, durably unless there are none.
+    fn write_data(&self, flush: &Flush) -> io::Result<()> {
+        let blocks = flush.data.blocks();
+        let at = self.state().frames.data_at(flush.frame) + u64::from(flush.base);
+        self.write_blocks(at, blocks)
+    }
+
+    /// Writes blocks to frames, durably.
+    fn write_blocks(&self, at: u64, blocks: &[u8]) -> io::Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        for (index, part) in blocks.chunks(WRITE_BYTES).enumerate() {
+            let at = at + (index * WRITE_BYTES) as u64;
+            self.frames.write_at(at, part)?;
+        }
+        #[cfg(feature = "planted")]
+        if self.planted(crate::planted::Bug::SlotBeforeData) {
+            return Ok(());
+        }
+        self.sync_frames()?;
+        self.state().stats.frame_written_bytes += blocks.len() as u64;
+        Ok(())
+    }
+
+    /// Syncs frames. A failure is final (V2): which of the writes since the last good sync are lost, nobody knows.
+    fn sync_frames(&self) -> io::Result<()> {
+        self.state().stats.syncs += 1;
+        self.frames.sync().map_err(|error| {
+            self.fail("sync the frames", &error);
+            io::Error::other(error.to_string())
+        })
+    }
+
+    /// Writes a frame's next slot, durably.
+    fn certify(&self, frame: u32, slot: &Slot, tail: &[u8]) -> Result<(), Error> {
+        let at = {
+            let state = self.state();
+            self.working(&state)?;
+            state.frames.next_slot_at(frame)
+        };
+        #[cfg(feature = "planted")]
+        let at = if self.planted(crate::planted::Bug::SlotInPlace) {
+            self.state().frames.slot_at(frame)
+        } else {
+            at
+        };
+        let bytes = slot_bytes(slot, tail);
+        self.frames
+            .write_durably(at, &bytes)
+            .map_err(|error| self.fail("write a frame's slot", &error))?;
+        let mut state = self.state();
+        #[cfg(feature = "planted")]
+        if self.planted(crate::planted::Bug::SlotInPlace) {
+            return Ok(());
+        }
+        state.frames.flip(frame);
+        state.stats.frame_written_bytes += bytes.len() as u64;
+        state.stats.syncs += 1;
+        Ok(())
+    }
+
+    /// The slot is durable: the replica needs less of the write-ahead log.
+    fn end_flush(&self, flush: Flush) -> Result<(), Error> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        state.stats.flushes += 1;
+        if state.doomed.remove(&flush.segment) {
+            drop(guard);
+            return self.release(flush.frame, flush.segment);
+        }
+        let Some(replica) = state.replicas.get_mut(&flush.segment) else {
+            return Ok(());
+        };
+        let before = replica.wal_from;
+        replica.flushing = false;
+        if flush.slot.state == SlotState::Closed {
+            replica.data = Data::InFrame;
+            replica.wal_from = None;
+            if let Some(buffer) = Arc::into_inner(flush.data) {
+                state.recycle(buffer);
+            }
+        } else {
+            let base = flush.slot.data_bytes();
+            if let Data::Growing(buffer) = &mut replica.data {
+                buffer.drop_front((base - replica.base) as usize);
+            }
+            replica.base = base;
+            replica.staged_base = replica.staged_base.max(base);
+            // What was committed since the slot was made, or waits for its certificate, is still needed.
+            let newer = replica.received > flush.slot.certificate.length
+                || replica.closed
+                || replica.certificate != flush.slot.certificate;
+            replica.wal_from = newer.then_some(flush.slot.lsn + 1);
+        }
+        state.need(flush.segment, before);
+        Ok(())
+    }
+
+    /// A frame could not be written: the replica stays in the write-ahead log.
+    fn abandon(&self, flush: &Flush, retire: bool) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if let Some(replica) = state.replicas.get_mut(&flush.segment) {
+            replica.flushing = false;
+            if retire {
+                replica.frame = None;
+                state.frames.retired += 1;
+            }
+        }
+        if state.doomed.remove(&flush.segment) && !retire {
+            state.frames.put(flush.frame);
+        }
+    }
+
+    /// Moves the tail of the write-ahead log, if that frees at least so many bytes.
+    fn trim(&self, at_least: u64) -> Result<bool, Error> {
+        let (header, tail) = {
+            let state = self.state();
+            self.working(&state)?;
+            let first = state
+                .needs
+                .first()
+                .map_or(state.ring.committed_lsn + 1, |(lsn, _)| *lsn);
+            let (header, tail) = state.ring.header_from(first);
+            if tail - state.ring.tail < at_least {
+                return Ok(false);
+            }
+            (header, tail)
+        };
+        #[cfg(feature = "planted")]
+        if self.planted(crate::planted::Bug::TrimBeforeHeader) {
+            let mut state = self.state();
+            let sequence = state.ring.sequence;
+            state.ring.trimmed(&header, tail);
+            state.ring.sequence = sequence;
+            return Ok(true);
+        }
+        self.write_header(&header)?; // H2
+        self.state().ring.trimmed(&header, tail);
+        Ok(true)
+    }
+
+    /// Writes a whole closed segment straight to a frame. Durable on return. A replica with this id that is known to be
+    /// damaged is replaced; one that is sound stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Failed`]; [`Error::Certificate`] if it is not that of these bytes.
+    pub fn write_frame(
+        &self,
+        segment: SegmentId,
+        epoch: u64,
+        bytes: &[u8],
+        certificate: Certificate,
+        kind: Kind,
+    ) -> Result<(), Error> {
+        let length = certificate.length;
+        if length > self.geometry.segment_bytes {
+            return Err(Error::TooLong {
+                segment,
+                capacity: self.geometry.segment_bytes,
+                end: u64::from(length),
+            });
+        }
+        if bytes.len() != length as usize || !certificate.matches(bytes) {
+            return Err(Error::Certificate { segment, length });
+        }
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sync()?; // H1: the slot's lsn must be durable
+        let known = self.state().replicas.get(&segment).map(|replica| {
+            replica.damaged.is_none() && replica.closed && replica.certificate == certificate
+        });
+        if known == Some(true) {
+            return Ok(());
+        }
+        let frame = self.write_whole(bytes)?;
+        let slot = {
+            let mut state = self.state();
+            state.stamp += 1;
+            Slot {
+                state: SlotState::Closed,
+                kind,
+                segment,
+                log: self.identity.server,
+                epoch,
+                stamp: state.stamp,
+                lsn: state.ring.durable_lsn,
+                certificate,
+                tail_bytes: 0,
+                tail_crc: 0,
+            }
+        };
+        self.certify(frame, &slot, &[])?;
+        let older = {
+            let mut state = self.state();
+            let mut replica = Replica::new(kind, epoch, Data::InFrame);
+            replica.committed = true;
+            replica.closed = true;
+            replica.staged_closed = true;
+            replica.certificate = certificate;
+            replica.rolling = certificate;
+            replica.received = length;
+            replica.frame = Some(frame);
+            let older = state.replicas.insert(segment, replica);
+            state.need(segment, older.as_ref().and_then(|older| older.wal_from));
+            older.and_then(|older| older.frame)
+        };
+        match older {
+            Some(older) => self.release(older, segment),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a whole segment's bytes to a free frame, durably.
+    fn write_whole(&self, bytes: &[u8]) -> Result<u32, Error> {
+        for _ in 0..ATTEMPTS {
+            let (frame, at) = {
+                let mut state = self.state();
+                let frame = match state.frames.take(&self.frames) {
+                    Ok(Some(frame)) => frame,
+                    Ok(None) => return Err(self.full()),
+                    Err(error) if is_full(&error) => return Err(self.full()),
+                    Err(error) => {
+                        drop(state);
+                        return Err(self.fail("allocate a frame", &error));
+                    }
+                };
+                (frame, state.frames.data_at(frame))
+            };
+            let whole = bytes.len() - bytes.len() % BLOCK_BYTES as usize;
+            let (blocks, rest) = bytes.split_at(whole);
+            let mut last = Buffer::with_capacity(rest.len());
+            last.extend(rest);
+            last.fill_last_block();
+            let written = if rest.is_empty() {
+                self.write_blocks(at, blocks)
+            } else {
+                self.frames
+                    .write_at(at + whole as u64, last.blocks())
+                    .and_then(|()| self.write_blocks(at, blocks))
+                    .and_then(|()| {
+                        if blocks.is_empty() {
+                            self.sync_frames()
+                        } else {
+                            Ok(())
+                        }
+                    })
+            };
+            let mut state = self.state();
+            match written {
+                Ok(()) => return Ok(frame),
+                Err(error) if is_full(&error) => {
+                    state.frames.put(frame);
+                    return Err(self.full());
+                }
+                Err(_) => {
+                    state.stats.io_errors += 1;
+                    state.frames.retired += 1;
+                    self.working(&state)?;
+                }
+            }
+        }
+        let error = io::Error::other("several frames in a row could not be written");
+        Err(self.fail("write a frame", &error))
+    }
+
+    /// Forgets a replica; its space is used again at once. It may reappear after a restart: only what the control log
+    /// lists is ever replayed.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSegment`], [`Error::Failed`].
+    pub fn free(&self, segment: SegmentId) -> Result<(), Error> {
+        self.commit_before_free(segment)?;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(replica) = state.replicas.remove(&segment) else {
+            return Err(Error::UnknownSegment { segment });
+        };
+        state.need(segment, replica.wal_from);
+        if replica.flushing {
+            state.doomed.insert(segment);
+            return Ok(());
+        }
+        match replica.data {
+            Data::Growing(buffer) => state.recycle(buffer),
+            Data::Sealed(buffer) => {
+                if let Some(buffer) = Arc::into_inner(buffer) {
+                    state.recycle(buffer);
+                }
+            }
+            Data::InFrame => {}
+        }
+        drop(guard);
+        match replica.frame {
+            Some(frame) => self.release(frame, segment),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a frame holds nothing, and gives it back. The note need not be durable: a freed replica that reappears is
+    /// listed nowhere.
+    fn release(&self, frame: u32, segment: SegmentId) -> Result<(), Error> {
+        let (slot, at) = {
+            let mut state = self.state();
+            self.working(&state)?;
+            state.stamp += 1;
+            let slot = Slot {
+                state: SlotState::Free,
+                kind: Kind::Head,
+                segment,
+                log: self.identity.server,
+                epoch: 0,
+                stamp: state.stamp,
+                lsn: state.ring.durable_lsn,
+                certificate: Certificate::EMPTY,
+                tail_bytes: 0,
+                tail_crc: 0,
+            };
+            (slot, state.frames.next_slot_at(frame))
+        };
+        let bytes = slot_bytes(&slot, &[]);
+        self.frames
+            .write_at(at, &bytes)
+            .map_err(|error| self.fail("write a frame's slot", &error))?;
+        let mut state = self.state();
+        state.frames.flip(frame);
+        state.frames.put(frame);
+        Ok(())
+    }
+}
+
+/// Makes a closed replica's bytes immutable, so that they can be written and read at once.
+fn seal(data: &mut Data) -> Arc<Buffer> {
+    let Data::Growing(mut buffer) = std::mem::replace(data, Data::InFrame) else {
+        unreachable!("only a growing replica is sealed")
+    };
+    buffer.fill_last_block();
+    let sealed = Arc::new(buffer);
+    *data = Data::Sealed(sealed.clone());
+    sealed
+}
+
+/// Whether a replica's bytes can go to a frame now.
+fn flushable(replica: &Replica, in_commit: bool) -> bool {
+    replica.committed
+        && replica.damaged.is_none()
+        && !replica.flushing
+        && (in_commit || replica.staged_base == replica.base)
+        && !matches!(replica.data, Data::InFrame)
+        && (!replica.closed || replica.received == replica.certificate.length)
+}
+
+/// The closed replica that has waited longest.
+fn closed_first(state: &State) -> Option<SegmentId> {
+    state
+        .needs
+        .iter()
+        .map(|(_, segment)| *segment)
+        .find(|segment| {
+            state
+                .replicas
+                .get(segment)
+                .is_some_and(|replica| replica.closed && flushable(replica, false))
+        })
+}
+
+/// The replica that keeps the oldest commit from being trimmed, if flushing it helps.
+fn oldest(state: &State, in_commit: bool) -> Option<SegmentId> {
+    let (_, segment) = state.needs.first()?;
+    let replica = state.replicas.get(segment)?;
+    let helps = replica
+        .uncertified_from
+        .is_none_or(|from| replica.wal_from.is_some_and(|needed| needed < from));
+    (flushable(replica, in_commit) && helps).then_some(*segment)
+}

@@ -1,0 +1,209 @@
+//! Large reads and writes in several parts at once: by io_uring, or by threads where the kernel offers none.
+//!
+//! **Invariants**
+//! - Q1: a call returns only after every part that was handed to the kernel has completed, whatever failed: the kernel never
+//!   holds a pointer into memory that the caller has back.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, PoisonError};
+
+use io_uring::{IoUring, opcode, types};
+
+/// Bytes of a part: large enough for full bandwidth, small enough that a segment has several.
+const PART_BYTES: usize = 512 << 10;
+/// Parts under way at once; anchors: the device's bandwidth is reached well below.
+const DEPTH: usize = 16;
+/// Threads where there is no io_uring.
+const THREADS: usize = 4;
+
+/// Does it.
+pub(crate) struct Parallel {
+    /// Rings that are not in use now.
+    rings: Mutex<Vec<IoUring>>,
+    uring: bool,
+}
+
+/// What to do with the parts.
+#[derive(Clone, Copy)]
+enum Direction {
+    Read,
+    Write,
+}
+
+impl Parallel {
+    /// `uring`: use it if the kernel offers it.
+    pub(crate) fn new(uring: bool) -> Parallel {
+        let ring = if uring {
+            IoUring::new(DEPTH as u32).ok()
+        } else {
+            None // asked for threads
+        };
+        Parallel {
+            uring: ring.is_some(),
+            rings: Mutex::new(ring.into_iter().collect()),
+        }
+    }
+
+    /// Whether so many bytes are worth being split.
+    pub(crate) fn pays(bytes: usize) -> bool {
+        bytes > PART_BYTES
+    }
+
+    /// Reads the whole range.
+    ///
+    /// # Errors
+    /// The first part's that failed.
+    pub(crate) fn read(&self, file: &File, at: u64, into: &mut [u8]) -> io::Result<()> {
+        if !self.uring {
+            return read_by_threads(file, at, into);
+        }
+        let (start, length) = (into.as_mut_ptr(), into.len());
+        self.by_ring(file, at, start, length, Direction::Read)
+    }
+
+    /// Writes the whole range.
+    ///
+    /// # Errors
+    /// The first part's that failed.
+    pub(crate) fn write(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        if !self.uring {
+            return write_by_threads(file, at, bytes);
+        }
+        let (start, length) = (bytes.as_ptr().cast_mut(), bytes.len());
+        self.by_ring(file, at, start, length, Direction::Write)
+    }
+
+    /// `start` is only read from when writing.
+    fn by_ring(
+        &self,
+        file: &File,
+        at: u64,
+        start: *mut u8,
+        length: usize,
+        direction: Direction,
+    ) -> io::Result<()> {
+        let kept = self
+            .rings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        let mut ring = match kept {
+            Some(ring) => ring,
+            None => IoUring::new(DEPTH as u32)?,
+        };
+        let fd = types::Fd(file.as_raw_fd());
+        // Parts still to be handed over, each from its offset to its end; a short transfer comes back as a part.
+        let mut waiting: Vec<(usize, usize)> = (0..length)
+            .step_by(PART_BYTES)
+            .map(|from| (from, (from + PART_BYTES).min(length)))
+            .rev()
+            .collect();
+        let mut under_way: [Option<(usize, usize)>; DEPTH] = [None; DEPTH];
+        let mut count = 0;
+        let mut failure: Option<io::Error> = None;
+        while count > 0 || failure.is_none() && !waiting.is_empty() {
+            for (number, place) in under_way.iter_mut().enumerate() {
+                if place.is_some() || failure.is_some() {
+                    continue;
+                }
+                let Some((from, to)) = waiting.pop() else {
+                    break;
+                };
+                let offset = at + from as u64;
+                let bytes = (to - from) as u32;
+                // SAFETY: `from < length`, so the pointer stays within the caller's slice.
+                let part = unsafe { start.add(from) };
+                let entry = match direction {
+                    Direction::Read => opcode::Read::new(fd, part, bytes).offset(offset).build(),
+                    Direction::Write => opcode::Write::new(fd, part, bytes).offset(offset).build(),
+                }
+                .user_data(number as u64);
+                // SAFETY: the caller's slice is borrowed until we return, and we return after all completions (Q1); the file
+                // is borrowed as well. There are no more entries than the ring has places.
+                let pushed = unsafe { ring.submission().push(&entry) };
+                assert!(pushed.is_ok(), "the ring has as many places as parts");
+                *place = Some((from, to));
+                count += 1;
+            }
+            match ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel is short of memory for the moment: what it took completes, the rest is submitted again.
+                Err(error) if error.raw_os_error() == Some(EBUSY_OR_AGAIN.0) => {}
+                Err(error) if error.raw_os_error() == Some(EBUSY_OR_AGAIN.1) => {}
+                Err(error) => panic!("io_uring can't be waited on: {error}"), // Q1 could not be kept
+            }
+            for done in ring.completion() {
+                let Some((from, to)) = under_way[done.user_data() as usize].take() else {
+                    continue;
+                };
+                count -= 1;
+                match done.result() {
+                    error if error < 0 => {
+                        let error = io::Error::from_raw_os_error(-error);
+                        if error.kind() == io::ErrorKind::Interrupted {
+                            waiting.push((from, to));
+                        } else {
+                            failure.get_or_insert(error);
+                        }
+                    }
+                    0 => {
+                        failure.get_or_insert(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    bytes if from + (bytes as usize) < to => {
+                        waiting.push((from + bytes as usize, to));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.rings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(ring);
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+/// `EBUSY` and `EAGAIN`.
+const EBUSY_OR_AGAIN: (i32, i32) = (16, 11);
+
+fn write_by_threads(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+    let share = bytes.len().div_ceil(THREADS).next_multiple_of(PART_BYTES);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = bytes
+            .chunks(share)
+            .enumerate()
+            .map(|(index, part)| {
+                let at = at + (index * share) as u64;
+                scope.spawn(move || file.write_all_at(part, at))
+            })
+            .collect();
+        threads.into_iter().try_for_each(joined)
+    })
+}
+
+fn read_by_threads(file: &File, at: u64, into: &mut [u8]) -> io::Result<()> {
+    let share = into.len().div_ceil(THREADS).next_multiple_of(PART_BYTES);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = into
+            .chunks_mut(share)
+            .enumerate()
+            .map(|(index, part)| {
+                let at = at + (index * share) as u64;
+                scope.spawn(move || file.read_exact_at(part, at))
+            })
+            .collect();
+        threads.into_iter().try_for_each(joined)
+    })
+}
+
+fn joined(thread: std::thread::ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()> {
+    match thread.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}

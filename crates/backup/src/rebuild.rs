@@ -1,0 +1,356 @@
+//! Restart: from slots and the write-ahead log to replicas, as they were when the last commit was written.
+//!
+//! **Invariants**
+//! - U1: slots are read first; a commit changes a replica only beyond what its slot holds. So replay may be repeated.
+//! - U2: a frame that a commit names belongs to that commit's segment unless a slot or a later commit says otherwise.
+//! - U3: what can't be put together again becomes a damaged replica, never a shorter one. Whether it matters, the control
+//!   log knows: freed replicas may reappear, whole or in part (90-traps.md, trap 1).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duramen_base::ids::SegmentId;
+use duramen_format::frame::{self, SLOT_BYTES, Slot, State};
+use duramen_format::wal::Record;
+
+use crate::buffer::Buffer;
+use crate::disk::BLOCK_BYTES;
+use crate::error::Error;
+use crate::region::Region;
+use crate::replica::{Data, Replica};
+use crate::types::Geometry;
+
+/// Slots read at once: 1 MiB.
+const SLOTS_AT_ONCE: u32 = 64;
+
+/// One frame's slots, as they were found.
+pub(crate) struct FoundSlot {
+    pub(crate) frame: u32,
+    /// The one that counts.
+    pub(crate) slot: Option<Slot>,
+    /// Its number; of a frame without one, the number of the slot not to be written next.
+    pub(crate) current: u8,
+    /// Slots that were written but don't match their CRC.
+    pub(crate) broken: u32,
+    /// The tail of the one that counts, if it matches.
+    pub(crate) tail: Option<Vec<u8>>,
+}
+
+/// Reads all slots, in order of frames.
+///
+/// # Errors
+/// The visitor's. Slots that can't be read count as broken.
+pub(crate) fn slots(
+    region: &Region,
+    server: u64,
+    geometry: &Geometry,
+    visit: &mut dyn FnMut(FoundSlot) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let pair = 2 * SLOT_BYTES as usize;
+    let mut bytes = vec![0; SLOTS_AT_ONCE as usize * pair];
+    let mut first = 0;
+    while first < geometry.frames {
+        let count = SLOTS_AT_ONCE.min(geometry.frames - first);
+        let part = &mut bytes[..count as usize * pair];
+        let whole = region.read_at(frame::slot_at(first, 0), part).is_ok();
+        for (index, pair) in part.chunks_exact_mut(pair).enumerate() {
+            let frame = first + index as u32;
+            // One bad sector must not hide its neighbours.
+            let readable = whole || region.read_at(frame::slot_at(frame, 0), pair).is_ok();
+            let found = if readable {
+                decode(frame, pair, server)
+            } else {
+                FoundSlot {
+                    frame,
+                    slot: None,
+                    current: 0,
+                    broken: 2,
+                    tail: None,
+                }
+            };
+            visit(found)?;
+        }
+        first += count;
+    }
+    Ok(())
+}
+
+fn decode(frame: u32, pair: &[u8], server: u64) -> FoundSlot {
+    let mut found = FoundSlot {
+        frame,
+        slot: None,
+        current: 1,
+        broken: 0,
+        tail: None,
+    };
+    let mut broken_at = None;
+    for (number, bytes) in pair.chunks_exact(SLOT_BYTES as usize).enumerate() {
+        match Slot::decode(bytes) {
+            Ok(slot) if slot.log == server => {
+                if found.slot.is_none_or(|best| best.stamp < slot.stamp) {
+                    let tail = bytes.get(frame::BLOCK_BYTES..).unwrap_or(&[]);
+                    found.slot = Some(slot);
+                    found.current = number as u8;
+                    found.tail = slot
+                        .tail_matches(tail)
+                        .then(|| tail[..slot.tail_bytes as usize].to_vec());
+                }
+            }
+            Err(frame::Damage::Blank) => {}
+            _ => {
+                found.broken += 1;
+                broken_at = Some(number as u8);
+            }
+        }
+    }
+    if let (None, Some(broken)) = (found.slot, broken_at) {
+        found.current = 1 - broken; // the broken one is the one to write next
+    }
+    found
+}
+
+/// Replicas in the making.
+pub(crate) struct Rebuild<'a> {
+    server: u64,
+    geometry: &'a Geometry,
+    pub(crate) replicas: BTreeMap<SegmentId, Replica>,
+    /// Per frame: its owner, and the lsn of what says so.
+    owners: Vec<Option<(SegmentId, u64)>>,
+    /// Per segment: what its slot covers, whether another slot of that frame is broken.
+    covered: BTreeMap<SegmentId, (u64, bool)>,
+    pub(crate) current: Vec<u8>,
+    /// Frames with two broken slots: nobody knows what is in them, so nothing overwrites them.
+    unknown: BTreeSet<u32>,
+    pub(crate) stamp: u64,
+    stamps: BTreeMap<SegmentId, u64>,
+    /// Segments that a slot says were freed. An id is never used again, so whatever commits say of them is over.
+    freed: BTreeSet<SegmentId>,
+}
+
+impl<'a> Rebuild<'a> {
+    pub(crate) fn new(server: u64, geometry: &'a Geometry) -> Rebuild<'a> {
+        Rebuild {
+            server,
+            geometry,
+            replicas: BTreeMap::new(),
+            owners: vec![None; geometry.frames as usize],
+            covered: BTreeMap::new(),
+            current: vec![1; geometry.frames as usize],
+            unknown: BTreeSet::new(),
+            stamp: 0,
+            stamps: BTreeMap::new(),
+            freed: BTreeSet::new(),
+        }
+    }
+
+    /// Takes what was found in a frame's slots.
+    pub(crate) fn slot(&mut self, found: FoundSlot) {
+        self.current[found.frame as usize] = found.current;
+        let Some(slot) = found.slot else {
+            if found.broken == 2 {
+                self.unknown.insert(found.frame);
+            }
+            return;
+        };
+        self.stamp = self.stamp.max(slot.stamp);
+        if slot.state == State::Free {
+            self.freed.insert(slot.segment);
+            return;
+        }
+        // Of two frames that hold the same segment the later counts: the other one was to be freed.
+        let known = self.stamps.get(&slot.segment).copied().unwrap_or(0);
+        if slot.stamp < known {
+            return;
+        }
+        if let Some(older) = self.replicas.remove(&slot.segment).and_then(|r| r.frame) {
+            self.owners[older as usize] = None;
+        }
+        self.stamps.insert(slot.segment, slot.stamp);
+        let mut replica = self.from_slot(&slot, found.tail);
+        replica.frame = Some(found.frame);
+        self.owners[found.frame as usize] = Some((slot.segment, slot.lsn));
+        self.covered
+            .insert(slot.segment, (slot.lsn, found.broken > 0));
+        self.replicas.insert(slot.segment, replica);
+    }
+
+    fn from_slot(&self, slot: &Slot, tail: Option<Vec<u8>>) -> Replica {
+        let closed = slot.state == State::Closed;
+        let mut replica = if closed {
+            Replica::new(slot.kind, slot.epoch, Data::InFrame)
+        } else {
+            let mut buffer = Buffer::with_capacity(self.geometry.segment_bytes as usize);
+            buffer.extend(tail.as_deref().unwrap_or_default());
+            Replica::new(slot.kind, slot.epoch, Data::Growing(buffer))
+        };
+        replica.certificate = slot.certificate;
+        replica.received = slot.certificate.length;
+        replica.base = slot.data_bytes();
+        replica.closed = closed;
+        let fits = slot.certificate.length <= self.geometry.segment_bytes
+            && (closed || u64::from(slot.data_bytes()) % BLOCK_BYTES == 0);
+        if !fits {
+            replica.damaged = Some("its slot has lengths that make no sense".to_owned());
+        } else if tail.is_none() {
+            replica.damaged = Some("the tail in its slot does not match its CRC".to_owned());
+        }
+        replica
+    }
+
+    /// Takes one record of a commit.
+    pub(crate) fn record(&mut self, lsn: u64, record: &Record<'_>) {
+        let segment = record.segment;
+        if record.log != self.server || self.freed.contains(&segment) {
+            return;
+        }
+        if let Some(replica) = self.replicas.get(&segment) {
+            let covered = self.covered.get(&segment).map_or(0, |(lsn, _)| *lsn);
+            if replica.closed || lsn <= covered && contained(replica, record) {
+                return; // U1
+            }
+        }
+        let end = u64::from(record.offset) + record.payload.len() as u64;
+        let fits = end <= u64::from(self.geometry.segment_bytes)
+            && record
+                .frame
+                .is_none_or(|frame| frame < self.geometry.frames)
+            && record
+                .certificate
+                .is_none_or(|certificate| u64::from(certificate.length) <= end);
+        let problem = if !fits {
+            Some("a commit has lengths that make no sense")
+        } else if let Some(frame) = record.frame {
+            self.claim(lsn, record, frame)
+        } else {
+            self.append(lsn, record)
+        };
+        let capacity = self.geometry.segment_bytes as usize;
+        let replica = self
+            .replicas
+            .entry(segment)
+            .or_insert_with(|| blank(record, capacity));
+        replica.wal_from.get_or_insert(lsn);
+        match problem {
+            Some(problem) => {
+                replica.damaged.get_or_insert_with(|| problem.to_owned()); // U3
+            }
+            None => settle(replica, lsn, record),
+        }
+    }
+
+    /// A record that says: everything before my payload is in this frame.
+    fn claim(&mut self, lsn: u64, record: &Record<'_>, frame: u32) -> Option<&'static str> {
+        if let Some((owner, since)) = self.owners[frame as usize]
+            && owner != record.segment
+        {
+            if since >= lsn {
+                return Some("its frame was used again");
+            }
+            // U2: whoever had the frame before was freed.
+            self.replicas.remove(&owner);
+            self.covered.remove(&owner);
+        }
+        self.owners[frame as usize] = Some((record.segment, lsn));
+        let capacity = self.geometry.segment_bytes as usize;
+        let replica = self
+            .replicas
+            .entry(record.segment)
+            .or_insert_with(|| blank(record, capacity));
+        if replica.base > record.offset {
+            return None; // the slot is further on
+        }
+        let mut buffer = Buffer::with_capacity(capacity);
+        buffer.extend(record.payload);
+        replica.data = Data::Growing(buffer);
+        replica.base = record.offset;
+        replica.frame = Some(frame);
+        replica.received = record.offset + record.payload.len() as u32;
+        replica.wal_from = Some(lsn);
+        replica.damaged = None; // whatever was missing before is in the frame
+        None
+    }
+
+    /// A record whose payload goes on where the last one ended.
+    fn append(&mut self, lsn: u64, record: &Record<'_>) -> Option<&'static str> {
+        let capacity = self.geometry.segment_bytes as usize;
+        let known = self.replicas.contains_key(&record.segment);
+        if !known && !(record.open && record.offset == 0) {
+            return Some("its beginning is in no frame and no commit");
+        }
+        let replica = self
+            .replicas
+            .entry(record.segment)
+            .or_insert_with(|| blank(record, capacity));
+        replica.wal_from.get_or_insert(lsn);
+        if record.offset > replica.received {
+            return Some("bytes in its middle are in no frame and no commit");
+        }
+        let held = (replica.received - record.offset) as usize;
+        if let (Some(new), Data::Growing(buffer)) = (record.payload.get(held..), &mut replica.data)
+        {
+            buffer.extend(new);
+            replica.received += new.len() as u32;
+        }
+        None
+    }
+
+    /// Everything was read: `tail_lsn` is the first commit that the write-ahead log still had. Returns the frames in use.
+    pub(crate) fn finish(&mut self, tail_lsn: u64) -> BTreeSet<u32> {
+        for (segment, replica) in &mut self.replicas {
+            let (lsn, broken) = self.covered.get(segment).copied().unwrap_or((0, false));
+            // A newer slot may have been lost. It may have been torn by a power cut while it was written: then nothing was
+            // trimmed on its account, and the commits after the older slot are all there.
+            if broken && !replica.closed && tail_lsn > lsn + 1 {
+                replica
+                    .damaged
+                    .get_or_insert_with(|| "its newest slot does not match its CRC".to_owned());
+            }
+            replica.committed = true;
+            // Uncertified bytes belong to a batch that was not completed; its sender is gone.
+            if let Data::Growing(buffer) = &mut replica.data {
+                let certified = replica.certificate.length.saturating_sub(replica.base);
+                buffer.truncate(certified as usize);
+            }
+            replica.received = replica.certificate.length;
+            replica.uncertified_from = None;
+            replica.rolling = replica.certificate;
+            replica.staged_certified = replica.certificate.length;
+            replica.staged_closed = replica.closed;
+            replica.staged_base = replica.base;
+            if replica.base > replica.certificate.length {
+                replica
+                    .damaged
+                    .get_or_insert_with(|| "less is certified than lies in its frame".to_owned());
+            }
+        }
+        let mut taken = self.unknown.clone();
+        taken.extend(self.replicas.values().filter_map(|replica| replica.frame));
+        taken
+    }
+}
+
+fn blank(record: &Record<'_>, capacity: usize) -> Replica {
+    let data = Data::Growing(Buffer::with_capacity(capacity));
+    Replica::new(record.kind, record.epoch, data)
+}
+
+/// Whether a record adds nothing to a replica.
+fn contained(replica: &Replica, record: &Record<'_>) -> bool {
+    let end = u64::from(record.offset) + record.payload.len() as u64;
+    end <= u64::from(replica.received) && !record.close
+}
+
+/// What a record says about its replica, apart from bytes.
+fn settle(replica: &mut Replica, lsn: u64, record: &Record<'_>) {
+    replica.epoch = replica.epoch.max(record.epoch);
+    match record.certificate {
+        Some(certificate) if certificate.length >= replica.certificate.length => {
+            replica.certificate = certificate;
+            replica.uncertified_from = None;
+        }
+        Some(_) => {}
+        None => {
+            replica.uncertified_from.get_or_insert(lsn);
+        }
+    }
+    replica.closed |= record.close;
+}

@@ -1,0 +1,103 @@
+//! Parts of the device: the superblock, the write-ahead log, the frames.
+//!
+//! **Layout**: in a directory each is a file of its own. In raw mode they follow each other on one device:
+//!
+//! ```text
+//! 0             1 MiB       1 MiB + WAL, rounded up to 1 MiB
+//! +-------------+-----------+--------------------+
+//! | superblock  | WAL       | slots and frames   |
+//! +-------------+-----------+--------------------+
+//! ```
+
+use std::io;
+use std::sync::Arc;
+
+use duramen_base::units::MIB;
+use duramen_format::frame;
+
+use crate::disk::{Disk, File, OpenHow};
+use crate::types::Geometry;
+
+/// Names of the files in a directory.
+pub(crate) const SUPERBLOCK: &str = "superblock";
+pub(crate) const WAL: &str = "wal";
+pub(crate) const FRAMES: &str = "frames";
+pub(crate) const LOCK: &str = "LOCK";
+
+/// Bytes of the superblock's region: two copies, 64 KiB apart.
+pub(crate) const SUPERBLOCK_BYTES: u64 = 68 << 10;
+/// Where the write-ahead log starts in raw mode.
+const RAW_WAL_AT: u64 = MIB;
+
+/// A file, or a part of one.
+#[derive(Clone)]
+pub(crate) struct Region {
+    file: Arc<dyn File>,
+    start: u64,
+}
+
+impl Region {
+    pub(crate) fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(self.start + at, into)
+    }
+
+    pub(crate) fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(self.start + at, bytes)
+    }
+
+    pub(crate) fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_durably(self.start + at, bytes)
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    pub(crate) fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
+        self.file.allocate(self.start + at, bytes, zero)
+    }
+
+    /// Bytes from the region's start to the end of its file.
+    pub(crate) fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.bytes()?.saturating_sub(self.start))
+    }
+}
+
+/// The superblock's region.
+pub(crate) fn superblock(disk: &dyn Disk, how: OpenHow) -> io::Result<Region> {
+    Ok(Region {
+        file: disk.open(SUPERBLOCK, how)?,
+        start: 0,
+    })
+}
+
+/// The region of the write-ahead log.
+pub(crate) fn wal(disk: &dyn Disk, how: OpenHow) -> io::Result<Region> {
+    Ok(Region {
+        file: disk.open(WAL, how)?,
+        start: if disk.is_raw() { RAW_WAL_AT } else { 0 },
+    })
+}
+
+/// The region of slots and frames.
+pub(crate) fn frames(disk: &dyn Disk, how: OpenHow, wal_bytes: u64) -> io::Result<Region> {
+    Ok(Region {
+        file: disk.open(FRAMES, how)?,
+        start: if disk.is_raw() {
+            raw_frames_at(wal_bytes)
+        } else {
+            0
+        },
+    })
+}
+
+fn raw_frames_at(wal_bytes: u64) -> u64 {
+    RAW_WAL_AT + wal_bytes.next_multiple_of(MIB)
+}
+
+/// Bytes a raw device must have.
+pub(crate) fn raw_bytes(geometry: &Geometry) -> u64 {
+    raw_frames_at(geometry.wal_bytes)
+        + frame::data_start(geometry.frames)
+        + u64::from(geometry.frames) * u64::from(geometry.segment_bytes)
+}

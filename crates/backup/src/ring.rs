@@ -1,0 +1,147 @@
+//! Positions in the write-ahead log: what is live, where the next commit goes, what a restart begins with.
+//!
+//! **Invariants**
+//! - G1: bytes between `tail` and `head` are never written again; `tail` moves only after the header block that says so is
+//!   durable. So the blocks that any valid header leads to are intact.
+//! - G2: `durable_lsn <= committed_lsn`; a slot is only written with an lsn that is durable (format's P3).
+//!
+//! **Layout**: `head` and `tail` count bytes from the beginning of time; the place in the ring is their remainder.
+
+use std::collections::VecDeque;
+
+use duramen_format::wal::{Header, RING_AT};
+
+/// A commit that a restart would read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Live {
+    pub(crate) lsn: u64,
+    pub(crate) start: u64,
+    pub(crate) generation: u64,
+}
+
+/// The ring's state.
+pub(crate) struct Ring {
+    pub(crate) server: u64,
+    pub(crate) capacity: u64,
+    pub(crate) generation: u64,
+    pub(crate) head: u64,
+    pub(crate) tail: u64,
+    pub(crate) committed_lsn: u64,
+    pub(crate) durable_lsn: u64,
+    /// Sequence of the newest header block.
+    pub(crate) sequence: u64,
+    pub(crate) live: VecDeque<Live>,
+}
+
+impl Ring {
+    /// Where a commit of this size would start, counted from the beginning of time; `None` if it doesn't fit now (G1).
+    pub(crate) fn place(&self, bytes: u64) -> Option<u64> {
+        let left = self.capacity - self.head % self.capacity;
+        let start = if left < bytes {
+            self.head + left // a commit is one write: it does not wrap around
+        } else {
+            self.head
+        };
+        (start + bytes - self.tail <= self.capacity).then_some(start)
+    }
+
+    /// Where a position lies in the region.
+    pub(crate) fn at(&self, position: u64) -> u64 {
+        RING_AT + position % self.capacity
+    }
+
+    /// Bytes that a restart would read, and those skipped between.
+    pub(crate) fn used(&self) -> u64 {
+        self.head - self.tail
+    }
+
+    /// Takes note of a commit that was written.
+    pub(crate) fn written(&mut self, start: u64, bytes: u64) {
+        self.committed_lsn += 1;
+        self.live.push_back(Live {
+            lsn: self.committed_lsn,
+            start,
+            generation: self.generation,
+        });
+        self.head = start + bytes;
+    }
+
+    /// The header block that makes `lsn` the first one a restart reads, and the tail that goes with it.
+    pub(crate) fn header_from(&self, lsn: u64) -> (Header, u64) {
+        let first = self.live.iter().find(|live| live.lsn >= lsn);
+        let tail = first.map_or(self.head, |live| live.start);
+        let header = Header {
+            server: self.server,
+            sequence: self.sequence + 1,
+            generation: self.generation,
+            tail_lsn: first.map_or(self.committed_lsn + 1, |live| live.lsn),
+            tail_at: self.at(tail),
+            tail_generation: first.map_or(self.generation, |live| live.generation),
+            end_lsn: 0,
+        };
+        (header, tail)
+    }
+
+    /// The header with the tail as it is.
+    pub(crate) fn header(&self) -> Header {
+        let tail_lsn = self
+            .live
+            .front()
+            .map_or(self.committed_lsn + 1, |live| live.lsn);
+        self.header_from(tail_lsn).0
+    }
+
+    /// A header that [`header_from`](Self::header_from) gave is durable: what is before its tail may be used again (G1).
+    pub(crate) fn trimmed(&mut self, header: &Header, tail: u64) {
+        self.sequence = header.sequence;
+        self.tail = tail;
+        while self
+            .live
+            .front()
+            .is_some_and(|live| live.lsn < header.tail_lsn)
+        {
+            self.live.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring() -> Ring {
+        Ring {
+            server: 1,
+            capacity: 40_960,
+            generation: 1,
+            head: 0,
+            tail: 0,
+            committed_lsn: 0,
+            durable_lsn: 0,
+            sequence: 0,
+            live: VecDeque::new(),
+        }
+    }
+
+    #[test]
+    fn a_commit_never_wraps_nor_overwrites() {
+        let mut ring = ring();
+        for _ in 0..3 {
+            let start = ring.place(12_288).unwrap();
+            ring.written(start, 12_288);
+        }
+        assert_eq!(ring.place(8192), None); // 4096 left at the end, nothing at the start
+        assert_eq!(ring.place(4096), Some(36_864));
+        let (header, tail) = ring.header_from(2);
+        assert_eq!((header.tail_lsn, header.tail_at), (2, RING_AT + 12_288));
+        assert_eq!(ring.place(8192), None); // not before the header is durable (G1)
+        ring.trimmed(&header, tail);
+        let start = ring.place(8192).unwrap();
+        assert_eq!(ring.at(start), RING_AT);
+        ring.written(start, 8192);
+        assert_eq!(ring.place(8192), None);
+        let (header, tail) = ring.header_from(99);
+        ring.trimmed(&header, tail);
+        assert_eq!((ring.used(), header.tail_lsn), (0, 5));
+    }
+}

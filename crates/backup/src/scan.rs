@@ -1,0 +1,226 @@
+//! Reads the write-ahead log, from its tail to its end, and tells its end from damage.
+//!
+//! The log ends where the next commit is not: neither behind the last one nor at the start of the ring. If a later commit,
+//! or a clean shutdown, says that this one had been durable, the log did not end here: it was damaged (format's W3).
+//! Used by restart and by the offline tools alike; writes nothing.
+
+use duramen_format::wal::{
+    BLOCK_BYTES, COMMIT_BYTES, Commit, Damage, HEADER_AT, Header, RING_AT, Record,
+};
+
+use crate::disk::BLOCK_BYTES as BLOCK;
+use crate::error::Error;
+use crate::region::Region;
+
+/// Bytes read at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Where the log ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// The lsn that the next commit gets.
+    pub(crate) lsn: u64,
+    /// Bytes of the ring from the first commit to the end, skipped ones included.
+    pub(crate) bytes: u64,
+    /// Greatest generation seen.
+    pub(crate) generation: u64,
+}
+
+/// A commit, as the visitor sees it.
+pub(crate) struct Found<'a> {
+    pub(crate) commit: Commit,
+    /// Bytes from the tail to its start.
+    pub(crate) offset: u64,
+    pub(crate) records: Vec<Record<'a>>,
+}
+
+/// Reads the header blocks: the newer valid one, and how many were damaged (written, but not valid).
+///
+/// # Errors
+/// `Ok(Err(reason))` if there is none.
+pub(crate) fn headers(wal: &Region, server: u64) -> (Option<Header>, u32) {
+    let mut best: Option<Header> = None;
+    let mut damaged = 0;
+    for at in HEADER_AT {
+        let mut block = vec![0; BLOCK_BYTES];
+        if wal.read_at(at, &mut block).is_err() {
+            damaged += 1;
+            continue;
+        }
+        match Header::decode(&block) {
+            Ok(header) if header.server == server => {
+                if best.is_none_or(|best| best.sequence < header.sequence) {
+                    best = Some(header);
+                }
+            }
+            _ if block.iter().all(|byte| *byte == 0) => {}
+            _ => damaged += 1,
+        }
+    }
+    (best, damaged)
+}
+
+/// A window of the ring that follows what is asked for.
+pub(crate) struct Reader<'a> {
+    wal: &'a Region,
+    ring_bytes: u64,
+    start: u64,
+    window: Vec<u8>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(wal: &'a Region, wal_bytes: u64) -> Reader<'a> {
+        Reader {
+            wal,
+            ring_bytes: wal_bytes - RING_AT,
+            start: 0,
+            window: Vec::new(),
+        }
+    }
+
+    /// `length` bytes at `at` of the ring; `None` if the ring ends before.
+    fn get(&mut self, at: u64, length: usize) -> std::io::Result<Option<&[u8]>> {
+        if at + length as u64 > self.ring_bytes {
+            return Ok(None);
+        }
+        let held = self.start..self.start + self.window.len() as u64;
+        if !(held.contains(&at) && at + length as u64 <= held.end) {
+            let wanted = (length.max(WINDOW_BYTES) as u64)
+                .next_multiple_of(BLOCK)
+                .min(self.ring_bytes - at);
+            self.window.resize(wanted as usize, 0);
+            self.start = at;
+            if let Err(error) = self.wal.read_at(RING_AT + at, &mut self.window) {
+                self.window.clear();
+                return Err(error);
+            }
+        }
+        let from = (at - self.start) as usize;
+        Ok(self.window.get(from..from + length))
+    }
+
+    /// The head of a commit at `at` of the ring, if one stands there.
+    fn head(&mut self, at: u64) -> std::io::Result<Option<Commit>> {
+        let block = self.get(at, COMMIT_BYTES)?;
+        Ok(block.and_then(|block| Commit::decode(block).ok()))
+    }
+
+    /// The body that belongs to a head.
+    fn body(&mut self, at: u64, commit: &Commit) -> std::io::Result<Option<&[u8]>> {
+        let whole = self.get(at, COMMIT_BYTES + commit.body_bytes as usize)?;
+        Ok(whole.and_then(|whole| whole.get(COMMIT_BYTES..)))
+    }
+}
+
+/// What to name in errors.
+pub(crate) struct Whose<'a> {
+    pub(crate) place: &'a str,
+    pub(crate) server: u64,
+}
+
+/// Visits every commit from the header's tail on.
+///
+/// # Errors
+/// [`Error::DamagedWal`] if commits that had been durable can't be read; the visitor's; [`Error::Io`].
+pub(crate) fn scan(
+    reader: &mut Reader<'_>,
+    whose: &Whose<'_>,
+    header: &Header,
+    look_ahead: bool,
+    visit: &mut dyn FnMut(&Found<'_>) -> Result<(), Error>,
+) -> Result<End, Error> {
+    let io = |source| Error::io(whose.place, "read the write-ahead log", source);
+    let mut end = End {
+        lsn: header.tail_lsn,
+        bytes: 0,
+        generation: header.tail_generation,
+    };
+    let tail = header.tail_at - RING_AT;
+    let mut at = tail;
+    loop {
+        let next = next(reader, whose.server, at, &end).map_err(io)?;
+        let Some((place, commit)) = next else { break };
+        let skipped = if place == at {
+            0
+        } else {
+            reader.ring_bytes - at
+        };
+        let offset = end.bytes + skipped;
+        if offset + commit.padded_bytes() > reader.ring_bytes {
+            break; // more than a ring: not the log's continuation
+        }
+        let body = reader.body(place, &commit).map_err(io)?.unwrap_or(&[]);
+        let Ok(records) = commit.records(body) else {
+            break;
+        };
+        visit(&Found {
+            commit,
+            offset,
+            records,
+        })?;
+        end = End {
+            lsn: commit.lsn + 1,
+            bytes: offset + commit.padded_bytes(),
+            generation: commit.generation,
+        };
+        at = (place + commit.padded_bytes()) % reader.ring_bytes;
+    }
+    let damaged = |lsn| Error::DamagedWal {
+        place: whose.place.to_owned(),
+        lsn,
+        offset: RING_AT + at,
+    };
+    if header.end_lsn > end.lsn {
+        return Err(damaged(end.lsn));
+    }
+    if header.end_lsn != end.lsn
+        && look_ahead
+        && was_durable(reader, whose.server, &end).map_err(io)?
+    {
+        return Err(damaged(end.lsn)); // W3
+    }
+    Ok(end)
+}
+
+/// The next commit with a sound head and body (W2), and its place.
+fn next(
+    reader: &mut Reader<'_>,
+    server: u64,
+    at: u64,
+    end: &End,
+) -> std::io::Result<Option<(u64, Commit)>> {
+    for place in [at, 0] {
+        let Some(commit) = reader.head(place)? else {
+            continue;
+        };
+        let fits =
+            commit.server == server && commit.lsn == end.lsn && commit.generation >= end.generation;
+        if !fits {
+            continue;
+        }
+        let sound = match reader.body(place, &commit)? {
+            Some(body) => !matches!(commit.records(body), Err(Damage::Checksum)),
+            None => false,
+        };
+        if sound {
+            return Ok(Some((place, commit)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether any commit in the ring says that the one at the end had been durable.
+fn was_durable(reader: &mut Reader<'_>, server: u64, end: &End) -> std::io::Result<bool> {
+    let mut at = 0;
+    while at < reader.ring_bytes {
+        if let Some(commit) = reader.head(at)?
+            && commit.server == server
+            && commit.lsn > end.lsn
+            && commit.durable_lsn >= end.lsn
+        {
+            return Ok(true);
+        }
+        at += BLOCK;
+    }
+    Ok(false)
+}

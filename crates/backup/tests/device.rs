@@ -1,0 +1,359 @@
+//! The backup on real files, in every mode: what goes in comes out, across restarts; what is wrong is said.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use duramen_backup::os::OsDisk;
+use duramen_backup::{
+    Backup, Chunk, Error, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo,
+    ScrubStep,
+};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+
+const GEOMETRY: Geometry = Geometry {
+    segment_bytes: 1 << 20,
+    wal_bytes: 1 << 20,
+    frames: 12,
+};
+
+fn identity() -> Identity {
+    Identity {
+        cluster: "home".to_owned(),
+        server: 0x77,
+        hash_seed: 5,
+    }
+}
+
+fn disk(folder: &Path, mode: Mode, uring: bool) -> Arc<OsDisk> {
+    let path = if mode == Mode::Raw {
+        let path = folder.join("device");
+        if !path.exists() {
+            fs::File::create(&path).unwrap().set_len(24 << 20).unwrap();
+        }
+        path
+    } else {
+        folder.join("store")
+    };
+    Arc::new(if uring {
+        OsDisk::new(&path, mode)
+    } else {
+        OsDisk::without_uring(&path, mode)
+    })
+}
+
+/// Bytes of a segment: different in every place of every segment.
+fn bytes_of(segment: u64, length: usize) -> Vec<u8> {
+    (0..length as u64)
+        .map(|n| (n.wrapping_mul(0x9e37_79b9).wrapping_add(segment * 77) >> 13) as u8)
+        .collect()
+}
+
+/// A log writer that remembers what it wrote.
+struct Writer<'a> {
+    backup: &'a Backup,
+}
+
+impl Writer<'_> {
+    fn append(&self, segment: u64, from: usize, to: usize, close: bool) -> Result<(), Error> {
+        let all = bytes_of(segment, to);
+        self.backup.stage(Chunk {
+            segment: SegmentId(segment),
+            epoch: 1,
+            kind: Kind::Head,
+            offset: from as u32,
+            bytes: &all[from..],
+            certificate: Some(Certificate::of(&all)),
+            open: from == 0,
+            close,
+        })
+    }
+}
+
+fn check(backup: &Backup, segment: u64, length: usize) -> ReplicaInfo {
+    let mut into = vec![0; 1 << 20];
+    let info = backup.read(SegmentId(segment), &mut into).unwrap();
+    assert_eq!(info.length as usize, length, "segment {segment}");
+    assert!(
+        into[..length] == bytes_of(segment, length),
+        "segment {segment}"
+    );
+    info
+}
+
+fn flush_all(backup: &Backup) {
+    while backup.flush_step().unwrap() {}
+}
+
+#[test]
+fn what_goes_in_comes_out_in_every_mode() {
+    for (mode, uring) in [
+        (Mode::Buffered, true),
+        (Mode::Direct, true),
+        (Mode::Direct, false),
+        (Mode::Raw, true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || disk(folder.path(), mode, uring);
+        let options = Options::default();
+        let backup = Backup::create(open(), &options, &GEOMETRY, &identity()).unwrap();
+        let writer = Writer { backup: &backup };
+        // 1 stays open, 2 is closed, 3 goes straight to its frame in part, 4 is a survivor.
+        for (from, to) in [(0, 100), (100, 5000), (5000, 5001)] {
+            writer.append(1, from, to, false).unwrap();
+            let committed = backup.commit(Level::Synced).unwrap();
+            assert_eq!(committed.level, Level::Synced);
+        }
+        writer.append(2, 0, 70_000, true).unwrap();
+        writer.append(3, 0, 300_001, false).unwrap();
+        assert_eq!(
+            backup.commit(Level::Buffered).unwrap().level,
+            Level::Buffered
+        );
+        writer.append(3, 300_001, 300_100, false).unwrap();
+        assert_eq!(backup.commit(Level::Synced).unwrap().level, Level::Synced);
+        let survivor = bytes_of(4, 777_777);
+        let certificate = Certificate::of(&survivor);
+        backup
+            .write_frame(SegmentId(4), 1, &survivor, certificate, Kind::Survivor)
+            .unwrap();
+        let all = |backup: &Backup| {
+            check(backup, 1, 5001);
+            assert!(check(backup, 2, 70_000).closed);
+            check(backup, 3, 300_100);
+            assert_eq!(check(backup, 4, 777_777).place, Place::Frame);
+        };
+        all(&backup);
+        flush_all(&backup);
+        all(&backup);
+        assert_eq!(check(&backup, 2, 70_000).place, Place::Frame);
+        let infos = backup.replicas();
+        drop(backup); // as after kill -9: no clean end
+
+        let (backup, found) = Backup::open(open(), &options, &Expected::default()).unwrap();
+        assert_eq!(found, infos, "{mode:?}");
+        all(&backup);
+        let writer = Writer { backup: &backup };
+        writer.append(1, 5001, 9000, true).unwrap();
+        writer.append(3, 300_100, 500_000, true).unwrap();
+        backup.commit(Level::Synced).unwrap();
+        backup.free(SegmentId(2)).unwrap();
+        flush_all(&backup);
+        assert!(matches!(
+            backup.read(SegmentId(2), &mut [0; 8]),
+            Err(Error::UnknownSegment { .. })
+        ));
+        backup.close().unwrap();
+        drop(backup);
+
+        let (backup, found) = Backup::open(open(), &options, &Expected::default()).unwrap();
+        assert!(found.iter().all(|info| info.segment != SegmentId(2)));
+        assert_eq!(check(&backup, 1, 9000).place, Place::Frame);
+        check(&backup, 3, 500_000);
+        check(&backup, 4, 777_777);
+        for _ in 0..6 {
+            assert!(matches!(
+                backup.scrub_step().unwrap(),
+                ScrubStep::Good { .. }
+            ));
+        }
+    }
+}
+
+#[test]
+fn a_log_much_smaller_than_the_data_goes_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let geometry = Geometry {
+        wal_bytes: 256 << 10,
+        ..GEOMETRY
+    };
+    let open = || disk(folder.path(), Mode::Buffered, true);
+    let options = Options::default();
+    let backup = Backup::create(open(), &options, &geometry, &identity()).unwrap();
+    let writer = Writer { backup: &backup };
+    // Two heads grow by turns; nobody flushes: commits have to make their own room.
+    let mut lengths = [0usize; 3];
+    for round in 0..400 {
+        let head = 1 + round % 2;
+        let to = lengths[head] + 1 + round * 37 % 5000;
+        writer
+            .append(head as u64, lengths[head], to, false)
+            .unwrap();
+        backup.commit(Level::Buffered).unwrap();
+        lengths[head] = to;
+    }
+    assert!(backup.stats().stalls > 0);
+    for head in [1, 2] {
+        check(&backup, head as u64, lengths[head]);
+    }
+    drop(backup);
+    let (backup, _) = Backup::open(open(), &options, &Expected::default()).unwrap();
+    for head in [1, 2] {
+        check(&backup, head as u64, lengths[head]);
+    }
+}
+
+#[test]
+fn frames_that_are_all_taken_are_pushed_back_on_and_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let geometry = Geometry {
+        segment_bytes: 64 << 10,
+        wal_bytes: 128 << 10,
+        frames: 2,
+    };
+    let backup = Backup::create(
+        disk(folder.path(), Mode::Buffered, true),
+        &Options::default(),
+        &geometry,
+        &identity(),
+    )
+    .unwrap();
+    let writer = Writer { backup: &backup };
+    let mut segment = 0;
+    let full = loop {
+        segment += 1;
+        assert!(segment < 100, "it must get full");
+        writer.append(segment, 0, 30_000, true).unwrap();
+        if let Err(error) = backup.commit(Level::Synced) {
+            break error;
+        }
+    };
+    assert!(matches!(full, Error::Full { .. }), "{full}");
+    assert!(matches!(
+        backup.commit(Level::Synced),
+        Err(Error::Full { .. })
+    ));
+    check(&backup, 1, 30_000); // reads go on
+    backup.free(SegmentId(1)).unwrap();
+    backup.commit(Level::Synced).unwrap(); // what was staged is still there
+    check(&backup, segment, 30_000);
+    check(&backup, 2, 30_000);
+}
+
+#[test]
+fn wrong_places_are_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::default();
+    let store = disk(folder.path(), Mode::Buffered, true);
+    let refused = |expected: &Expected| Backup::open(store.clone(), &options, expected).map(|_| ());
+    let anybody = Expected::default();
+    assert!(matches!(refused(&anybody), Err(Error::Absent { .. })));
+    assert!(!folder.path().join("store").exists());
+
+    let backup = Backup::create(store.clone(), &options, &GEOMETRY, &identity()).unwrap();
+    assert!(matches!(refused(&anybody), Err(Error::Locked { .. })));
+    drop(backup);
+    let again = Backup::create(store.clone(), &options, &GEOMETRY, &identity());
+    assert!(matches!(again, Err(Error::Exists { .. })));
+    let other = Expected {
+        cluster: Some("away".to_owned()),
+        server: None,
+    };
+    assert!(matches!(refused(&other), Err(Error::OtherCluster { .. })));
+    let other = Expected {
+        cluster: None,
+        server: Some(1),
+    };
+    assert!(matches!(refused(&other), Err(Error::OtherServer { .. })));
+    refused(&anybody).unwrap();
+
+    // Somebody's directory.
+    let foreign = folder.path().join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("photo.jpg"), "x").unwrap();
+    let disk = Arc::new(OsDisk::new(&foreign, Mode::Buffered));
+    let made = Backup::create(disk, &options, &GEOMETRY, &identity());
+    assert!(matches!(made, Err(Error::NotDuramen { .. })));
+    assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1);
+
+    // A superblock that is gone is not a reason to start over.
+    fs::remove_file(folder.path().join("store/superblock")).unwrap();
+    let made = Backup::create(store.clone(), &options, &GEOMETRY, &identity());
+    assert!(matches!(made, Err(Error::DamagedSuperblock { .. })));
+}
+
+#[test]
+fn newer_formats_and_small_devices_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::default();
+    let store = disk(folder.path(), Mode::Buffered, true);
+    drop(Backup::create(store.clone(), &options, &GEOMETRY, &identity()).unwrap());
+    let path = folder.path().join("store/superblock");
+    let mut block = fs::read(&path).unwrap();
+    block[8] = 9;
+    let crc = crc32c::crc32c(&block[..4092]);
+    block[4092..4096].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, &block).unwrap();
+    let opened = Backup::open(store, &options, &Expected::default());
+    assert!(matches!(
+        opened.map(|_| ()),
+        Err(Error::NewerFormat { found: 9, .. })
+    ));
+    let device = disk(folder.path(), Mode::Raw, true);
+    let large = Geometry {
+        frames: 1000,
+        ..GEOMETRY
+    };
+    let made = Backup::create(device.clone(), &options, &large, &identity());
+    assert!(matches!(made, Err(Error::TooSmall { .. })));
+    // Other data on a device.
+    let path = folder.path().join("device");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[5] = 1;
+    bytes[1080] = 0x53;
+    fs::write(&path, &bytes).unwrap();
+    let made = Backup::create(device, &options, &GEOMETRY, &identity());
+    assert!(matches!(made, Err(Error::NotDuramen { .. })));
+    assert!(fs::read(&path).unwrap() == bytes);
+}
+
+#[test]
+fn chunks_that_do_not_fit_together_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = disk(folder.path(), Mode::Buffered, true);
+    let backup = Backup::create(store, &Options::default(), &GEOMETRY, &identity()).unwrap();
+    let writer = Writer { backup: &backup };
+    assert!(matches!(
+        writer.append(1, 5, 10, false),
+        Err(Error::UnknownSegment { .. })
+    ));
+    writer.append(1, 0, 10, false).unwrap();
+    writer.append(1, 0, 10, false).unwrap(); // a repetition
+    assert!(matches!(
+        writer.append(1, 11, 12, false),
+        Err(Error::Gap { .. })
+    ));
+    assert!(matches!(
+        writer.append(1, 10, (1 << 20) + 1, false),
+        Err(Error::TooLong { .. })
+    ));
+    let chunk = Chunk {
+        segment: SegmentId(1),
+        epoch: 0,
+        kind: Kind::Head,
+        offset: 10,
+        bytes: b"x",
+        certificate: None,
+        open: false,
+        close: false,
+    };
+    assert!(matches!(backup.stage(chunk), Err(Error::StaleEpoch { .. })));
+    let wrong = Chunk {
+        epoch: 1,
+        certificate: Some(Certificate::of(b"x")),
+        ..chunk
+    };
+    assert!(matches!(
+        backup.stage(wrong),
+        Err(Error::Certificate { .. })
+    ));
+    let committed = backup.commit(Level::Synced).unwrap();
+    assert_eq!((committed.chunks, committed.bytes), (1, 10));
+    check(&backup, 1, 10);
+    writer.append(1, 10, 20, true).unwrap();
+    writer.append(1, 20, 30, false).unwrap(); // closed: nothing is added
+    backup.commit(Level::Synced).unwrap();
+    check(&backup, 1, 20);
+}

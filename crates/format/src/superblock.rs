@@ -1,0 +1,189 @@
+//! The superblock: whose store this is, in which format, and how large its parts are.
+//!
+//! **Layout** (little endian; a block of 4096 bytes, of which two copies are kept):
+//!
+//! ```text
+//! 0         8         10   12      16       24     32        40           48        56        60       64        68         132    4092
+//! +---------+---------+----+-------+--------+------+---------+------------+---------+---------+--------+---------+----------+------+--------+
+//! | "DURAMEN\0" | version | 0 | block | server | hash | created | generation | WAL     | segment | frames | length  | cluster  | zero | CRC32C |
+//! |         |   u16   |    | u32   |  u64   | seed | ms u64  |    u64     | u64     |  u32    |  u32   | of name | name     |      |        |
+//! +---------+---------+----+-------+--------+------+---------+------------+---------+---------+--------+---------+----------+------+--------+
+//! ```
+//!
+//! **Invariants**
+//! - B1: the CRC32C covers bytes 0..4092.
+//! - B2: of two copies that match their CRC the one with the greater generation counts.
+
+use crate::bytes::{Writer, is_sealed, u16_at, u32_at, u64_at};
+
+/// Bytes of one copy.
+pub const BLOCK_BYTES: usize = 4096;
+/// Where the second copy lies; far from the first, so that no single bad erase block takes both.
+pub const COPY_AT: [u64; 2] = [0, 64 << 10];
+/// Version of everything outside of segments: superblock, write-ahead log, frames. A reader refuses greater ones.
+pub const VERSION: u16 = 1;
+/// Longest name of a cluster, in bytes.
+pub const CLUSTER_BYTES_MAX: usize = 64;
+const MAGIC: &[u8; 8] = b"DURAMEN\0";
+const CLUSTER_AT: usize = 68;
+
+/// What a superblock says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Unit of all writes, in bytes.
+    pub block_bytes: u32,
+    pub server: u64,
+    pub hash_seed: u64,
+    /// Milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// Grows with every rewriting.
+    pub generation: u64,
+    pub wal_bytes: u64,
+    pub segment_bytes: u32,
+    pub frames: u32,
+    pub cluster: String,
+}
+
+/// Why bytes are not a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    #[error("a superblock takes 4096 bytes, {available} are there")]
+    Truncated { available: usize },
+    #[error("all bytes are zero")]
+    Blank,
+    #[error("it does not start with DURAMEN")]
+    Foreign,
+    #[error("format version {found}")]
+    Newer { found: u16 },
+    #[error("its CRC32C does not match")]
+    Checksum,
+    #[error("a field makes no sense")]
+    Field,
+}
+
+impl Superblock {
+    /// The block's bytes.
+    ///
+    /// # Panics
+    /// If the cluster's name is longer than [`CLUSTER_BYTES_MAX`]: the caller checks.
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(
+            self.cluster.len() <= CLUSTER_BYTES_MAX,
+            "the cluster's name is too long"
+        );
+        let mut block = vec![0; BLOCK_BYTES];
+        Writer::new(&mut block)
+            .put(0, MAGIC)
+            .u16(8, VERSION)
+            .u32(12, self.block_bytes)
+            .u64(16, self.server)
+            .u64(24, self.hash_seed)
+            .u64(32, self.created_ms)
+            .u64(40, self.generation)
+            .u64(48, self.wal_bytes)
+            .u32(56, self.segment_bytes)
+            .u32(60, self.frames)
+            .u32(64, self.cluster.len() as u32)
+            .put(CLUSTER_AT, self.cluster.as_bytes())
+            .seal();
+        block
+    }
+
+    /// Reads a copy from untrusted bytes.
+    ///
+    /// # Errors
+    /// [`Damage`]. The version is looked at before the CRC, as a newer format may have another layout.
+    pub fn decode(bytes: &[u8]) -> Result<Superblock, Damage> {
+        let block = bytes.get(..BLOCK_BYTES).ok_or(Damage::Truncated {
+            available: bytes.len(),
+        })?;
+        if block.iter().all(|byte| *byte == 0) {
+            return Err(Damage::Blank);
+        }
+        if !block.starts_with(MAGIC) {
+            return Err(Damage::Foreign);
+        }
+        let sealed = is_sealed(block);
+        let found = u16_at(block, 8);
+        if sealed && found > VERSION {
+            return Err(Damage::Newer { found });
+        }
+        if !sealed {
+            return Err(Damage::Checksum); // B1
+        }
+        let name_bytes = u32_at(block, 64) as usize;
+        let name = block
+            .get(CLUSTER_AT..CLUSTER_AT + name_bytes.min(CLUSTER_BYTES_MAX + 1))
+            .ok_or(Damage::Field)?;
+        if name.len() > CLUSTER_BYTES_MAX {
+            return Err(Damage::Field);
+        }
+        Ok(Superblock {
+            block_bytes: u32_at(block, 12),
+            server: u64_at(block, 16),
+            hash_seed: u64_at(block, 24),
+            created_ms: u64_at(block, 32),
+            generation: u64_at(block, 40),
+            wal_bytes: u64_at(block, 48),
+            segment_bytes: u32_at(block, 56),
+            frames: u32_at(block, 60),
+            cluster: String::from_utf8(name.to_vec()).map_err(|_| Damage::Field)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Superblock {
+        Superblock {
+            block_bytes: 4096,
+            server: 0x0123_4567_89ab_cdef,
+            hash_seed: 7,
+            created_ms: 8,
+            generation: 9,
+            wal_bytes: 0x1000_0000,
+            segment_bytes: 0x0080_0000,
+            frames: 1024,
+            cluster: "home".to_owned(),
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let block = example().encode();
+        assert_eq!(
+            &block[..72],
+            b"DURAMEN\0\x01\0\0\0\0\x10\0\0\xef\xcd\xab\x89\x67\x45\x23\x01\x07\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\
+              \x09\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\x80\0\0\x04\0\0\x04\0\0\0home"
+        );
+        assert!(block[72..4092].iter().all(|byte| *byte == 0));
+        assert_eq!(block[4092..], crc32c::crc32c(&block[..4092]).to_le_bytes());
+        assert_eq!(Superblock::decode(&block), Ok(example()));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let block = example().encode();
+        for bit in 0..block.len() * 8 {
+            let mut damaged = block.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&damaged).is_err(), "bit {bit}");
+        }
+        for cut in [0, 1, 72, 4095] {
+            assert!(Superblock::decode(&block[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_it_is_not_is_named() {
+        assert_eq!(Superblock::decode(&[0; 4096]), Err(Damage::Blank));
+        assert_eq!(Superblock::decode(&[b'x'; 4096]), Err(Damage::Foreign));
+        let mut block = example().encode();
+        block[8] = 2;
+        let crc = crc32c::crc32c(&block[..4092]);
+        block[4092..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Superblock::decode(&block), Err(Damage::Newer { found: 2 }));
+    }
+}

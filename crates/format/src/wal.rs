@@ -1,0 +1,487 @@
+//! The write-ahead log: two header blocks, then a ring of commits.
+//!
+//! **Layout** (little endian; everything starts on a multiple of 4096 bytes):
+//!
+//! ```text
+//! header block, at 0 and at 4096, the newer counts:
+//! 0        4         6       8        16         24           32         40        48        56                64     4092
+//! +--------+---------+-------+--------+----------+------------+----------+---------+---------+-----------------+------+--------+
+//! | "DWAL" | version | flags | server | sequence | generation | tail lsn | tail at | end lsn | tail generation | zero | CRC32C |
+//! +--------+---------+-------+--------+----------+------------+----------+---------+---------+-----------------+------+--------+
+//!
+//! commit, at 8192 and beyond:
+//! 0        4         6   8        16    24           32            40      44        48     52     60       64
+//! +--------+---------+---+--------+-----+------------+-------------+-------+---------+------+------+--------+---------+-------------+
+//! | "DCMT" | version | 0 | server | lsn | generation | durable lsn | bytes | records | CRC  | zero | CRC32C | records | 0s to 4096n |
+//! |        |         |   |        |     |            |             | of    |         | of   |      | of the |         |             |
+//! |        |         |   |        |     |            |             | body  |         | body |      | header |         |             |
+//! +--------+---------+---+--------+-----+------------+-------------+-------+---------+------+------+--------+---------+-------------+
+//!
+//! record: 48 bytes, then its payload, padded with zeros to a multiple of 8:
+//! 0         8        16      24       28        32           36         40      42     43  44      48
+//! +---------+--------+-------+--------+---------+------------+----------+-------+------+---+-------+----------+
+//! | segment | log id | epoch | offset | payload | certified  | certified| flags | kind | 0 | frame | payload  |
+//! |   u64   |  u64   |  u64  |  u32   | bytes   | length u32 | CRC u32  |  u16  |  u8  |   |  u32  |          |
+//! +---------+--------+-------+--------+---------+------------+----------+-------+------+---+-------+----------+
+//! ```
+//!
+//! **Invariants**
+//! - W1: a commit counts as a whole or not at all: both its CRCs match, and its records fill the body exactly.
+//! - W2: the next commit has the next lsn and no lower generation, and starts where this one's last block ends, or at the
+//!   start of the ring.
+//! - W3: `durable lsn` was on stable storage when the commit was written. A commit that can't be read although a later one
+//!   says it was durable was damaged, not torn.
+//! - W4: generations count the openings of the store. They keep commits of a former life, which a power cut had
+//!   separated from the log's end, from being taken for its continuation.
+
+use duramen_base::ids::SegmentId;
+
+use crate::bytes::{Writer, is_sealed, u8_at, u16_at, u32_at, u64_at};
+use crate::certificate::Certificate;
+use crate::segment::Kind;
+
+/// Unit of everything in the log, in bytes.
+pub const BLOCK_BYTES: usize = 4096;
+/// Where the two header blocks lie.
+pub const HEADER_AT: [u64; 2] = [0, 4096];
+/// Where the ring starts.
+pub const RING_AT: u64 = 8192;
+/// Bytes of a commit before its records.
+pub const COMMIT_BYTES: usize = 64;
+/// Bytes of a record before its payload.
+pub const RECORD_BYTES: usize = 48;
+/// Version of the layout.
+pub const VERSION: u16 = 1;
+
+const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"DWAL");
+const COMMIT_MAGIC: u32 = u32::from_le_bytes(*b"DCMT");
+const FLAG_CLEAN: u16 = 1;
+
+const RECORD_OPEN: u16 = 1;
+const RECORD_CLOSE: u16 = 2;
+const RECORD_CERTIFIED: u16 = 4;
+const RECORD_IN_FRAME: u16 = 8;
+const RECORD_FLAGS: u16 = RECORD_OPEN | RECORD_CLOSE | RECORD_CERTIFIED | RECORD_IN_FRAME;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    #[error("{needed} bytes are needed, {available} are there")]
+    Truncated { needed: usize, available: usize },
+    #[error("nothing was written here")]
+    Foreign,
+    #[error("format version {found}, known up to {VERSION}")]
+    Newer { found: u16 },
+    #[error("a CRC32C does not match")]
+    Checksum,
+    #[error("a field makes no sense")]
+    Field,
+}
+
+/// Where a restart begins to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub server: u64,
+    /// Of two valid header blocks the one with the greater sequence counts.
+    pub sequence: u64,
+    /// Openings of the store so far (W4).
+    pub generation: u64,
+    /// The first commit that is still needed, or the next one to be written.
+    pub tail_lsn: u64,
+    /// Its place, in bytes from the start of the write-ahead log.
+    pub tail_at: u64,
+    /// Lowest generation that the commit at the tail may have (W4).
+    pub tail_generation: u64,
+    /// After a clean shutdown: the lsn after the last commit. 0 otherwise.
+    pub end_lsn: u64,
+}
+
+impl Header {
+    /// The block's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut block = vec![0; BLOCK_BYTES];
+        Writer::new(&mut block)
+            .u32(0, HEADER_MAGIC)
+            .u16(4, VERSION)
+            .u16(6, if self.end_lsn == 0 { 0 } else { FLAG_CLEAN })
+            .u64(8, self.server)
+            .u64(16, self.sequence)
+            .u64(24, self.generation)
+            .u64(32, self.tail_lsn)
+            .u64(40, self.tail_at)
+            .u64(48, self.end_lsn)
+            .u64(56, self.tail_generation)
+            .seal();
+        block
+    }
+
+    /// Reads a header block from untrusted bytes.
+    ///
+    /// # Errors
+    /// [`Damage`].
+    pub fn decode(bytes: &[u8]) -> Result<Header, Damage> {
+        let block = bytes.get(..BLOCK_BYTES).ok_or(Damage::Truncated {
+            needed: BLOCK_BYTES,
+            available: bytes.len(),
+        })?;
+        if u32_at(block, 0) != HEADER_MAGIC {
+            return Err(Damage::Foreign);
+        }
+        if !is_sealed(block) {
+            return Err(Damage::Checksum);
+        }
+        let found = u16_at(block, 4);
+        if found > VERSION {
+            return Err(Damage::Newer { found });
+        }
+        let header = Header {
+            server: u64_at(block, 8),
+            sequence: u64_at(block, 16),
+            generation: u64_at(block, 24),
+            tail_lsn: u64_at(block, 32),
+            tail_at: u64_at(block, 40),
+            end_lsn: u64_at(block, 48),
+            tail_generation: u64_at(block, 56),
+        };
+        let placed = header.tail_at >= RING_AT && header.tail_at % BLOCK_BYTES as u64 == 0;
+        if placed {
+            Ok(header)
+        } else {
+            Err(Damage::Field)
+        }
+    }
+}
+
+/// The head of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    pub server: u64,
+    /// Number of the commit, from 1.
+    pub lsn: u64,
+    pub generation: u64,
+    /// Greatest lsn known to be on stable storage when this was written (W3).
+    pub durable_lsn: u64,
+    /// Bytes of the records with their payloads.
+    pub body_bytes: u32,
+    pub records: u32,
+    /// CRC32C of the body.
+    pub body_crc: u32,
+}
+
+impl Commit {
+    /// Bytes it takes in the ring.
+    pub fn padded_bytes(&self) -> u64 {
+        padded_bytes(self.body_bytes as usize)
+    }
+
+    /// Writes the head into the first [`COMMIT_BYTES`] of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter.
+    pub fn write_to(&self, out: &mut [u8]) {
+        Writer::new(&mut out[..COMMIT_BYTES])
+            .u32(0, COMMIT_MAGIC)
+            .u16(4, VERSION)
+            .u64(8, self.server)
+            .u64(16, self.lsn)
+            .u64(24, self.generation)
+            .u64(32, self.durable_lsn)
+            .u32(40, self.body_bytes)
+            .u32(44, self.records)
+            .u32(48, self.body_crc)
+            .seal();
+    }
+
+    /// Reads the head alone from untrusted bytes; says nothing about the body.
+    ///
+    /// # Errors
+    /// [`Damage`].
+    pub fn decode(bytes: &[u8]) -> Result<Commit, Damage> {
+        let block = bytes.get(..COMMIT_BYTES).ok_or(Damage::Truncated {
+            needed: COMMIT_BYTES,
+            available: bytes.len(),
+        })?;
+        if u32_at(block, 0) != COMMIT_MAGIC {
+            return Err(Damage::Foreign);
+        }
+        if !is_sealed(block) {
+            return Err(Damage::Checksum);
+        }
+        let found = u16_at(block, 4);
+        if found > VERSION {
+            return Err(Damage::Newer { found });
+        }
+        Ok(Commit {
+            server: u64_at(block, 8),
+            lsn: u64_at(block, 16),
+            generation: u64_at(block, 24),
+            durable_lsn: u64_at(block, 32),
+            body_bytes: u32_at(block, 40),
+            records: u32_at(block, 44),
+            body_crc: u32_at(block, 48),
+        })
+    }
+
+    /// Verifies a body (W1) and gives its records, checked to fill it exactly.
+    ///
+    /// # Errors
+    /// [`Damage`]: then the commit as a whole does not count.
+    pub fn records<'a>(&self, body: &'a [u8]) -> Result<Vec<Record<'a>>, Damage> {
+        let needed = self.body_bytes as usize;
+        let body = body.get(..needed).ok_or(Damage::Truncated {
+            needed,
+            available: body.len(),
+        })?;
+        if crc32c::crc32c(body) != self.body_crc {
+            return Err(Damage::Checksum);
+        }
+        // A record takes 48 bytes at least, which bounds what an evil count could make us reserve.
+        let mut records = Vec::with_capacity((self.records as usize).min(needed / RECORD_BYTES));
+        let mut rest = body;
+        while !rest.is_empty() {
+            let (record, bytes) = Record::decode(rest)?;
+            records.push(record);
+            rest = rest.get(bytes..).unwrap_or(&[]);
+        }
+        if records.len() == self.records as usize {
+            Ok(records)
+        } else {
+            Err(Damage::Field)
+        }
+    }
+}
+
+/// Bytes that a commit with a body of this size takes in the ring.
+pub fn padded_bytes(body_bytes: usize) -> u64 {
+    (COMMIT_BYTES + body_bytes).next_multiple_of(BLOCK_BYTES) as u64
+}
+
+/// Some bytes of a segment, or the word that they lie in its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    pub segment: SegmentId,
+    /// The server whose segment it is.
+    pub log: u64,
+    pub epoch: u64,
+    /// Where in the segment the payload starts.
+    pub offset: u32,
+    pub payload: &'a [u8],
+    /// What is valid from now on.
+    pub certificate: Option<Certificate>,
+    pub open: bool,
+    pub close: bool,
+    pub kind: Kind,
+    /// All bytes before `offset` lie in this frame.
+    pub frame: Option<u32>,
+}
+
+impl<'a> Record<'a> {
+    /// Bytes with payload and padding.
+    pub fn padded_bytes(&self) -> usize {
+        (RECORD_BYTES + self.payload.len()).next_multiple_of(8)
+    }
+
+    /// What stands before the payload.
+    ///
+    /// # Panics
+    /// If the payload has 4 GiB or more.
+    pub fn head(&self) -> [u8; RECORD_BYTES] {
+        let length = u32::try_from(self.payload.len()).expect("a payload is part of a segment");
+        let certificate = self.certificate.unwrap_or_default();
+        let flags = u16::from(self.open) * RECORD_OPEN
+            | u16::from(self.close) * RECORD_CLOSE
+            | u16::from(self.certificate.is_some()) * RECORD_CERTIFIED
+            | u16::from(self.frame.is_some()) * RECORD_IN_FRAME;
+        let mut head = [0; RECORD_BYTES];
+        Writer::new(&mut head)
+            .u64(0, self.segment.0)
+            .u64(8, self.log)
+            .u64(16, self.epoch)
+            .u32(24, self.offset)
+            .u32(28, length)
+            .u32(32, certificate.length)
+            .u32(36, certificate.crc)
+            .u16(40, flags)
+            .u8(42, self.kind as u8)
+            .u32(44, self.frame.unwrap_or(0));
+        head
+    }
+
+    /// Appends the record, padded, to a body.
+    ///
+    /// # Panics
+    /// As [`head`](Self::head).
+    pub fn append_to(&self, body: &mut Vec<u8>) {
+        body.extend_from_slice(&self.head());
+        body.extend_from_slice(self.payload);
+        body.resize(body.len().next_multiple_of(8), 0);
+    }
+
+    /// Reads the record at the start of untrusted bytes; also gives its padded length.
+    ///
+    /// # Errors
+    /// [`Damage`].
+    pub fn decode(bytes: &'a [u8]) -> Result<(Record<'a>, usize), Damage> {
+        let truncated = |needed| Damage::Truncated {
+            needed,
+            available: bytes.len(),
+        };
+        let head = bytes
+            .get(..RECORD_BYTES)
+            .ok_or_else(|| truncated(RECORD_BYTES))?;
+        let length = u32_at(head, 28) as usize;
+        let padded = (RECORD_BYTES + length).next_multiple_of(8);
+        let whole = bytes.get(..padded).ok_or_else(|| truncated(padded))?;
+        let flags = u16_at(head, 40);
+        let kind = Kind::from_number(u8_at(head, 42)).ok_or(Damage::Field)?;
+        let offset = u32_at(head, 24);
+        if flags & !RECORD_FLAGS != 0 || offset.checked_add(length as u32).is_none() {
+            return Err(Damage::Field);
+        }
+        let record = Record {
+            segment: SegmentId(u64_at(head, 0)),
+            log: u64_at(head, 8),
+            epoch: u64_at(head, 16),
+            offset,
+            payload: whole
+                .get(RECORD_BYTES..RECORD_BYTES + length)
+                .unwrap_or_default(),
+            certificate: (flags & RECORD_CERTIFIED != 0).then(|| Certificate {
+                length: u32_at(head, 32),
+                crc: u32_at(head, 36),
+            }),
+            open: flags & RECORD_OPEN != 0,
+            close: flags & RECORD_CLOSE != 0,
+            kind,
+            frame: (flags & RECORD_IN_FRAME != 0).then(|| u32_at(head, 44)),
+        };
+        Ok((record, padded))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Record<'static> {
+        Record {
+            segment: SegmentId(0x0102),
+            log: 0x11,
+            epoch: 3,
+            offset: 64,
+            payload: b"hello",
+            certificate: Some(Certificate {
+                length: 69,
+                crc: 0xdead_beef,
+            }),
+            open: true,
+            close: false,
+            kind: Kind::Head,
+            frame: None,
+        }
+    }
+
+    fn commit(records: &[Record<'_>]) -> (Commit, Vec<u8>) {
+        let mut body = Vec::new();
+        for record in records {
+            record.append_to(&mut body);
+        }
+        let commit = Commit {
+            server: 0x11,
+            lsn: 7,
+            generation: 2,
+            durable_lsn: 6,
+            body_bytes: body.len() as u32,
+            records: records.len() as u32,
+            body_crc: crc32c::crc32c(&body),
+        };
+        (commit, body)
+    }
+
+    #[test]
+    fn golden_bytes_of_a_record() {
+        let mut body = Vec::new();
+        example().append_to(&mut body);
+        assert_eq!(
+            body,
+            b"\x02\x01\0\0\0\0\0\0\x11\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x40\0\0\0\x05\0\0\0\x45\0\0\0\xef\xbe\xad\xde\
+              \x05\0\x01\0\0\0\0\0hello\0\0\0"
+        );
+        assert_eq!(body.len(), example().padded_bytes());
+        assert_eq!(Record::decode(&body), Ok((example(), 56)));
+    }
+
+    #[test]
+    fn golden_bytes_of_a_commit() {
+        let (commit, body) = commit(&[example()]);
+        let mut head = [0xee; COMMIT_BYTES];
+        commit.write_to(&mut head);
+        assert_eq!(
+            &head[..48],
+            b"DCMT\x01\0\0\0\x11\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x38\0\0\0\x01\0\0\0"
+        );
+        assert_eq!(head[48..52], crc32c::crc32c(&body).to_le_bytes());
+        assert_eq!(head[60..], crc32c::crc32c(&head[..60]).to_le_bytes());
+        assert_eq!(Commit::decode(&head), Ok(commit));
+        assert_eq!(commit.padded_bytes(), 4096);
+        assert_eq!(padded_bytes(4096 - COMMIT_BYTES), 4096);
+        assert_eq!(padded_bytes(4096 - COMMIT_BYTES + 1), 8192);
+    }
+
+    #[test]
+    fn golden_bytes_of_a_header() {
+        let header = Header {
+            server: 1,
+            sequence: 2,
+            generation: 3,
+            tail_lsn: 4,
+            tail_at: 0x2000,
+            tail_generation: 6,
+            end_lsn: 0,
+        };
+        let block = header.encode();
+        assert_eq!(
+            &block[..64],
+            b"DWAL\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\
+              \0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0"
+        );
+        assert_eq!(Header::decode(&block), Ok(header));
+        let clean = Header {
+            end_lsn: 9,
+            ..header
+        };
+        assert_eq!(clean.encode()[6], 1);
+        for bit in 0..block.len() * 8 {
+            let mut damaged = block.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_of_a_commit_is_noticed() {
+        let second = Record {
+            frame: Some(5),
+            close: true,
+            payload: &[9; 100],
+            ..example()
+        };
+        let (commit, body) = commit(&[example(), second]);
+        assert_eq!(commit.records(&body), Ok(vec![example(), second]));
+        let mut head = [0; COMMIT_BYTES];
+        commit.write_to(&mut head);
+        for bit in 0..head.len() * 8 {
+            let mut damaged = head;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Commit::decode(&damaged).is_err(), "bit {bit}");
+        }
+        for bit in 0..body.len() * 8 {
+            let mut damaged = body.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(commit.records(&damaged).is_err(), "bit {bit}");
+        }
+        for cut in 0..body.len() {
+            assert!(commit.records(&body[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+}
