@@ -44,13 +44,19 @@ def environment(additions):
 class Duramen:
     """One server process. Started again, it has the same ports."""
 
-    def __init__(self, folder, *arguments, memory="256mb", threads=1, mode="store", environment=None):
+    # Without a level of its own a test's server keeps its data in memory: most tests are not about disks, and are faster
+    # so. `level=None` leaves it to the server.
+    def __init__(
+        self, folder, *arguments, memory="256mb", threads=1, mode="store", environment=None, level="memory", dir=None
+    ):
         self.folder = pathlib.Path(folder)
         self.arguments = [str(argument) for argument in arguments]
         self.memory = memory
         self.threads = threads
         self.mode = mode
         self.environment = environment or {}
+        self.level = level
+        self.dir = dir
         self.port = 0
         self.admin_port = 0
         self.process = None
@@ -59,7 +65,10 @@ class Duramen:
     def command(self):
         return [
             *(BINARY, "serve", "--port", str(self.port), "--admin-port", str(self.admin_port)),
-            *("--memory", self.memory, "--threads", str(self.threads), "--mode", self.mode, *self.arguments),
+            *("--memory", self.memory, "--threads", str(self.threads), "--mode", self.mode),
+            *(("--level", self.level) if self.level else ()),
+            *(("--dir", str(self.dir)) if self.dir else ()),
+            *self.arguments,
         ]
 
     def start(self):

@@ -46,7 +46,7 @@ def refusal(*arguments, **options):
         (("--mode", "shop"), ["mode", "shop", "store", "cache"]),
         (("--port", "70000"), ["port", "70000"]),
         (("--threads", "many"), ["threads", "many"]),
-        (("--level", "synced"), ["synced", "memory"]),
+        (("--level", "forever"), ["forever", "memory", "buffered", "synced"]),
         (("--bind", "0.0.0.0"), ["0.0.0.0", "127.0.0.1"]),
         (("--bind", "nowhere"), ["bind", "nowhere"]),
         (("--config", "none.toml"), ["none.toml"]),

@@ -3,8 +3,10 @@
 mod ask;
 mod connection;
 mod print;
+mod snapshot;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
@@ -139,6 +141,15 @@ pub(crate) enum ClientCommand {
         /// Only these sections (server, clients, memory, stats, …).
         sections: Vec<OsString>,
     },
+    /// Copy all data, as it is at one moment, into a new directory on the server's machine, while everybody goes on.
+    #[command(after_help = SNAPSHOT_HELP)]
+    Snapshot {
+        /// A directory that does not exist yet, or an empty one.
+        dir: PathBuf,
+        /// Return at once; `duramen info persistence` tells how far it is.
+        #[arg(long)]
+        background: bool,
+    },
     /// List, create, find or drop tables.
     #[command(subcommand)]
     Table(TableCommand),
@@ -197,10 +208,15 @@ pub(crate) struct ScanArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum TableCommand {
-    /// Print the names, ids and sizes of all tables.
+    /// Print the names, ids, sizes and levels of all tables.
     List,
     /// Make a table; prints its id.
-    Create { name: OsString },
+    Create {
+        name: OsString,
+        /// When writes to it are acknowledged: memory, buffered or synced; without, as the server's setting says.
+        #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
+        level: Option<String>,
+    },
     /// Print the id of a table.
     Id { name: OsString },
     /// Remove a table and all objects in it.
@@ -276,6 +292,16 @@ EXAMPLES
   duramen expire session:7 1500ms --xx
 
 Exit codes: 0 set, 1 no such key or the condition did not hold, 2 wrong usage, 3 error from the server, 4 no connection.";
+
+const SNAPSHOT_HELP: &str = "\
+The copy is a data directory of its own: to restore it, serve it, or a copy of it.
+
+EXAMPLES
+  duramen snapshot /backup/monday
+  duramen serve --dir /backup/monday
+  duramen snapshot /backup/now --background
+
+Exit codes: 0 done, 2 wrong usage, 3 error from the server (it says which), 4 no connection.";
 
 const SCAN_HELP: &str = "\
 A key that exists from beginning to end is printed at least once; it may be printed twice.

@@ -1,16 +1,16 @@
-//! `duramen serve`: settings, log, signals, one server, one line that says where it listens.
+//! `duramen serve`: settings, log, signals, one server, its progress while it loads, one line that says where it listens.
 
 use crate::config::{self, Given, Loaded};
 use clap::{Arg, ArgMatches, Command};
-use duramen_server::config::{ConfigFile, LogFormat};
+use duramen_server::config::{ConfigFile, Level, LogFormat};
 use duramen_server::shared::Stop;
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The server could not start, or broke.
 const EXIT_FAILED: u8 = 5;
@@ -22,12 +22,14 @@ Settings come from flags, then DURAMEN_* variables, then the configuration file,
   ready resp=127.0.0.1:6379 native=- admin=127.0.0.1:8379
 
 EXAMPLES
-  duramen serve --memory 4gb
+  duramen serve --dir /var/lib/duramen --memory 4gb
+  duramen serve --dir snapshots/dump          serve a copy that BGSAVE made
+  duramen serve --level memory                no files: nothing survives the process
   duramen serve --port 0 --admin=no           any free port, no HTTP
   duramen serve --mode cache --memory 512mb   evict instead of refusing writes
 
 SIGTERM or SIGINT stops after clients have got their replies; a second one stops at once.
-This version keeps data in memory only: nothing survives the end of the process.
+While the data is being loaded, clients are told so, and INFO and http://ADMIN/loading say how far it is.
 
 Exit codes: 0 stopped as asked, 2 wrong settings, 5 could not start.";
 
@@ -102,25 +104,38 @@ fn serve(
         doing: "watch for signals",
         source,
     })?;
-    tracing::warn!(
-        "every write is acknowledged at level `memory`: it is in memory and nowhere else, and nothing survives the end of this process"
-    );
-    if !config.dir.is_empty() {
+    let memory = duramen_server::config::format_size(config.memory_bytes);
+    let dir = config.data_dir();
+    let level = config.write_level();
+    if let (Some(dir), Level::Memory) = (&dir, level) {
         tracing::warn!(
-            dir = config.dir,
-            "this version writes no file: `dir` is not used yet"
+            dir = %dir.display(),
+            "every write is acknowledged at level `memory`: the last ones before this process ends may be lost"
+        );
+    } else if dir.is_none() {
+        tracing::warn!(
+            "every write is acknowledged at level `memory`: it is in memory and nowhere else, and nothing survives the end of this process"
         );
     }
-    let memory = duramen_server::config::format_size(config.memory_bytes);
-    let server = Server::start_from(config, file)?;
+    let mut server = Server::launch(config, file)?;
     let signals_handle = signals.handle();
     let watcher = watch(signals, &server);
-    let page_bytes = match server.shared().store.stats().page_bytes {
+    let loaded = load(&mut server, dir.as_deref());
+    if !loaded.as_ref().is_ok_and(|served| *served) {
+        signals_handle.close();
+        if loaded.is_ok() {
+            tracing::info!("stopped while the data was being loaded; nothing was changed");
+        }
+        return loaded.map(|_| ());
+    }
+    let page_bytes = match server.shared().store().stats().page_bytes {
         0 => "not known yet".to_owned(),
         bytes => duramen_server::config::format_size(bytes),
     };
     tracing::info!(
         memory,
+        level = level.name(),
+        dir = dir.map(|dir| dir.display().to_string()),
         page_bytes,
         threads = server.shared().threads.len(),
         start_ms = started.elapsed().as_millis() as u64,
@@ -128,12 +143,60 @@ fn serve(
     );
     // Last: whoever waits for this line finds the log complete.
     announce(server.addresses());
-    server.wait();
+    let ended = server.wait();
     signals_handle.close();
     // It has nothing left to do but to end.
     let _ = watcher.join();
+    ended?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// How often a line says how far loading is, where no terminal shows it live.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+/// Loading that takes less is not worth a line.
+const SAY_AFTER: Duration = Duration::from_millis(500);
+
+/// Waits until the data is loaded, and says how far it is; `false` = told to stop meanwhile.
+fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
+    let Some(dir) = dir else {
+        return server.wait_loaded();
+    };
+    tracing::info!(dir = %dir.display(), "loading");
+    let shared = std::sync::Arc::clone(server.shared());
+    let (done, ended) = std::sync::mpsc::channel::<()>();
+    let live = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let teller = std::thread::spawn(move || {
+        let mut every = SAY_AFTER;
+        while ended.recv_timeout(every) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let progress = shared.progress();
+            if live {
+                every = Duration::from_millis(100);
+                eprint!("\r\x1b[2Kloading: {progress}");
+            } else {
+                every = SAY_EVERY;
+                tracing::info!("loading: {progress}");
+            }
+        }
+        if live {
+            eprint!("\r\x1b[2K");
+        }
+    });
+    let loaded = server.wait_loaded();
+    drop(done);
+    // It has nothing left to say.
+    let _ = teller.join();
+    if let (Ok(true), Some(durability)) = (&loaded, server.shared().durability()) {
+        let stats = durability.stats();
+        tracing::info!(
+            entries = stats.loaded_entries,
+            bytes = stats.loaded_bytes,
+            ms = stats.load_duration.as_millis() as u64,
+            clean = stats.clean_start,
+            "loaded"
+        );
+    }
+    loaded
 }
 
 /// The first signal stops gracefully, the second at once.

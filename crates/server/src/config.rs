@@ -7,8 +7,10 @@
 //! 2. A value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
+pub use duramen_base::ids::Level;
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 pub mod file;
 mod parse;
@@ -17,6 +19,9 @@ mod table;
 pub use file::ConfigFile;
 pub use parse::{format_size, parse_size};
 pub use table::SETTINGS;
+
+/// The data directory of a store that was not told another: here, so that a first try needs no preparation.
+const DIR_DEFAULT: &str = "duramen-data";
 
 /// How a reactor thread waits for work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +34,15 @@ pub enum Poll {
     Off,
 }
 
-/// When a write is acknowledged. Only [`Level::Memory`] exists until the server has a disk.
+/// How the data is written to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    Memory,
+pub enum DiskMode {
+    /// Through the system's page cache.
     Buffered,
-    Synced,
+    /// Past it (`O_DIRECT`).
+    Direct,
+    /// A partition, or one file used as such.
+    Raw,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +56,21 @@ pub enum LogFormat {
 pub struct ServerConfig {
     pub memory_bytes: u64,
     pub mode: duramen_engine::Mode,
-    pub level: Level,
-    /// Where a durable server keeps its files; empty = none.
+    /// When a write is acknowledged; None = as late as possible: synced if there is a data directory, else memory.
+    pub level: Option<Level>,
+    /// The data directory as given; see [`data_dir`](Self::data_dir).
     pub dir: String,
+    pub disk_mode: DiskMode,
+    /// 0 = a good size for `memory_bytes`.
+    pub wal_bytes: u64,
+    /// 0 = memory times expansion.
+    pub disk_bytes: u64,
+    /// Disk space for the log, in percent of memory.
+    pub disk_expansion_percent: u64,
+    /// Threads that read the log at start; 0 = one per core.
+    pub restart_threads: usize,
+    /// Where SAVE and BGSAVE put their copy; empty = `snapshots` in the data directory.
+    pub snapshot_dir: String,
     /// Addresses the RESP port listens on.
     pub bind: Vec<IpAddr>,
     /// 0 = any free port.
@@ -99,8 +119,14 @@ impl Default for ServerConfig {
         let mut config = ServerConfig {
             memory_bytes: MEMORY_BYTES_MIN,
             mode: duramen_engine::Mode::Store,
-            level: Level::Memory,
+            level: None,
             dir: String::new(),
+            disk_mode: DiskMode::Buffered,
+            wal_bytes: 0,
+            disk_bytes: 0,
+            disk_expansion_percent: 0,
+            restart_threads: 0,
+            snapshot_dir: String::new(),
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             port: 0,
             native_port: 0,
@@ -155,17 +181,6 @@ impl ServerConfig {
     /// [`ServerError::Config`] names the settings that do not fit together and what to do.
     pub fn check(&self) -> Result<(), ServerError> {
         let refuse = |text: String| Err(ServerError::Config(text));
-        if self.level != Level::Memory {
-            return refuse(format!(
-                "level `{}` does not exist yet: this version keeps data in memory only, so the one level is `memory` \
-                 (an acknowledged write is in memory and is lost when the process ends); start with `--level memory`",
-                if self.level == Level::Buffered {
-                    "buffered"
-                } else {
-                    "synced"
-                }
-            ));
-        }
         let open: Vec<String> = self
             .bind
             .iter()
@@ -204,6 +219,27 @@ impl ServerConfig {
             ));
         }
         Ok(())
+    }
+
+    /// Where the data lives; None = in memory alone: a cache, or level memory, without a directory.
+    pub fn data_dir(&self) -> Option<PathBuf> {
+        if !self.dir.is_empty() {
+            return Some(PathBuf::from(&self.dir));
+        }
+        let lasting = match self.level {
+            Some(level) => level > Level::Memory,
+            None => self.mode == duramen_engine::Mode::Store,
+        };
+        lasting.then(|| PathBuf::from(DIR_DEFAULT))
+    }
+
+    /// The level of a write that asks for none.
+    pub fn write_level(&self) -> Level {
+        match self.level {
+            Some(level) => level,
+            None if self.data_dir().is_some() => Level::Synced,
+            None => Level::Memory,
+        }
     }
 
     /// Addresses the RESP listeners bind to.

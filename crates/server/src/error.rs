@@ -29,6 +29,9 @@ pub enum ServerError {
         path: PathBuf,
         source: std::io::Error,
     },
+    /// The data directory cannot be used: do what the text says. Nothing in it was changed.
+    #[error(transparent)]
+    Store(#[from] duramen::Error),
     #[error("the store cannot be made: {0}")]
     Engine(#[from] duramen_engine::Error),
 }

@@ -5,6 +5,7 @@
 
 mod admin;
 pub mod config;
+pub mod durability;
 mod error;
 pub mod exec;
 mod reactor;

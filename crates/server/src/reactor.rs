@@ -8,13 +8,14 @@
 //! 1. A connection is in its slot or in `ready`, never in both; messages are handled only while `ready` is empty.
 //! 2. A connection without a partial request and without unsent replies owns no buffer.
 //! 3. What a connection may hold is bounded: input by the request limit, output by `output-limit`.
-//! 4. Level-triggered: a connection is registered for reading unless it is paused, closing or over `output-pause`, and for
-//!    writing only while it has unsent replies. What was not drained is reported again, after everybody else.
+//! 4. Level-triggered: a connection is registered for reading unless it is paused, held, closing or over `output-pause`,
+//!    and for writing only while it has replies that may be sent. What was not drained is reported again, after everybody else.
 //!
 //! **Concurrency.** Everything here belongs to the thread; others reach it through its mailbox.
 
 mod accept;
 mod connection;
+mod hold;
 mod input;
 mod listener;
 mod output;
@@ -32,6 +33,7 @@ use crate::exec::{Executor, Verdict};
 use crate::shared::{ConfigCache, Message, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
+use hold::Holds;
 use input::InputBuffer;
 use output::BufferPool;
 use round::{Ready, Recycled};
@@ -76,6 +78,8 @@ pub(crate) struct Reactor {
     again: Vec<Token>,
     /// Connections that `CLIENT PAUSE` holds back.
     paused: Vec<Token>,
+    /// Connections whose replies wait for the log.
+    holds: Holds,
     /// Connections with unsent replies.
     with_output: usize,
     messages: Vec<Message>,
@@ -138,6 +142,7 @@ impl Reactor {
             buffers: BufferPool::default(),
             again: Vec::new(),
             paused: Vec::new(),
+            holds: Holds::default(),
             with_output: 0,
             messages: Vec::new(),
             spinner: Spinner::default(),
@@ -165,6 +170,7 @@ impl Reactor {
                 self.me().counters.rounds.add(1);
             }
             self.round(&events);
+            self.tend_held();
             events.clear();
             self.sweep();
             match self.shared.stopping() {
@@ -204,6 +210,7 @@ impl Reactor {
         if let Some(hot) = self.hot.filter(|_| connections > 0) {
             self.spinner.round_had(connections, hot.number());
         }
+        self.holds.round_had(connections, self.hot);
         if connections > 1 {
             self.hot = None;
         }
@@ -242,9 +249,12 @@ impl Reactor {
     }
 
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
-        let timeout = self.sleep_limit();
+        let timeout = self.patience();
         self.me().counters.sleeps.add(1);
         self.poll_events(events, timeout);
+        if !self.holds.is_empty() {
+            self.me().commits.woke();
+        }
     }
 
     /// Waits the better way, and tells the spinner how long it took.
@@ -280,7 +290,7 @@ impl Reactor {
             let waited = started.elapsed();
             self.spinner.look_took(waited - before);
             before = waited;
-            let found = !events.is_empty() || !self.ready.is_empty();
+            let found = !events.is_empty() || !self.ready.is_empty() || self.may_release();
             if found || waited.as_micros() as u64 >= spin_us {
                 self.me().counters.spin_ns.add(waited.as_nanos() as u64);
                 if found {
@@ -310,6 +320,8 @@ impl Reactor {
         for message in messages.drain(..) {
             match message {
                 Message::Wake => self.look_again(),
+                // Every round ends with a look at what is held.
+                Message::Committed => {}
                 Message::Close { client } => {
                     if let Some(token) = self.token_of(client) {
                         self.close(token);
@@ -348,13 +360,14 @@ impl Reactor {
         let output_pause = self.config.get(&self.shared).output_pause_bytes;
         let mut wanted = epoll::EventFlags::empty();
         let reads = !connection.closing
+            && connection.held.is_none()
             && matches!(connection.waits_for, WaitsFor::Input | WaitsFor::Turn)
             && connection.unsent_bytes() <= output_pause
             && self.stop_deadline.is_none();
         if reads {
             wanted |= epoll::EventFlags::IN;
         }
-        let has_output = connection.unsent_bytes() > 0;
+        let has_output = connection.sendable_bytes() > 0;
         if has_output {
             wanted |= epoll::EventFlags::OUT;
         }

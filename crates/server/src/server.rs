@@ -2,14 +2,16 @@
 
 use crate::admin::Admin;
 use crate::config::{ConfigFile, ServerConfig};
+use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
-use crate::reactor::{Reactor, bind, raise_file_limit};
+use crate::reactor::{Listeners, Reactor, bind, raise_file_limit};
 use crate::shared::{Shared, Stop};
 use duramen_engine::{Options, Store};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,34 +24,47 @@ pub struct Addresses {
 /// A server in this process. Dropping it ends it at once.
 ///
 /// ```
+/// use duramen_server::config::Level;
 /// use duramen_server::{Server, ServerConfig};
-/// let config = ServerConfig { port: 0, admin: false, threads: 1, memory_bytes: 64 << 20, ..ServerConfig::default() };
+/// let config = ServerConfig {
+///     level: Some(Level::Memory), // no data directory: nothing outlasts this process
+///     port: 0,
+///     admin: false,
+///     threads: 1,
+///     memory_bytes: 64 << 20,
+///     ..ServerConfig::default()
+/// };
 /// let server = Server::start(config).expect("starts");
 /// println!("redis-cli -p {}", server.addresses().resp[0].port());
 /// server.stop();
-/// server.wait();
+/// server.wait().expect("stops");
 /// ```
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Addresses,
     threads: Vec<JoinHandle<()>>,
+    /// Loads the data; gone when that is done.
+    loader: Option<JoinHandle<Result<(), ServerError>>>,
     admin: Option<Admin>,
 }
 
 impl Server {
-    /// Makes the store, binds every address, starts the threads. When it returns, clients are served.
+    /// Binds every address, starts the threads, loads the data. When it returns, clients are served.
     ///
     /// # Errors
     /// [`ServerError`]; nothing keeps running.
     pub fn start(config: ServerConfig) -> Result<Server, ServerError> {
-        Server::start_from(config, None)
+        let mut server = Server::launch(config, None)?;
+        server.wait_loaded()?;
+        Ok(server)
     }
 
-    /// As [`start`](Self::start), with the file that the settings came from: `CONFIG REWRITE` writes to it.
+    /// As [`start`](Self::start), but returns as soon as it listens: until the data is loaded, clients are told to wait.
+    /// `file` is where the settings came from: `CONFIG REWRITE` writes to it.
     ///
     /// # Errors
     /// [`ServerError`]; nothing keeps running.
-    pub fn start_from(
+    pub fn launch(
         mut config: ServerConfig,
         file: Option<ConfigFile>,
     ) -> Result<Server, ServerError> {
@@ -63,31 +78,43 @@ impl Server {
             );
             config.maxclients = fit.max(1);
         }
-        let threads = config.threads;
-        let (listeners, resp) = bind(&config, threads)?;
+        let (listeners, resp) = bind(&config, config.threads)?;
         let admin_listener = if config.admin {
             Some(Admin::bind(&config)?)
         } else {
             None
         };
-        let store = Store::new(Options {
-            mode: config.mode,
-            heads: threads,
-            cleaners: config.cleaners,
-            huge_pages: config.huge_pages,
-            ..Options::new(config.memory_bytes)
-        })?;
-        let shared = Arc::new(Shared::new(config, file, store)?);
+        let shared = Shared::new(config, file)?;
         let mut server = Server {
             shared: Arc::clone(&shared),
             addresses: Addresses { resp, admin: None },
-            threads: Vec::with_capacity(threads),
+            threads: Vec::with_capacity(listeners.len()),
+            loader: None,
             admin: None,
         };
         // From here on an error drops `server`, which ends the threads that run already.
+        server.start_reactors(listeners)?;
+        if let Some(listener) = admin_listener {
+            let admin = Admin::start(listener, Arc::clone(&shared))?;
+            server.addresses.admin = Some(admin.address());
+            server.admin = Some(admin);
+        }
+        let loader = std::thread::Builder::new()
+            .name("loader".to_owned())
+            .spawn(move || load(&shared))
+            .map_err(|source| ServerError::System {
+                doing: "start the loading thread",
+                source,
+            })?;
+        server.loader = Some(loader);
+        Ok(server)
+    }
+
+    fn start_reactors(&mut self, listeners: Vec<Listeners>) -> Result<(), ServerError> {
+        let threads = listeners.len();
         let (started, starts) = mpsc::channel();
         for (number, listeners) in listeners.into_iter().enumerate() {
-            let (shared, started) = (Arc::clone(&shared), started.clone());
+            let (shared, started) = (Arc::clone(&self.shared), started.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("reactor-{number}"))
                 .spawn(move || match Reactor::new(shared, number, listeners) {
@@ -103,7 +130,7 @@ impl Server {
                     doing: "start a reactor thread",
                     source,
                 })?;
-            server.threads.push(thread);
+            self.threads.push(thread);
         }
         drop(started);
         for _ in 0..threads {
@@ -114,12 +141,29 @@ impl Server {
                 })
             })?;
         }
-        if let Some(listener) = admin_listener {
-            let admin = Admin::start(listener, shared)?;
-            server.addresses.admin = Some(admin.address());
-            server.admin = Some(admin);
+        Ok(())
+    }
+
+    /// Waits until the data is loaded and clients are served, or a stop was asked for meanwhile; `true` = they are served.
+    ///
+    /// # Errors
+    /// [`ServerError`]: the data cannot be loaded, and nothing of it was changed.
+    ///
+    /// # Panics
+    /// If the loading thread panicked.
+    pub fn wait_loaded(&mut self) -> Result<bool, ServerError> {
+        while let Some(loader) = &self.loader {
+            if loader.is_finished() {
+                let loader = self.loader.take().expect("there is one");
+                loader.join().expect("the loading thread panicked")?;
+            } else if self.shared.stopping() != Stop::No {
+                // What it has read is in memory only: it may end with the process.
+                return Ok(false);
+            } else {
+                std::thread::park_timeout(LOOK_EVERY);
+            }
         }
-        Ok(server)
+        Ok(true)
     }
 
     pub fn addresses(&self) -> &Addresses {
@@ -135,15 +179,55 @@ impl Server {
         self.shared.stop(Stop::Graceful);
     }
 
-    /// Waits until the server has stopped, by [`stop`](Self::stop), a `SHUTDOWN` command or [`Shared::stop`].
+    /// Waits until the server has stopped, by [`stop`](Self::stop), a `SHUTDOWN` command or [`Shared::stop`]; then, after a
+    /// graceful stop, notes in the data directory that the end was clean.
+    ///
+    /// # Errors
+    /// [`ServerError::Store`] if that failed: what was acknowledged is safe nevertheless.
     ///
     /// # Panics
     /// If a reactor thread panicked.
-    pub fn wait(mut self) {
+    pub fn wait(mut self) -> Result<(), ServerError> {
         for thread in self.threads.drain(..) {
             thread.join().expect("a reactor thread panicked");
         }
+        if self.shared.stopping() == Stop::Graceful
+            && let Some(durability) = self.shared.durability()
+        {
+            durability.close()?;
+        }
+        Ok(())
     }
+}
+
+/// How often the owner of a loading server looks whether it was told to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Makes the store, or brings it back from its directory; then clients are served.
+fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
+    let config = shared.config();
+    let engine = Options {
+        mode: config.mode,
+        heads: config.threads,
+        cleaners: config.cleaners,
+        huge_pages: config.huge_pages,
+        ..Options::new(config.memory_bytes)
+    };
+    let Some(dir) = config.data_dir() else {
+        shared.serve(Store::new(engine)?, None);
+        return Ok(());
+    };
+    let durability = Durability::open(&config, engine, dir, |progress| {
+        shared.set_progress(Progress {
+            now: Some(*progress),
+        });
+    })?;
+    let durability = Arc::new(durability);
+    durability.watch(shared);
+    let engine = Arc::clone(durability.store().engine());
+    durability.restore(shared, &engine)?;
+    shared.serve(engine, Some(durability));
+    Ok(())
 }
 
 impl Drop for Server {

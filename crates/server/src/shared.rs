@@ -10,26 +10,32 @@
 //! but `CONFIG REWRITE` holds the configuration file's while it writes to disk, and takes the settings' within it.
 
 mod clients;
+mod commits;
 mod counters;
 mod mailbox;
 
 pub use clients::{ClientRecord, ClientText, Registry};
+pub use commits::Commits;
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
 pub use mailbox::{Mailbox, Message};
 
 use crate::config::{ConfigFile, ServerConfig, Setting};
+use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
-use duramen_engine::Store;
+use duramen_base::ids::Level;
+use duramen_engine::{Store, TableId};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// One reactor thread as the others see it.
 pub struct ThreadShared {
     pub counters: ThreadCounters,
     pub mailbox: Mailbox,
+    /// Wakes the thread when the log has come further, if it waits for that.
+    pub commits: Commits,
     /// The connections that the thread owns.
     pub clients: Registry,
     /// How many those are, the ones on their way to it included.
@@ -49,6 +55,7 @@ impl ThreadShared {
         Ok(ThreadShared {
             counters: ThreadCounters::default(),
             mailbox: Mailbox::new()?,
+            commits: Commits::default(),
             clients: Registry::default(),
             connections: AtomicUsize::new(0),
             incoming: Mutex::default(),
@@ -85,9 +92,19 @@ pub enum Stop {
     AtOnce = 2,
 }
 
+/// What there is once the data is loaded.
+struct Loaded {
+    store: Arc<Store>,
+    /// None: in memory alone.
+    durability: Option<Arc<Durability>>,
+}
+
 /// Shared state of one server.
 pub struct Shared {
-    pub store: Arc<Store>,
+    this: Weak<Shared>,
+    /// Empty while the server loads its data. Filled once.
+    loaded: OnceLock<Loaded>,
+    progress: Mutex<Progress>,
     /// One per reactor thread, by number.
     pub threads: Box<[ThreadShared]>,
     /// What the commands share beyond the store.
@@ -107,19 +124,22 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Without data yet: [`serve`](Self::serve) brings it.
+    ///
     /// # Errors
     /// [`ServerError::System`] if a mailbox's eventfd cannot be made.
     pub fn new(
         config: ServerConfig,
         config_file: Option<ConfigFile>,
-        store: Arc<Store>,
-    ) -> Result<Shared, ServerError> {
+    ) -> Result<Arc<Shared>, ServerError> {
         let threads = (0..config.reactor_threads())
             .map(|_| ThreadShared::new())
             .collect::<Result<Box<[_]>, ServerError>>()?;
-        Ok(Shared {
+        Ok(Arc::new_cyclic(|this| Shared {
+            this: this.clone(),
             commands: crate::exec::State::new(threads.len()),
-            store,
+            loaded: OnceLock::new(),
+            progress: Mutex::default(),
             threads,
             started: Instant::now(),
             started_unix_ms: SystemTime::now()
@@ -132,7 +152,65 @@ impl Shared {
             connected: AtomicUsize::new(0),
             spinning: AtomicUsize::new(0),
             stop: AtomicU8::new(0),
-        })
+        }))
+    }
+
+    /// Itself, for a thread to keep; None: it is being made or dropped.
+    pub(crate) fn this(&self) -> Option<Arc<Shared>> {
+        self.this.upgrade()
+    }
+
+    /// Loading is over: from now on clients are served from `store`. To be called once.
+    pub fn serve(&self, store: Arc<Store>, durability: Option<Arc<Durability>>) {
+        self.loaded.get_or_init(|| Loaded { store, durability });
+    }
+
+    /// The data; None while it is loaded.
+    pub fn data(&self) -> Option<&Arc<Store>> {
+        self.loaded.get().map(|loaded| &loaded.store)
+    }
+
+    /// The data, for what runs only when it is loaded.
+    ///
+    /// # Panics
+    /// While it is loaded.
+    pub fn store(&self) -> &Arc<Store> {
+        self.data()
+            .expect("no command touches data before it is loaded")
+    }
+
+    /// How far loading is.
+    pub fn progress(&self) -> Progress {
+        self.progress
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set_progress(&self, progress: Progress) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    }
+
+    /// Makes a table, with a level of its own or the server's. Not while a guard is held.
+    ///
+    /// # Errors
+    /// As `Store::create_table` of the engine.
+    pub(crate) fn create_table(
+        &self,
+        name: &str,
+        level: Option<Level>,
+    ) -> Result<TableId, duramen::Error> {
+        let table = match self.durability() {
+            Some(durability) => durability.create_table(name, level)?,
+            None => self.store().create_table(name)?,
+        };
+        self.commands.set_level(table, level);
+        Ok(table)
+    }
+
+    /// What keeps the data beyond this process; None: nothing does, or it is not loaded yet.
+    pub fn durability(&self) -> Option<&Arc<Durability>> {
+        self.loaded.get()?.durability.as_ref()
     }
 
     /// The settings of now. For a hot path keep a [`ConfigCache`].
@@ -158,6 +236,10 @@ impl Shared {
         let mut config = ServerConfig::clone(&guard);
         setting.apply(&mut config, text)?;
         config.check()?;
+        self.check_level(&config)?;
+        if let Some(log) = self.data().and_then(|store| store.log()) {
+            log.set_default_level(config.write_level());
+        }
         *guard = Arc::new(config);
         drop(guard);
         if let Some(file) = &self.config_file {
@@ -166,6 +248,19 @@ impl Shared {
         self.config_generation.fetch_add(1, Ordering::Release);
         self.post_all(&Message::Wake);
         Ok(())
+    }
+
+    /// A server without a data directory cannot promise more than memory.
+    pub(crate) fn check_level(&self, config: &ServerConfig) -> Result<(), ServerError> {
+        match config.level {
+            Some(level @ (Level::Buffered | Level::Synced)) if self.durability().is_none() => {
+                Err(ServerError::Config(format!(
+                    "no write can be {}: this server keeps its data in memory alone; start it with --dir",
+                    level.name()
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn next_client_id(&self) -> u64 {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 fn start() -> Server {
     Server::start(ServerConfig {
+        level: Some(duramen_server::config::Level::Memory),
         port: 0,
         admin_port: 0,
         threads: 2,

@@ -11,6 +11,7 @@ use std::time::Duration;
 #[test]
 fn clients_are_turned_away_when_descriptors_run_out() {
     let server = Server::start(ServerConfig {
+        level: Some(duramen_server::config::Level::Memory),
         port: 0,
         admin: false,
         threads: 1,

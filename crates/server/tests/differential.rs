@@ -96,6 +96,7 @@ fn replies_are_those_of_redis() {
         return;
     };
     let config = ServerConfig {
+        level: Some(duramen_server::config::Level::Memory),
         threads: 2,
         admin: false,
         memory_bytes: 128 << 20,
@@ -130,7 +131,7 @@ fn replies_are_those_of_redis() {
         }
     }
     server.stop();
-    server.wait();
+    server.wait().expect("stops");
     assert!(compared > 500, "only {compared} requests were read");
     assert!(
         wrong.is_empty(),

@@ -47,6 +47,8 @@ impl Server {
         let mut command = Command::new(&how.program);
         command.args([
             "serve",
+            "--level",
+            "memory",
             "--port",
             "0",
             "--admin-port",

@@ -105,6 +105,9 @@ pub(super) fn run(
                 reply.as_bytes().unwrap_or_default(),
             ))
         }
+        ClientCommand::Snapshot { dir, background } => {
+            super::snapshot::run(dir, *background, server, &mut out)
+        }
         ClientCommand::Table(command) => table(command, server, &mut out),
         ClientCommand::Call { words } => {
             let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
@@ -301,7 +304,13 @@ fn table(
 ) -> Result<(), Failure> {
     match command {
         TableCommand::List => out.reply(&server.ask(&["DURAMEN.TABLE", "LIST"])?),
-        TableCommand::Create { name } => out.reply(&server.ask(&table_words("CREATE", name))?),
+        TableCommand::Create { name, level } => {
+            let mut words = table_words("CREATE", name).to_vec();
+            if let Some(level) = level {
+                words.extend([&b"LEVEL"[..], level.as_bytes()]);
+            }
+            out.reply(&server.ask(&words)?)
+        }
         TableCommand::Id { name } => out.reply(&server.ask(&table_words("ID", name))?),
         TableCommand::Drop { name } => out.done(&server.ask(&table_words("DROP", name))?),
     }

@@ -60,7 +60,7 @@ fn every_problem_of_a_file_is_named_with_its_line() {
     );
     assert!(problems("port = = 1\n").starts_with("FILE:1: not TOML: "));
     assert!(problems("[port]\na = 1\n").starts_with("FILE:1: port must be text, a number"));
-    assert!(problems("level = \"synced\"\n").contains("the one level is `memory`"));
+    assert!(problems("level = \"sync\"\n").contains("auto, memory, buffered, synced"));
     let missing = Loaded::new(
         Some(Path::new("/no/such/file")),
         std::iter::empty(),

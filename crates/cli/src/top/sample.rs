@@ -88,6 +88,16 @@ pub(super) struct Reading {
     pub(super) cleaner_relocated_bytes_per_second: Option<f64>,
     pub(super) cleaner_busy: Option<f64>,
     pub(super) stall_ms_per_second: Option<f64>,
+    /// What a write is acknowledged at.
+    pub(super) level: Option<String>,
+    /// `ok`, or what is wrong.
+    pub(super) disk: Option<String>,
+    pub(super) commits_per_second: Option<f64>,
+    pub(super) disk_bytes_per_second: Option<f64>,
+    /// Appended, and not on stable storage yet.
+    pub(super) undurable_bytes: Option<f64>,
+    pub(super) sync_p50_us: Option<f64>,
+    pub(super) sync_p99_us: Option<f64>,
     /// Open, closed and free ones.
     pub(super) segments: [Option<f64>; 3],
     pub(super) round_trip_us: Option<f64>,
@@ -99,7 +109,7 @@ pub(super) struct Reading {
 
 impl Reading {
     /// Above the lines of [`line`](Self::line).
-    pub(super) const HEADER: &'static str = "       ops/s     hit   clients        keys   memory    limit  utilized  cleaner    freed/s  evicted/s";
+    pub(super) const HEADER: &'static str = "       ops/s     hit   clients        keys   memory    limit  utilized  cleaner    freed/s  evicted/s     level  commits/s  undurable";
 
     /// What happened from `before` to `now`.
     pub(super) fn between(before: &Sample, now: &Sample) -> Reading {
@@ -138,6 +148,16 @@ impl Reading {
             cleaner_relocated_bytes_per_second: rate("duramen_cleaner_bytes_relocated"),
             cleaner_busy: rate("duramen_cleaner_busy_ms").map(|ms| ms / 1e3),
             stall_ms_per_second: rate("duramen_writer_stall_ms"),
+            level: now.fields.get("duramen_level").cloned(),
+            disk: now.fields.get("duramen_disk_state").cloned(),
+            commits_per_second: rate("duramen_commits"),
+            disk_bytes_per_second: sum(
+                rate("duramen_wal_written_bytes"),
+                rate("duramen_frame_written_bytes"),
+            ),
+            undurable_bytes: now.number("duramen_undurable_bytes"),
+            sync_p50_us: now.number("duramen_sync_p50_us"),
+            sync_p99_us: now.number("duramen_sync_p99_us"),
             segments: ["open", "closed", "free"]
                 .map(|state| now.number(&format!("duramen_segments_{state}"))),
             round_trip_us: now.round_trip_us,
@@ -152,7 +172,7 @@ impl Reading {
             value.map_or("-".to_owned(), |value| format!("{:.1} %", value * 100.0))
         };
         format!(
-            "{:>12} {:>7} {:>9} {:>11} {:>8} {:>8} {:>9} {:>8} {:>10} {:>10}",
+            "{:>12} {:>7} {:>9} {:>11} {:>8} {:>8} {:>9} {:>8} {:>10} {:>10} {:>9} {:>10} {:>10}",
             count(self.ops_per_second),
             ratio(self.hit_ratio),
             count(self.clients),
@@ -163,6 +183,9 @@ impl Reading {
             ratio(self.cleaner_busy),
             size(self.cleaner_freed_bytes_per_second),
             count(self.evicted_per_second),
+            self.level.as_deref().unwrap_or("-"),
+            count(self.commits_per_second),
+            size(self.undurable_bytes),
         )
     }
 
@@ -196,6 +219,11 @@ impl Reading {
             ),
             ("cleaner_busy", self.cleaner_busy),
             ("stall_ms_per_second", self.stall_ms_per_second),
+            ("commits_per_second", self.commits_per_second),
+            ("disk_bytes_per_second", self.disk_bytes_per_second),
+            ("undurable_bytes", self.undurable_bytes),
+            ("sync_p50_us", self.sync_p50_us),
+            ("sync_p99_us", self.sync_p99_us),
             ("round_trip_us", self.round_trip_us),
             ("segments_open", self.segments[0]),
             ("segments_closed", self.segments[1]),
@@ -203,6 +231,11 @@ impl Reading {
         ];
         let mut object = Map::new();
         object.insert("server".to_owned(), json!(self.server));
+        for (name, text) in [("level", &self.level), ("disk", &self.disk)] {
+            if let Some(text) = text {
+                object.insert(name.to_owned(), json!(text));
+            }
+        }
         for (name, value) in figures {
             if let Some(value) = value {
                 object.insert(name.to_owned(), json!(value));

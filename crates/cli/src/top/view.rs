@@ -156,15 +156,11 @@ fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
     let ratio = |value: Option<f64>| {
         value.map_or("-".to_owned(), |value| format!("{:.1} %", value * 100.0))
     };
+    let us = |value: Option<f64>| value.map_or("-".to_owned(), |us| format!("{us:.0} µs"));
     let rows = [
         ("clients", count(reading.clients)),
         ("keys", count(reading.keys)),
-        (
-            "round trip from here",
-            reading
-                .round_trip_us
-                .map_or("-".to_owned(), |us| format!("{us:.0} µs")),
-        ),
+        ("round trip from here", us(reading.round_trip_us)),
         ("hits", ratio(reading.hit_ratio)),
         (
             "expired/s · evicted/s",
@@ -215,6 +211,31 @@ fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
             reading
                 .stall_ms_per_second
                 .map_or("-".to_owned(), |ms| format!("{ms:.1} ms/s")),
+        ),
+        (
+            "level · disk",
+            format!(
+                "{} · {}",
+                reading.level.as_deref().unwrap_or("-"),
+                reading.disk.as_deref().unwrap_or("-")
+            ),
+        ),
+        (
+            "commits/s · sync p50 · p99",
+            format!(
+                "{} · {} · {}",
+                count(reading.commits_per_second),
+                us(reading.sync_p50_us),
+                us(reading.sync_p99_us)
+            ),
+        ),
+        (
+            "written to disk/s · undurable",
+            format!(
+                "{} · {}",
+                size(reading.disk_bytes_per_second),
+                size(reading.undurable_bytes)
+            ),
         ),
     ];
     let rows = rows.map(|(name, value)| Row::new([name.to_owned(), value]));

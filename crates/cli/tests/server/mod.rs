@@ -40,6 +40,8 @@ impl Server {
                 "64mb",
                 "--threads",
                 "1",
+                "--level",
+                "memory",
             ])
             .args(options)
             .current_dir(std::env::temp_dir())

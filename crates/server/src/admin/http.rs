@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use duramen_engine::Store;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -28,7 +29,8 @@ duramen admin
 
 /metrics   counters and gauges for Prometheus
 /livez     200 while the process works
-/readyz    200 while clients are served, 503 while stopping
+/readyz    200 while clients are served, 503 while loading or stopping
+/loading   how far the loading of the data is, as JSON
 /memory    where the memory is, as JSON; /memory?segments=1 lists every segment
 ";
 
@@ -50,6 +52,7 @@ pub(super) async fn serve(
         .route("/metrics", get(metrics_page))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(ready))
+        .route("/loading", get(loading))
         .route("/memory", get(memory))
         .with_state(shared);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -95,23 +98,42 @@ async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.stopping() {
-        Stop::No => "ok\n".into_response(),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response(),
-    }
+    let text = match shared.stopping() {
+        Stop::No if shared.data().is_none() => format!("loading: {}\n", shared.progress()),
+        Stop::No => return "ok\n".into_response(),
+        _ => "stopping\n".to_owned(),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+async fn loading(State(shared): State<Arc<Shared>>) -> axum::Json<Value> {
+    let progress = shared.progress();
+    let now = progress.now.as_ref();
+    axum::Json(json!({
+        "loading": shared.data().is_none(),
+        "percent": progress.percent(),
+        "bytes_done": now.map(|now| now.bytes_done),
+        "bytes_total": now.map(|now| now.bytes_total),
+        "entries_done": now.map(|now| now.entries_done),
+        "elapsed_ms": now.map(|now| now.elapsed.as_millis() as u64),
+        "eta_seconds": now.and_then(|now| now.eta()).map(|left| left.as_secs()),
+    }))
 }
 
 async fn memory(
     State(shared): State<Arc<Shared>>,
     axum::extract::RawQuery(query): axum::extract::RawQuery,
-) -> axum::Json<Value> {
+) -> Response {
+    let Some(store) = shared.data() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "loading\n").into_response();
+    };
     let list = query.is_some_and(|query| query.split('&').any(|part| part == "segments=1"));
-    axum::Json(memory_json(&shared, list))
+    axum::Json(memory_json(&shared, store, list)).into_response()
 }
 
-fn memory_json(shared: &Shared, list: bool) -> Value {
-    let report = shared.store.memory_report();
-    let stats = shared.store.stats();
+fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
+    let report = store.memory_report();
+    let stats = store.stats();
     let sum = |of: fn(&crate::shared::ThreadCounters) -> u64| -> u64 {
         shared
             .threads

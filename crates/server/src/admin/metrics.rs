@@ -2,6 +2,7 @@
 
 use super::process;
 use crate::shared::{Family, Histogram, Shared, ThreadCounters};
+use duramen::{DiskState, DurabilityStats};
 use duramen_engine::Stats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -179,6 +180,78 @@ const STORE_GAUGES: &[PerStore<f64>] = &[
     ),
 ];
 
+type OfDurability<N> = (&'static str, &'static str, fn(&DurabilityStats) -> N);
+
+const DURABILITY_COUNTERS: &[OfDurability<u64>] = &[
+    ("commits", "Groups of writes given to the disk.", |s| {
+        s.commits
+    }),
+    (
+        "syncs",
+        "Times the disk was asked to make writes stable.",
+        |s| s.syncs,
+    ),
+    (
+        "wal_written_bytes",
+        "Bytes written to the write-ahead log.",
+        |s| s.wal_written_bytes,
+    ),
+    ("frame_written_bytes", "Bytes written to frames.", |s| {
+        s.frame_written_bytes
+    }),
+    (
+        "log_appended_bytes",
+        "Bytes appended to the durable log.",
+        |s| s.appended_bytes,
+    ),
+    (
+        "scrubbed_frames",
+        "Frames that were read and verified.",
+        |s| s.scrubbed_frames,
+    ),
+    ("bad_frames", "Frames found damaged.", |s| s.bad_frames),
+];
+
+const DURABILITY_GAUGES: &[OfDurability<f64>] = &[
+    (
+        "disk_ok",
+        "1 while the disk takes writes, 0 if it is full or has failed.",
+        |s| f64::from(u8::from(s.disk == DiskState::Ok)),
+    ),
+    (
+        "undurable_bytes",
+        "Appended, and not on stable storage yet.",
+        |s| s.undurable_bytes as f64,
+    ),
+    ("wal_bytes", "Size of the write-ahead log.", |s| {
+        s.wal_bytes as f64
+    }),
+    ("wal_used_bytes", "Bytes of it that are in use.", |s| {
+        s.wal_used_bytes as f64
+    }),
+    ("frames", "Places for segments on disk.", |s| {
+        s.frames as f64
+    }),
+    ("frames_used", "Places that hold a segment.", |s| {
+        s.frames_used as f64
+    }),
+    (
+        "sync_p50_seconds",
+        "Time a sync takes: median of the last ones.",
+        |s| s.sync.p50.as_secs_f64(),
+    ),
+    (
+        "sync_p99_seconds",
+        "Time a sync takes: 99 of 100 of the last ones took less.",
+        |s| s.sync.p99.as_secs_f64(),
+    ),
+    (
+        "load_seconds",
+        "Time the last loading of the data took.",
+        |s| s.load_duration.as_secs_f64(),
+    ),
+];
+
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let shared = &*self.0;
@@ -192,25 +265,17 @@ impl Collector for Page {
             shared,
             |c| c.spin_ns.get() as f64 / 1e9,
         )?;
-        let stats = shared.store.stats();
-        for (name, help, of) in STORE_COUNTERS {
-            counter(&mut encoder, name, help, of(&stats) as f64)?;
+        gauge(
+            &mut encoder,
+            "loading",
+            "1 while the data is being loaded, else 0.",
+            f64::from(u8::from(shared.data().is_none())),
+        )?;
+        if let Some(store) = shared.data() {
+            store_metrics(&mut encoder, &store.stats())?;
         }
-        let seconds = |ns: u64| ns as f64 / 1e9;
-        counter(
-            &mut encoder,
-            "writer_stall_seconds",
-            "Time writers spent cleaning or waiting for memory.",
-            seconds(stats.writer_stall_ns),
-        )?;
-        counter(
-            &mut encoder,
-            "cleaner_busy_seconds",
-            "Time the cleaner worked, all its threads together.",
-            seconds(stats.cleaner.busy_ns),
-        )?;
-        for (name, help, of) in STORE_GAUGES {
-            gauge(&mut encoder, name, help, of(&stats))?;
+        if let Some(durability) = shared.durability() {
+            durability_metrics(&mut encoder, &durability.stats())?;
         }
         let config = shared.config();
         for (name, help, value) in [
@@ -245,6 +310,39 @@ impl Collector for Page {
         process_metrics(&mut encoder)?;
         latency(&mut encoder, shared)
     }
+}
+
+fn store_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+    for (name, help, of) in STORE_COUNTERS {
+        counter(encoder, name, help, of(stats) as f64)?;
+    }
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    counter(
+        encoder,
+        "writer_stall_seconds",
+        "Time writers spent cleaning or waiting for memory.",
+        seconds(stats.writer_stall_ns),
+    )?;
+    counter(
+        encoder,
+        "cleaner_busy_seconds",
+        "Time the cleaner worked, all its threads together.",
+        seconds(stats.cleaner.busy_ns),
+    )?;
+    for (name, help, of) in STORE_GAUGES {
+        gauge(encoder, name, help, of(stats))?;
+    }
+    Ok(())
+}
+
+fn durability_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &DurabilityStats) -> fmt::Result {
+    for (name, help, of) in DURABILITY_COUNTERS {
+        counter(encoder, name, help, of(stats) as f64)?;
+    }
+    for (name, help, of) in DURABILITY_GAUGES {
+        gauge(encoder, name, help, of(stats))?;
+    }
+    Ok(())
 }
 
 fn process_metrics(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

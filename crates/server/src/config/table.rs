@@ -1,6 +1,6 @@
 //! The table of settings: the single source of every name, unit, default, limit and explanation.
 
-use super::{Kind, Level, LogFormat, Poll, Setting, Value};
+use super::{DiskMode, Kind, Level, LogFormat, Poll, ServerConfig, Setting, Value};
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::units::{GIB, KIB, MIB};
 use duramen_engine::Mode;
@@ -118,6 +118,17 @@ const fn between(min: i64, max: i64) -> Kind {
     Kind::Number { min, max }
 }
 
+fn show_level(config: &ServerConfig) -> Value {
+    Value::Choice(config.level.map_or("auto", Level::name))
+}
+
+fn set_level(config: &mut ServerConfig, value: Value) {
+    if let Value::Choice(name) = value {
+        // `auto` is no level.
+        config.level = Level::from_name(name);
+    }
+}
+
 /// Largest budget: the address space a process can reserve on x86-64 with room for everything else.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
 const DAY_S: i64 = 86_400;
@@ -143,20 +154,70 @@ pub static SETTINGS: &[Setting] = &[
     ),
     row(
         "level",
-        Kind::Choice(&["memory", "buffered", "synced"]),
+        Kind::Choice(&["auto", "memory", "buffered", "synced"]),
         "",
-        "memory",
-        choice!(level: Level::Memory => "memory", Level::Buffered => "buffered", Level::Synced => "synced"),
-        "When a write is acknowledged. This version has `memory` only: nothing survives the end of the process.",
-    ),
+        "auto",
+        (show_level, set_level),
+        "When a write is acknowledged: in `memory`; `buffered`: with the operating system, it survives a crash of the process; `synced`: on stable storage, it survives a power cut. `auto` is `synced`, but `memory` for a cache without dir.",
+    )
+    .runtime(),
     row(
         "dir",
         Kind::Text,
         "",
         "",
         text!(dir),
-        "Directory for a durable server's files. Accepted, not used yet: this version writes no file.",
+        "Data directory; with disk-mode raw, a partition or file. Empty: `duramen-data` in the working directory; with level memory, or for a cache, no files at all.",
     ),
+    row(
+        "disk-mode",
+        Kind::Choice(&["buffered", "direct", "raw"]),
+        "",
+        "buffered",
+        choice!(disk_mode: DiskMode::Buffered => "buffered", DiskMode::Direct => "direct", DiskMode::Raw => "raw"),
+        "How data is written: through the page cache, past it (O_DIRECT), or straight to a partition or one file.",
+    ),
+    row(
+        "wal-size",
+        Kind::Size { min: 0, max: 64 * GIB },
+        "bytes",
+        "0",
+        size!(wal_bytes as u64),
+        "Size of the write-ahead log, laid down when the directory is made; 0 = by memory size.",
+    ),
+    row(
+        "disk-size",
+        Kind::Size { min: 0, max: MEMORY_BYTES_MAX },
+        "bytes",
+        "0",
+        size!(disk_bytes as u64),
+        "Most disk space for the log; 0 = memory times disk-expansion.",
+    ),
+    row(
+        "disk-expansion",
+        between(110, 1000),
+        "percent",
+        "200",
+        number!(disk_expansion_percent as u64),
+        "Disk space for the log in percent of memory: more makes cleaning on disk cheaper.",
+    ),
+    row(
+        "restart-threads",
+        between(0, 256),
+        "threads",
+        "0",
+        number!(restart_threads as usize),
+        "Threads that read the log at start; 0 = one per core.",
+    ),
+    row(
+        "snapshot-dir",
+        Kind::Text,
+        "",
+        "",
+        text!(snapshot_dir),
+        "Where SAVE and BGSAVE put their copy, `dump`; empty = `snapshots` in the data directory.",
+    )
+    .runtime(),
     row(
         "bind",
         Kind::Addresses { one: false },

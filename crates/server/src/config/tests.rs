@@ -50,6 +50,31 @@ fn sizes() {
     assert_eq!(format_size(0), "0");
 }
 
+#[test]
+fn what_lasts_has_a_directory_and_what_does_not_has_none() {
+    let here = Some(PathBuf::from("duramen-data"));
+    let place = |mode, level, dir: &str| {
+        let config = ServerConfig {
+            mode,
+            level,
+            dir: dir.to_owned(),
+            ..ServerConfig::default()
+        };
+        (config.data_dir(), config.write_level())
+    };
+    use duramen_engine::Mode::{Cache, Store};
+    assert_eq!(place(Store, None, ""), (here.clone(), Level::Synced));
+    let buffered = Some(Level::Buffered);
+    assert_eq!(place(Store, buffered, ""), (here.clone(), Level::Buffered));
+    assert_eq!(place(Store, Some(Level::Memory), ""), (None, Level::Memory));
+    let there = Some(PathBuf::from("d"));
+    let memory = Some(Level::Memory);
+    assert_eq!(place(Store, memory, "d"), (there.clone(), Level::Memory));
+    assert_eq!(place(Cache, None, ""), (None, Level::Memory));
+    assert_eq!(place(Cache, None, "d"), (there, Level::Synced));
+    assert_eq!(place(Cache, buffered, ""), (here, Level::Buffered));
+}
+
 fn refusal(name: &str, text: &str) -> String {
     let mut config = ServerConfig::default();
     let before = config.clone();
@@ -111,7 +136,6 @@ fn combinations_that_do_not_fit_are_refused() {
     ServerConfig::default()
         .check()
         .expect("defaults fit together");
-    assert!(refusal(|c| c.level = Level::Synced).contains("the one level is `memory`"));
     let open = refusal(|c| c.bind = vec!["0.0.0.0".parse().expect("address")]);
     assert!(
         open.contains("--insecure-bind") && open.contains("--requirepass"),

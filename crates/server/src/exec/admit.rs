@@ -166,7 +166,7 @@ fn is_attack(args: &Args<'_>) -> bool {
     name.eq_ignore_ascii_case(b"host:") || name.eq_ignore_ascii_case(b"post")
 }
 
-fn refuse(
+pub(super) fn refuse(
     shared: &Shared,
     local: &Local,
     client: &mut Client,

@@ -1,6 +1,8 @@
 //! What the commands remember about one connection.
 
+use super::wait::Wait;
 use crate::shared::ClientRecord;
+use duramen_base::ids::Level;
 use duramen_engine::{Stamp, TableId};
 use duramen_wire::resp::{Protocol, Requests};
 use std::sync::Arc;
@@ -19,6 +21,8 @@ pub enum Verdict {
     Paused {
         until_ms: u64,
     },
+    /// As open, but requests from `Turn::executed` on are shown again when the wait is over (`WAITAOF`, `SAVE`).
+    Held,
 }
 
 /// Bits of [`Client::gate`]: anything but 0 sends a request the long way round.
@@ -84,6 +88,10 @@ pub struct Client {
     pub(crate) last_command: u16,
     pub(crate) transaction: Option<Box<Transaction>>,
     pub(crate) watched: Vec<Watched>,
+    /// What the replies of this turn wait for.
+    pub(crate) wait: Wait,
+    /// The strictest level that a command of the running transaction asked for.
+    pub(crate) asked_level: Option<Level>,
 }
 
 impl Client {
@@ -99,7 +107,14 @@ impl Client {
             last_command: u16::MAX,
             transaction: None,
             watched: Vec::new(),
+            wait: Wait::default(),
+            asked_level: None,
         }
+    }
+
+    /// What the replies of the last turn wait for; the next turn begins without.
+    pub fn take_wait(&mut self) -> Wait {
+        std::mem::take(&mut self.wait)
     }
 
     pub fn record(&self) -> &Arc<ClientRecord> {

@@ -7,8 +7,8 @@ use super::table::Run::{self, Alone, Atomic, Data, Plain, Refused, Store};
 use super::table::flag::*;
 use super::table::{ALL_KEYS, Group, Keys, NO_KEYS, ONE_KEY, Spec, keys};
 use super::{
-    client_command, client_list, config, connection, docs, duramen, expire, info, latency, memory,
-    monitor, multi_key, ops, scan, slowlog, string, transaction,
+    client_command, client_list, config, connection, docs, durability, duramen, expire, info,
+    latency, memory, monitor, multi_key, ops, scan, slowlog, string, transaction,
 };
 use crate::shared::Family;
 
@@ -90,12 +90,12 @@ pub(crate) static COMMANDS: &[Spec] = &[
     row("config|help", 2, LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(config::help)),
     row("time", 1, LOADING | STALE | FAST, NO_KEYS, Group::Server, Family::Other, "2.6.0", "O(1)", "Returns the server's time.", Plain(ops::time)),
     row("role", 1, NOSCRIPT | LOADING | STALE | FAST | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.8.12", "O(1)", "Returns the role of this server.", Plain(ops::role)),
-    row("lastsave", 1, LOADING | STALE | FAST | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Returns when the data was last saved.", Plain(ops::lastsave)),
-    row("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(N)", "Saves the data.", Plain(ops::save)),
-    row("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Saves the data in the background.", Plain(ops::save)),
-    row("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Rewrites the append-only file.", Plain(ops::save)),
-    row("wait", 3, NOSCRIPT | CONNECTION, NO_KEYS, Group::Generic, Family::Other, "3.0.0", "O(1)", "Waits for replicas.", Plain(ops::wait)),
-    row("waitaof", 4, NOSCRIPT | BLOCKING | CONNECTION, NO_KEYS, Group::Generic, Family::Other, "7.2.0", "O(1)", "Waits for the append-only file.", Plain(ops::waitaof)),
+    row("lastsave", 1, LOADING | STALE | FAST | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Returns when the data was last saved.", Plain(durability::lastsave)),
+    row("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(N)", "Saves the data.", Plain(durability::save)),
+    row("bgsave", -1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Saves the data in the background.", Plain(durability::bgsave)),
+    row("bgrewriteaof", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Rewrites the append-only file.", Plain(durability::bgrewriteaof)),
+    row("wait", 3, NOSCRIPT | CONNECTION, NO_KEYS, Group::Generic, Family::Other, "3.0.0", "O(1)", "Waits for replicas.", Plain(durability::wait)),
+    row("waitaof", 4, NOSCRIPT | BLOCKING | CONNECTION, NO_KEYS, Group::Generic, Family::Other, "7.2.0", "O(1)", "Waits for the append-only file.", Plain(durability::waitaof)),
     row("shutdown", -1, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(N)", "Stops the server.", Plain(ops::shutdown)),
     row("lolwut", -1, READONLY | FAST, NO_KEYS, Group::Server, Family::Other, "5.0.0", "O(1)", "Tells the version.", Plain(ops::lolwut)),
     row("monitor", 1, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Shows what all clients send.", Plain(monitor::monitor)),
@@ -155,12 +155,13 @@ pub(crate) static COMMANDS: &[Spec] = &[
     row("duramen.mwrite", -3, WRITE | DENYOOM, keys(1, -1, 2), Group::Duramen, Family::MultiWrite, "0.1.0", "O(N)", "Writes several keys, each by itself.", Data(duramen::mwrite)),
     row("duramen.mremove", -2, WRITE, ALL_KEYS, Group::Duramen, Family::MultiWrite, "0.1.0", "O(N)", "Removes several keys, each by itself.", Data(duramen::mremove)),
     row("duramen.scan", -2, READONLY | WHOLE | TIMED, NO_KEYS, Group::Duramen, Family::Scan, "0.1.0", "O(N)", "Walks over keys, values and object versions.", Data(duramen::scan)),
+    row("duramen.snapshot", 2, ADMIN | NOSCRIPT | NO_MULTI | DANGEROUS, NO_KEYS, Group::Duramen, Family::Other, "0.2.0", "O(N)", "Copies all data into a new directory, in the background.", Plain(durability::snapshot)),
     row("duramen.use", 2, FAST | NO_MULTI | CONNECTION, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Chooses a table for this connection by name.", Store(duramen::use_table)),
     row("duramen.table", -2, CONTAINER, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "A container for commands about tables.", Plain(ops::container)),
-    row("duramen.table|create", 3, WRITE | NO_MULTI, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Makes a table; returns its id.", Store(duramen::table_create)),
+    row("duramen.table|create", -3, WRITE | NO_MULTI, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Makes a table, with a level of its own if wanted; returns its id.", Store(duramen::table_create)),
     row("duramen.table|id", 3, READONLY, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Returns the id of a table.", Store(duramen::table_id)),
     row("duramen.table|drop", 3, WRITE | NO_MULTI | DANGEROUS, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Drops a table and all its objects.", Alone(duramen::table_drop)),
-    row("duramen.table|list", 2, READONLY, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Returns names, ids and sizes of all tables.", Store(duramen::table_list)),
+    row("duramen.table|list", 2, READONLY, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Returns names, ids, sizes and levels of all tables.", Store(duramen::table_list)),
     row("duramen.table|help", 2, NO_FLAGS, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Lists the subcommands.", Store(duramen::table_help)),
 
     // Refused by name.

@@ -4,17 +4,23 @@ use super::context::{Context, Done, Failure};
 use super::glob;
 use super::totals::Totals;
 use crate::config::{SETTINGS, ServerConfig, Setting};
+use duramen_base::ids::Level;
 use duramen_engine::Mode;
 
 /// Parameters that Redis clients ask for and that are fixed here.
 fn fixed(config: &ServerConfig) -> [(&'static str, &'static str); 8] {
+    let durable = config.data_dir().is_some();
+    let appendfsync = match config.write_level() {
+        Level::Synced => "always",
+        Level::Memory | Level::Buffered => "no",
+    };
     let policy = match config.mode {
         Mode::Store => "noeviction",
         Mode::Cache => "allkeys-lru",
     };
     [
-        ("appendonly", "no"),
-        ("appendfsync", "no"),
+        ("appendonly", if durable { "yes" } else { "no" }),
+        ("appendfsync", appendfsync),
         ("save", ""),
         ("databases", "16"),
         ("maxmemory-policy", policy),
@@ -43,7 +49,7 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
     for setting in SETTINGS.iter().filter(|setting| !setting.secret) {
         for name in std::iter::once(setting.name).chain(setting.redis_name) {
             if let Some(name) = wanted(name) {
-                found.push((name, setting.show_plain(&config)));
+                found.push((name, shown(setting, &config)));
             }
         }
     }
@@ -61,6 +67,17 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
         reply.bulk(value.as_bytes());
     }
     Ok(())
+}
+
+/// The value in use: `auto` level and an empty directory say what they stand for.
+fn shown(setting: &Setting, config: &ServerConfig) -> String {
+    match setting.name {
+        "level" => config.write_level().name().to_owned(),
+        "dir" => config
+            .data_dir()
+            .map_or(String::new(), |dir| dir.display().to_string()),
+        _ => setting.show_plain(config),
+    }
 }
 
 pub(super) fn set(ctx: &mut Context<'_>) -> Done {
@@ -102,6 +119,7 @@ pub(super) fn set(ctx: &mut Context<'_>) -> Done {
     }
     trial
         .check()
+        .and_then(|()| ctx.shared.check_level(&trial))
         .map_err(|error| Failure::from(format!("ERR CONFIG SET failed - {error}")))?;
     for (setting, name, value) in changes {
         ctx.shared

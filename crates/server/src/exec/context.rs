@@ -4,7 +4,8 @@ use super::client::Client;
 use super::local::Local;
 use super::table::Spec;
 use crate::shared::Shared;
-use duramen_engine::{Error, TableId};
+use duramen_base::ids::Level;
+use duramen_engine::{Error, Guard, TableId};
 use duramen_wire::resp::{Args, Encoder};
 
 /// Result of a command: its reply is in `out`, or the failure becomes the reply.
@@ -22,6 +23,19 @@ impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Failure {
         Failure::Engine(Box::new(error))
+    }
+}
+
+impl From<duramen::Error> for Failure {
+    #[cold]
+    fn from(error: duramen::Error) -> Failure {
+        match error {
+            duramen::Error::Engine(error) => error.into(),
+            error @ (duramen::Error::DiskFull(_) | duramen::Error::DiskFailed(_)) => {
+                format!("MISCONF {error}").into()
+            }
+            error => format!("ERR {error}").into(),
+        }
     }
 }
 
@@ -48,6 +62,7 @@ impl Failure {
                 Error::ValueTooLarge { bytes, limit } => format!(
                     "ERR string exceeds maximum allowed size: value of {bytes} bytes is longer than the limit of {limit}"
                 ),
+                error @ (Error::DiskFull | Error::DiskFailed) => format!("MISCONF {error}"),
                 Error::Overflow => "ERR increment or decrement would overflow".to_string(),
                 Error::NoSuchTable(table) => format!(
                     "ERR table {table} does not exist any more: choose another with SELECT or DURAMEN.USE"
@@ -89,6 +104,29 @@ impl<'a> Context<'a> {
 
     pub(crate) fn reply(&mut self) -> Encoder<'_> {
         Encoder::new(self.out, self.client.protocol)
+    }
+
+    /// The level of the selected table.
+    pub(crate) fn level(&mut self) -> Level {
+        self.local.level_of_table(self.shared, self.table)
+    }
+
+    /// Ends a guard of the command's own: the replies wait for what was done and seen under it. Not within EXEC, which
+    /// does it for all its commands.
+    pub(crate) fn settle(&mut self, guard: &mut Guard<'_>) {
+        if guard.has_position() {
+            let level = self.level();
+            self.client.settle(guard, level);
+        }
+    }
+
+    /// The replies wait until everything that anybody did up to now is kept at the table's level: for what is seen
+    /// without a guard.
+    pub(crate) fn settle_all(&mut self) {
+        if let Some(log) = self.shared.store().log() {
+            let level = self.level();
+            self.client.settle_position(&log.appended(), level);
+        }
     }
 
     #[inline]

@@ -1,22 +1,19 @@
 //! `DURAMEN.*`: the RAMCloud interface for every language that has a RESP driver.
 //!
-//! Every result has the object version; writes tell the level at which they were acknowledged, which is `memory` here.
+//! Every result has the object version; writes tell the level that they have reached. As a reply does not leave before
+//! that is true (`wait`), it is the level that was asked for.
 
 use super::client::Db;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
+use super::databases;
 use super::glob;
 use super::group::Way;
 use super::scan::parse_cursor;
 use super::string;
-use duramen_engine::{Condition, Error, Guard, KeyHash, TableId};
+use duramen_base::ids::Level;
+use duramen_engine::{Condition, Error, Guard, KeyHash, Outcome, TableId};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{IntegerText, parse_integer};
-
-/// The only level until there is a disk.
-const LEVEL: &str = "memory";
-const NO_LEVEL: Failure = Failure::Text(
-    "ERR only LEVEL memory is possible: this server has no disk yet, so no write can be buffered or synced",
-);
 
 pub(super) fn read(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     read_one(ctx, guard, hashes[0], ctx.arg(1))
@@ -50,9 +47,16 @@ pub(super) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     })
 }
 
+/// What a write asks for beyond the key and the value.
+struct Asked {
+    condition: Condition,
+    /// None = the table's.
+    level: Option<Level>,
+}
+
 /// Condition and level of a write, from argument `from` on.
-fn parse_condition(ctx: &Context<'_>, from: usize) -> Result<Condition, Failure> {
-    let mut condition = None;
+fn parse_asked(ctx: &Context<'_>, from: usize) -> Result<Asked, Failure> {
+    let (mut condition, mut level) = (None, None);
     let mut rest = ctx.args.skip(from).into_iter();
     while let Some(option) = rest.next() {
         let mut version = || {
@@ -65,8 +69,8 @@ fn parse_condition(ctx: &Context<'_>, from: usize) -> Result<Condition, Failure>
             b"ifnewer" => Condition::NewerThan(version()?),
             b"ifabsent" => Condition::Absent,
             b"ifpresent" => Condition::Present,
-            b"level" => {
-                check_level(rest.next().ok_or(SYNTAX)?)?;
+            b"level" if level.is_none() => {
+                level = Some(parse_level(ctx, rest.next().ok_or(SYNTAX)?)?);
                 continue;
             }
             _ => return Err(SYNTAX),
@@ -75,17 +79,49 @@ fn parse_condition(ctx: &Context<'_>, from: usize) -> Result<Condition, Failure>
             return Err(SYNTAX);
         }
     }
-    Ok(condition.unwrap_or(Condition::Always))
+    Ok(Asked {
+        condition: condition.unwrap_or(Condition::Always),
+        level,
+    })
 }
 
-fn check_level(level: &[u8]) -> Done {
-    match level.to_ascii_lowercase().as_slice() {
-        b"memory" => Ok(()),
-        b"buffered" | b"synced" => Err(NO_LEVEL),
-        _ => Err(Failure::Text(
+/// A level that this server can reach.
+fn parse_level(ctx: &Context<'_>, text: &[u8]) -> Result<Level, Failure> {
+    let level = std::str::from_utf8(text)
+        .ok()
+        .and_then(Level::from_name)
+        .ok_or(Failure::Text(
             "ERR LEVEL is one of memory, buffered, synced",
-        )),
+        ))?;
+    if level > Level::Memory && ctx.shared.durability().is_none() {
+        return Err(Failure::Text(
+            "ERR only LEVEL memory is possible: this server has no data directory, so no write can be buffered or synced;              start it with --dir",
+        ));
     }
+    Ok(level)
+}
+
+/// Runs a command at the level it asks for; tells that level.
+fn at_level(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    asked: Option<Level>,
+    run: impl FnOnce(&mut Context<'_>, &mut Guard<'_>, Level) -> Done,
+) -> Done {
+    let Some(level) = asked else {
+        let level = ctx.level();
+        return run(ctx, guard, level);
+    };
+    if ctx.locked {
+        // EXEC waits for the strictest of what its commands ask for.
+        ctx.client.asked_level = ctx.client.asked_level.max(Some(level));
+        return run(ctx, guard, level);
+    }
+    // What came before waits at its own level.
+    ctx.settle(guard);
+    let done = run(ctx, guard, level);
+    ctx.client.settle(guard, level);
+    done
 }
 
 /// A condition that did not hold: an error that tells the version found.
@@ -102,19 +138,21 @@ fn condition_failed(error: Error) -> Failure {
 }
 
 pub(super) fn write(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let condition = parse_condition(ctx, 3)?;
+    let asked = parse_asked(ctx, 3)?;
     let (key, value) = (ctx.arg(1), ctx.arg(2));
-    let outcome = guard
-        .conditional_write(ctx.table, hashes[0], key, value, None, condition)
-        .map_err(condition_failed)?;
-    tell_write(&mut ctx.reply(), outcome.after);
-    Ok(())
+    at_level(ctx, guard, asked.level, |ctx, guard, level| {
+        let outcome = guard
+            .conditional_write(ctx.table, hashes[0], key, value, None, asked.condition)
+            .map_err(condition_failed)?;
+        tell_write(&mut ctx.reply(), outcome.after, level);
+        Ok(())
+    })
 }
 
-fn tell_write(reply: &mut Encoder<'_>, version: Option<u64>) {
+fn tell_write(reply: &mut Encoder<'_>, version: Option<u64>, level: Level) {
     reply.array(2);
     reply.integer(version.unwrap_or(0) as i64);
-    reply.bulk(LEVEL.as_bytes());
+    reply.bulk(level.name().as_bytes());
 }
 
 pub(super) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
@@ -123,12 +161,13 @@ pub(super) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
             "ERR wrong number of arguments for 'duramen.mwrite' command",
         ));
     }
+    let level = ctx.level();
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         ctx.reply().array(hashes.len());
         for (n, hash) in hashes.iter().enumerate() {
             let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
             match guard.write(ctx.table, *hash, key, value, None) {
-                Ok(outcome) => tell_write(&mut ctx.reply(), outcome.after),
+                Ok(outcome) => tell_write(&mut ctx.reply(), outcome.after, level),
                 // Each part has a result of its own.
                 Err(error) => ctx.reply().error(Failure::from(error).text()),
             }
@@ -138,9 +177,22 @@ pub(super) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
 }
 
 pub(super) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let condition = parse_condition(ctx, 2)?;
+    let asked = parse_asked(ctx, 2)?;
+    at_level(ctx, guard, asked.level, |ctx, guard, level| {
+        let outcome = remove_if(ctx, guard, hashes[0], asked.condition)?;
+        tell_removed(&mut ctx.reply(), outcome.before, level);
+        Ok(())
+    })
+}
+
+fn remove_if(
+    ctx: &Context<'_>,
+    guard: &mut Guard<'_>,
+    hash: KeyHash,
+    condition: Condition,
+) -> Result<Outcome, Failure> {
     let mut failed = None;
-    let outcome = guard.update(ctx.table, hashes[0], ctx.arg(1), |found, _| {
+    let outcome = guard.update(ctx.table, hash, ctx.arg(1), |found, _| {
         let current = found.map(|object| object.version);
         let holds = match condition {
             Condition::Always => true,
@@ -156,27 +208,27 @@ pub(super) fn remove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
             duramen_engine::Decision::Keep
         }
     })?;
-    if let Some(current) = failed {
-        return Err(condition_failed(Error::ConditionFailed { current }));
+    match failed {
+        Some(current) => Err(condition_failed(Error::ConditionFailed { current })),
+        None => Ok(outcome),
     }
-    tell_removed(&mut ctx.reply(), outcome.before);
-    Ok(())
 }
 
 /// The version the object had; null if there was none.
-fn tell_removed(reply: &mut Encoder<'_>, version: Option<u64>) {
+fn tell_removed(reply: &mut Encoder<'_>, version: Option<u64>, level: Level) {
     match version {
-        Some(version) => tell_write(reply, Some(version)),
+        Some(version) => tell_write(reply, Some(version), level),
         None => reply.null_array(),
     }
 }
 
 pub(super) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let level = ctx.level();
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         ctx.reply().array(hashes.len());
         for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
             let outcome = guard.remove(ctx.table, *hash, key)?;
-            tell_removed(&mut ctx.reply(), outcome.before);
+            tell_removed(&mut ctx.reply(), outcome.before, level);
         }
         Ok(())
     })
@@ -250,7 +302,8 @@ fn name_of(ctx: &Context<'_>, n: usize) -> Result<String, Failure> {
 
 fn find(ctx: &Context<'_>, n: usize) -> Result<TableId, Failure> {
     let name = name_of(ctx, n)?;
-    ctx.shared.store.table_id(&name).ok_or_else(|| {
+    let found = ctx.shared.store().table_id(&name);
+    found.filter(|_| !databases::is_own(&name)).ok_or_else(|| {
         format!("ERR no table is called `{name}`: make it with DURAMEN.TABLE CREATE").into()
     })
 }
@@ -265,9 +318,20 @@ pub(super) fn use_table(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
+/// `DURAMEN.TABLE CREATE name [LEVEL l]`.
 pub(super) fn table_create(ctx: &mut Context<'_>) -> Done {
     let name = name_of(ctx, 2)?;
-    let table = ctx.shared.store.create_table(&name)?;
+    if databases::is_own(&name) {
+        return Err(format!("ERR the name `{name}` is kept for the server itself").into());
+    }
+    let level = match (ctx.args.get(3), ctx.args.get(4)) {
+        (None, _) => None,
+        (Some(word), Some(level)) if ctx.args.len() == 5 && word.eq_ignore_ascii_case(b"level") => {
+            Some(parse_level(ctx, level)?)
+        }
+        _ => return Err(SYNTAX),
+    };
+    let table = ctx.shared.create_table(&name, level)?;
     ctx.integer(table.0.into())
 }
 
@@ -283,7 +347,11 @@ pub(super) fn table_drop(ctx: &mut Context<'_>, _: Way<'_, '_>) -> Done {
             "ERR the default table cannot be dropped; FLUSHDB empties it",
         ));
     }
-    ctx.shared.store.drop_table(table)?;
+    match ctx.shared.durability() {
+        Some(durability) => durability.drop_table(table)?,
+        None => ctx.shared.store().drop_table(table)?,
+    }
+    ctx.shared.commands.set_level(table, None);
     if let Some(db) = ctx.shared.commands.db_of(table) {
         // Whoever has it selected is told; SELECT makes a new one.
         ctx.shared.commands.set_table(db, None);
@@ -292,30 +360,37 @@ pub(super) fn table_drop(ctx: &mut Context<'_>, _: Way<'_, '_>) -> Done {
 }
 
 pub(super) fn table_list(ctx: &mut Context<'_>) -> Done {
-    let tables = ctx.shared.store.tables();
+    let tables = databases::tables(ctx.shared);
+    let levels: Vec<Level> = tables
+        .iter()
+        .map(|table| ctx.local.level_of_table(ctx.shared, table.id))
+        .collect();
+    ctx.settle_all();
     let mut reply = ctx.reply();
     reply.array(tables.len());
-    for table in tables {
-        reply.map(3);
+    for (table, level) in tables.iter().zip(levels) {
+        reply.map(4);
         reply.bulk(b"name");
         reply.bulk(table.name.as_bytes());
         reply.bulk(b"id");
         reply.integer(table.id.0.into());
         reply.bulk(b"objects");
         reply.integer(table.objects as i64);
+        reply.bulk(b"level");
+        reply.bulk(level.name().as_bytes());
     }
     Ok(())
 }
 
 pub(super) fn table_help(ctx: &mut Context<'_>) -> Done {
     ctx.help(&[
-        "CREATE <name>",
-        "    Make a table; return its id.",
+        "CREATE <name> [LEVEL memory|buffered|synced]",
+        "    Make a table, with a level of its own or the server's; return its id.",
         "ID <name>",
         "    Return the id of a table.",
         "DROP <name>",
         "    Drop a table and all its objects.",
         "LIST",
-        "    Return names, ids and sizes of all tables.",
+        "    Return names, ids, sizes and levels of all tables.",
     ])
 }

@@ -180,7 +180,11 @@ impl Group {
         turns: &mut [Turn<'_>],
         mut at: usize,
     ) -> usize {
+        let mut last = None;
         while let Some(planned) = self.planned.get(at) {
+            if last != Some(planned.turn) {
+                settle(hands, guard, turns, last.replace(planned.turn));
+            }
             let turn = &mut turns[planned.turn as usize];
             let end = self
                 .planned
@@ -199,13 +203,14 @@ impl Group {
                     needs(&planned.resolved, turn.client, hashes.len()),
                     Needs::Guard | Needs::Session
                 ) {
-                    return at;
+                    break;
                 }
                 let step = Step { planned, hashes };
                 step.run(hands, turn, Way::Guarded(guard), &mut self.families);
             }
             at += 1;
         }
+        settle(hands, guard, turns, last);
         at
     }
 
@@ -232,17 +237,16 @@ impl Group {
         match needs(&planned.resolved, turn.client, step.hashes.len()) {
             Needs::Guard => {
                 let (start, silent) = (turn.out.len(), admit::is_silent(turn.client));
-                step.run(
-                    hands,
-                    turn,
-                    Way::Guarded(&mut session.pin()),
-                    &mut self.families,
-                );
+                let mut guard = session.pin();
+                step.run(hands, turn, Way::Guarded(&mut guard), &mut self.families);
+                settle_one(hands, &mut guard, turn.client);
+                drop(guard);
                 if std::mem::take(&mut hands.local.needs_alone)
                     && let Resolved::Command(spec) = planned.resolved
                 {
                     let mut guard = session.pin_exclusive();
                     step.execute(spec, hands, turn, Way::Guarded(&mut guard), true);
+                    settle_one(hands, &mut guard, turn.client);
                     if silent {
                         turn.out.truncate(start);
                     }
@@ -284,6 +288,28 @@ impl Group {
     }
 }
 
+/// W1: what turn `which` did and saw under `guard` becomes part of its wait.
+#[inline]
+fn settle(
+    hands: &mut Hands<'_>,
+    guard: &mut Guard<'_>,
+    turns: &mut [Turn<'_>],
+    which: Option<u32>,
+) {
+    if guard.has_position()
+        && let Some(turn) = which.and_then(|which| turns.get_mut(which as usize))
+    {
+        settle_one(hands, guard, turn.client);
+    }
+}
+
+fn settle_one(hands: &mut Hands<'_>, guard: &mut Guard<'_>, client: &mut Client) {
+    if guard.has_position() {
+        let level = hands.local.level_of(hands.shared, client);
+        client.settle(guard, level);
+    }
+}
+
 fn needs(resolved: &Resolved, client: &Client, keys: usize) -> Needs {
     let Resolved::Command(spec) = resolved else {
         return Needs::Nothing;
@@ -304,6 +330,8 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize) -> Needs {
 pub(super) enum Way<'w, 'g> {
     Guarded(&'w mut Guard<'g>),
     Session(&'w mut Session),
+    /// There is no store yet.
+    Nothing,
 }
 
 struct Step<'p> {
@@ -430,7 +458,7 @@ impl Context<'_> {
             (Run::Plain(run) | Run::Store(run), _) => run(self),
             (Run::Alone(run), way) => run(self, way),
             (Run::Refused(reason), _) => Err(self.spec.refusal(reason).into()),
-            (Run::Data(_) | Run::Atomic(_), Way::Session(_)) => {
+            (Run::Data(_) | Run::Atomic(_), Way::Session(_) | Way::Nothing) => {
                 unreachable!("{} runs under a guard", self.spec.name)
             }
         }

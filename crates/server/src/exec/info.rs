@@ -7,6 +7,7 @@ use super::latency::family_counts;
 use super::process;
 use super::state::DBS;
 use super::totals::Totals;
+use super::{databases, info_persistence};
 use crate::config::ConfigFile;
 use crate::shared::{Family, Histogram};
 use duramen_engine::{Mode, Stats};
@@ -21,7 +22,7 @@ const SECTIONS: [(&str, bool, Section); 13] = [
     ("server", true, server),
     ("clients", true, clients),
     ("memory", true, memory),
-    ("persistence", true, persistence),
+    ("persistence", true, info_persistence::write),
     ("stats", true, stats),
     ("replication", true, replication),
     ("cpu", true, cpu),
@@ -34,12 +35,12 @@ const SECTIONS: [(&str, bool, Section); 13] = [
 ];
 
 /// Lines of `name:value`.
-struct Fields {
+pub(super) struct Fields {
     text: String,
 }
 
 impl Fields {
-    fn add(&mut self, name: impl Display, value: impl Display) {
+    pub(super) fn add(&mut self, name: impl Display, value: impl Display) {
         // Writing to a String cannot fail.
         let _ = write!(self.text, "{name}:{value}\r\n");
     }
@@ -63,7 +64,7 @@ pub(super) fn info(ctx: &mut Context<'_>) -> Done {
             write(ctx, &mut fields);
         }
     }
-    if all || usual || asks("keyspace") {
+    if (all || usual || asks("keyspace")) && ctx.shared.data().is_some() {
         title(&mut fields, "keyspace");
         keyspace(ctx, &mut fields);
     }
@@ -143,7 +144,10 @@ fn clients(ctx: &Context<'_>, fields: &mut Fields) {
 }
 
 fn memory(ctx: &Context<'_>, fields: &mut Fields) {
-    let stats = ctx.shared.store.stats();
+    let Some(store) = ctx.shared.data() else {
+        return;
+    };
+    let stats = store.stats();
     let config = ctx.shared.config();
     let rss = process::rss_bytes();
     let used = stats.live_bytes + stats.index_bytes;
@@ -158,8 +162,8 @@ fn memory(ctx: &Context<'_>, fields: &mut Fields) {
     );
     fields.add("used_memory_dataset", stats.live_bytes);
     fields.add("used_memory_overhead", stats.index_bytes);
-    fields.add("maxmemory", ctx.shared.store.memory_bytes());
-    fields.add("maxmemory_human", human(ctx.shared.store.memory_bytes()));
+    fields.add("maxmemory", store.memory_bytes());
+    fields.add("maxmemory_human", human(store.memory_bytes()));
     let policy = match config.mode {
         Mode::Store => "noeviction",
         Mode::Cache => "allkeys-lru",
@@ -191,26 +195,8 @@ fn human(bytes: u64) -> String {
     format!("{bytes}B")
 }
 
-fn persistence(_: &Context<'_>, fields: &mut Fields) {
-    fields.add("loading", 0);
-    fields.add("async_loading", 0);
-    fields.add("rdb_changes_since_last_save", 0);
-    fields.add("rdb_bgsave_in_progress", 0);
-    fields.add("rdb_last_save_time", 0);
-    fields.add("rdb_last_bgsave_status", "ok");
-    fields.add("aof_enabled", 0);
-    fields.add("aof_rewrite_in_progress", 0);
-    fields.add("aof_last_bgrewrite_status", "ok");
-    fields.add("duramen_level", "memory");
-    fields.add(
-        "duramen_durability",
-        "none: an acknowledged write is in memory only and is lost when this process ends",
-    );
-}
-
 fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     let (totals, rates) = Totals::now(ctx.shared);
-    let stats = ctx.shared.store.stats();
     fields.add("total_connections_received", totals.connections_accepted);
     fields.add("total_commands_processed", totals.commands);
     fields.add("instantaneous_ops_per_sec", rates.commands as u64);
@@ -228,8 +214,11 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("sync_full", 0);
     fields.add("sync_partial_ok", 0);
     fields.add("sync_partial_err", 0);
-    fields.add("expired_keys", stats.entries_expired);
-    fields.add("evicted_keys", stats.entries_evicted);
+    if let Some(store) = ctx.shared.data() {
+        let stats = store.stats();
+        fields.add("expired_keys", stats.entries_expired);
+        fields.add("evicted_keys", stats.entries_evicted);
+    }
     fields.add("keyspace_hits", totals.keyspace_hits);
     fields.add("keyspace_misses", totals.keyspace_misses);
     fields.add("pubsub_channels", 0);
@@ -312,7 +301,10 @@ fn cluster(_: &Context<'_>, fields: &mut Fields) {
 }
 
 fn duramen(ctx: &Context<'_>, fields: &mut Fields) {
-    let stats: Stats = ctx.shared.store.stats();
+    let Some(store) = ctx.shared.data() else {
+        return;
+    };
+    let stats: Stats = store.stats();
     let mode = match ctx.shared.config().mode {
         Mode::Store => "store",
         Mode::Cache => "cache",
@@ -341,7 +333,7 @@ fn duramen(ctx: &Context<'_>, fields: &mut Fields) {
 }
 
 fn keyspace(ctx: &Context<'_>, fields: &mut Fields) {
-    let tables = ctx.shared.store.tables();
+    let tables = databases::tables(ctx.shared);
     for db in 0..DBS as u8 {
         let table = ctx.shared.commands.table(db);
         let objects = tables
@@ -349,7 +341,7 @@ fn keyspace(ctx: &Context<'_>, fields: &mut Fields) {
             .find(|info| Some(info.id) == table)
             .map_or(0, |info| info.objects);
         if objects > 0 {
-            let expires = table.map_or(0, |id| ctx.shared.store.expiring_objects(id));
+            let expires = table.map_or(0, |id| ctx.shared.store().expiring_objects(id));
             // When they expire on average is not counted.
             fields.add(
                 format_args!("db{db}"),

@@ -2,6 +2,7 @@
 
 use super::client::Db;
 use super::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
+use super::databases;
 use super::group::Way;
 use super::state::DBS;
 use crate::shared::Shared;
@@ -76,12 +77,14 @@ pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
         return Ok(table);
     }
     let name = format!("db{db}");
-    let table = match shared.store.create_table(&name) {
+    let table = match shared.create_table(&name, None) {
         Ok(table) => table,
         // Another thread was faster, or DURAMEN.TABLE made it.
-        Err(Error::TableExists(_)) => shared.store.table_id(&name).ok_or(Failure::Text(
-            "ERR the database is being dropped; try again",
-        ))?,
+        Err(duramen::Error::Engine(Error::TableExists(_))) => {
+            shared.store().table_id(&name).ok_or(Failure::Text(
+                "ERR the database is being dropped; try again",
+            ))?
+        }
         Err(error) => return Err(error.into()),
     };
     shared.commands.set_table(db, Some(table));
@@ -168,8 +171,13 @@ fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Don
             guard.lock_keys(&[(ctx.table, from), (target.table, to)])?;
             let done = transfer_locked(ctx, &mut guard, target);
             guard.unlock_keys();
+            // The stricter of both tables' levels.
+            let other = ctx.local.level_of_table(ctx.shared, target.table);
+            let level = ctx.level().max(other);
+            ctx.client.settle(&mut guard, level);
             done
         }
+        Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
     }
 }
 
@@ -192,25 +200,22 @@ fn transfer_locked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, target: &Target
 
 pub(super) fn flushdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     check_flush(ctx)?;
-    flush(way, &[ctx.table])?;
+    flush(ctx, way, &[ctx.table])?;
     ctx.ok()
 }
 
 pub(super) fn flushall(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     check_flush(ctx)?;
-    let tables: Vec<TableId> = ctx
-        .shared
-        .store
-        .tables()
+    let tables: Vec<TableId> = databases::tables(ctx.shared)
         .iter()
         .map(|table| table.id)
         .collect();
-    flush(way, &tables)?;
+    flush(ctx, way, &tables)?;
     ctx.ok()
 }
 
 /// Empties tables, all at one instant. EXEC with a FLUSH is alone in the store already.
-fn flush(way: Way<'_, '_>, tables: &[TableId]) -> Done {
+fn flush(ctx: &mut Context<'_>, way: Way<'_, '_>, tables: &[TableId]) -> Done {
     let clear = |guard: &Guard<'_>| {
         for table in tables {
             match guard.clear(*table) {
@@ -221,8 +226,14 @@ fn flush(way: Way<'_, '_>, tables: &[TableId]) -> Done {
         Ok(())
     };
     match way {
-        Way::Session(session) => clear(&session.pin_exclusive()),
+        Way::Session(session) => {
+            let mut guard = session.pin_exclusive();
+            let done = clear(&guard);
+            ctx.settle(&mut guard);
+            done
+        }
         Way::Guarded(guard) => clear(guard),
+        Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
     }
 }
 
@@ -240,20 +251,30 @@ fn check_flush(ctx: &Context<'_>) -> Done {
 pub(super) fn swapdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     let first = parse_db(ctx.arg(1), Failure::Text("ERR invalid first DB index"))?;
     let second = parse_db(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
-    let (a, b) = (
-        table_for(ctx.shared, first)?,
-        table_for(ctx.shared, second)?,
-    );
-    let swap = || {
-        ctx.shared.commands.set_table(first, Some(b));
-        ctx.shared.commands.set_table(second, Some(a));
-    };
     match way {
         Way::Session(session) => {
+            let own = databases::own_table(ctx.shared)?;
+            let _one_at_a_time = ctx.shared.commands.swaps();
+            let places = databases::exchanged(ctx.shared, first, second)?;
+            if let (Some(own), Some(durability)) = (own, ctx.shared.durability()) {
+                let mut guard = session.pin();
+                databases::write(&mut guard, own, &places)?;
+                let position = guard.take_position();
+                drop(guard);
+                durability.wait(&position, ctx.level())?;
+            }
             let _alone = session.pin_exclusive();
-            swap();
+            ctx.shared.commands.set_tables(&places);
         }
-        Way::Guarded(_) => swap(),
+        // EXEC is alone in the store, and what it writes becomes durable as one.
+        Way::Guarded(guard) => {
+            let places = databases::exchanged(ctx.shared, first, second)?;
+            if let Some(own) = databases::own_table_if_made(ctx.shared) {
+                databases::write(guard, own, &places)?;
+            }
+            ctx.shared.commands.set_tables(&places);
+        }
+        Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
     }
     ctx.ok()
 }

@@ -1,8 +1,11 @@
 //! What one executor owns beside its session: buffers that are reused, randomness, its view of the settings.
 
+use super::admit;
+use super::client::Client;
 use super::state::{CommandCounters, ThreadState};
 use crate::config::ServerConfig;
 use crate::shared::{ConfigCache, Shared, ThreadCounters};
+use duramen_base::ids::Level;
 use duramen_engine::{KeyHash, TableId};
 use std::sync::Arc;
 
@@ -40,6 +43,19 @@ impl Local {
 
     pub(crate) fn config(&mut self, shared: &Shared) -> &Arc<ServerConfig> {
         self.config.get(shared)
+    }
+
+    /// The level of the client's requests, unless they ask for another.
+    pub(crate) fn level_of(&mut self, shared: &Shared, client: &Client) -> Level {
+        self.level_of_table(shared, admit::table_of(client, shared))
+    }
+
+    /// The level of writes to a table: its own, or the server's.
+    pub(crate) fn level_of_table(&mut self, shared: &Shared, table: TableId) -> Level {
+        match shared.commands.level(table) {
+            Some(level) => level,
+            None => self.config.get(shared).write_level(),
+        }
     }
 
     /// Looks at the settings once for the whole group.

@@ -22,7 +22,7 @@ pub(super) fn usage(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 }
 
 pub(super) fn stats(ctx: &mut Context<'_>) -> Done {
-    let report = ctx.shared.store.memory_report();
+    let report = ctx.shared.store().memory_report();
     let rss = process::rss_bytes();
     let per_key = report.live_bytes.checked_div(report.objects).unwrap_or(0);
     let fields = [
@@ -55,7 +55,7 @@ fn ratio(a: u64, b: u64) -> f64 {
 }
 
 pub(super) fn doctor(ctx: &mut Context<'_>) -> Done {
-    let report = ctx.shared.store.memory_report();
+    let report = ctx.shared.store().memory_report();
     let text = explain(&report, process::rss_bytes());
     ctx.reply().verbatim("txt", &text);
     Ok(())

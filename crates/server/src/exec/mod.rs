@@ -18,15 +18,19 @@ mod commands;
 mod config;
 mod connection;
 mod context;
+pub(crate) mod databases;
 mod docs;
+mod durability;
 mod duramen;
 mod expire;
 mod float;
 mod glob;
 mod group;
 mod info;
+mod info_persistence;
 mod keys;
 mod latency;
+mod loading;
 mod local;
 mod memory;
 mod monitor;
@@ -41,12 +45,14 @@ mod string;
 mod table;
 mod totals;
 mod transaction;
+mod wait;
 
 #[cfg(test)]
 mod tests;
 
 pub use client::{Client, Verdict};
 pub use state::State;
+pub use wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;
 use crate::shared::Shared;
@@ -84,7 +90,8 @@ pub struct Turn<'a> {
 
 /// Runs commands for one reactor thread.
 pub struct Executor {
-    session: Session,
+    /// None until the data is loaded.
+    session: Option<Session>,
     shared: Arc<Shared>,
     local: Local,
     group: Group,
@@ -95,30 +102,40 @@ impl Executor {
     /// [`ServerError::Engine`] if the engine has no room for another session.
     pub fn new(shared: Arc<Shared>, thread: usize) -> Result<Executor, ServerError> {
         Ok(Executor {
-            session: shared.store.session()?,
+            session: match shared.data() {
+                Some(store) => Some(store.session()?),
+                None => None,
+            },
             local: Local::new(&shared, thread),
             group: Group::default(),
             shared,
         })
     }
 
-    /// Runs the requests of all turns and appends the replies.
+    /// Runs the requests of all turns and appends the replies. What must be reached before they go out is in each client's
+    /// [`take_wait`](Client::take_wait).
+    ///
+    /// # Panics
+    /// If the engine has no room for a session of this thread: it has one for each of the server's threads.
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
         for turn in &mut *turns {
             turn.client.halted = false;
-            if matches!(turn.client.verdict, Verdict::Paused { .. }) {
+            if matches!(turn.client.verdict, Verdict::Paused { .. } | Verdict::Held) {
                 turn.client.verdict = Verdict::Open;
             }
         }
+        let session = match &mut self.session {
+            Some(session) => session,
+            none => match self.shared.data() {
+                Some(store) => none.insert(store.session().expect("a session per thread")),
+                None => return loading::run(&self.shared, &mut self.local, turns),
+            },
+        };
         let mut position = Position::default();
         loop {
-            position = self.group.run(
-                &mut self.session,
-                &self.shared,
-                &mut self.local,
-                turns,
-                position,
-            );
+            position = self
+                .group
+                .run(session, &self.shared, &mut self.local, turns, position);
             if position.turn >= turns.len() {
                 break;
             }

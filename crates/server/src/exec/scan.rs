@@ -128,6 +128,7 @@ pub(super) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
 }
 
 pub(super) fn dbsize(ctx: &mut Context<'_>) -> Done {
-    let objects = ctx.shared.store.objects(ctx.table);
+    let objects = ctx.shared.store().objects(ctx.table);
+    ctx.settle_all();
     ctx.integer(objects as i64)
 }

@@ -7,14 +7,17 @@ use super::commands::COMMANDS;
 use super::slowlog::SlowLog;
 use super::totals::Baseline;
 use crate::shared::{ClientRecord, Counter};
+use duramen_base::ids::Level;
 use duramen_engine::TableId;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Databases that `SELECT` knows, as Redis's default.
 pub(crate) const DBS: usize = 16;
 /// In [`State::dbs`]: the database has no table yet.
 const NO_TABLE: u32 = u32::MAX;
+/// As many tables as the engine can have.
+const TABLES_MAX: usize = 1024;
 
 /// Bits of [`State::gate`].
 pub(crate) mod global {
@@ -47,11 +50,15 @@ pub(crate) struct ThreadState {
 pub struct State {
     gate: AtomicU32,
     dbs: [AtomicU32; DBS],
+    /// Levels of tables, by id: 0 = the server's, else one more than the level's number.
+    levels: Box<[AtomicU8]>,
     /// End of `CLIENT PAUSE`, in milliseconds since the Unix epoch; 0 = none.
     pause_until_ms: AtomicU64,
     /// 1 = only writes wait.
     pause_writes_only: AtomicU32,
     pub(crate) threads: Box<[ThreadState]>,
+    /// Held while databases are exchanged.
+    swaps: Mutex<()>,
     monitors: Mutex<Vec<Arc<ClientRecord>>>,
     pub(crate) slow_log: Mutex<SlowLog>,
     /// Counters as they were at the last `CONFIG RESETSTAT`.
@@ -77,9 +84,11 @@ impl State {
                     NO_TABLE
                 })
             }),
+            levels: (0..TABLES_MAX).map(|_| AtomicU8::new(0)).collect(),
             pause_until_ms: AtomicU64::new(0),
             pause_writes_only: AtomicU32::new(0),
             threads: (0..threads).map(thread).collect(),
+            swaps: Mutex::default(),
             monitors: Mutex::default(),
             slow_log: Mutex::default(),
             baseline: Mutex::default(),
@@ -103,6 +112,31 @@ impl State {
     pub(crate) fn set_table(&self, db: u8, table: Option<TableId>) {
         if let Some(place) = self.dbs.get(usize::from(db)) {
             place.store(table.map_or(NO_TABLE, |table| table.0), Ordering::Relaxed);
+        }
+    }
+
+    /// Sets all databases at once; the caller is alone in the store.
+    pub(crate) fn set_tables(&self, places: &[Option<TableId>]) {
+        for (db, table) in places.iter().enumerate() {
+            self.set_table(db as u8, *table);
+        }
+    }
+
+    /// One exchange of databases at a time.
+    pub(crate) fn swaps(&self) -> MutexGuard<'_, ()> {
+        self.swaps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The level of a table's own; None = the server's.
+    #[inline]
+    pub(crate) fn level(&self, table: TableId) -> Option<Level> {
+        let level = self.levels.get(table.0 as usize)?.load(Ordering::Relaxed);
+        Level::from_number(level.wrapping_sub(1))
+    }
+
+    pub(crate) fn set_level(&self, table: TableId, level: Option<Level>) {
+        if let Some(place) = self.levels.get(table.0 as usize) {
+            place.store(level.map_or(0, |level| level as u8 + 1), Ordering::Relaxed);
         }
     }
 

@@ -10,8 +10,9 @@ use super::group::Way;
 use super::keys;
 use super::state::global;
 use super::table::{self, Resolved, Run, Spec, flag};
-use super::{admit, monitor};
+use super::{admit, databases, monitor};
 use crate::shared::Shared;
+use duramen_base::ids::Level;
 use duramen_engine::{Error, Guard, KeyHash, TableId};
 use duramen_wire::resp::Args;
 
@@ -122,6 +123,9 @@ fn prepare(shared: &Shared, transaction: &Transaction) -> Result<bool, Failure> 
     let mut whole = false;
     for (spec, args) in steps(transaction) {
         whole |= spec.has(flag::WHOLE);
+        if spec.name == "swapdb" {
+            databases::own_table(shared)?;
+        }
         for db in dbs_of(spec, &args) {
             keys::table_for(shared, db)?;
         }
@@ -183,8 +187,24 @@ fn run(
     if lock && !locks.is_empty() {
         guard.unlock_keys();
     }
+    let level = levels(ctx, &locks);
+    ctx.client.settle(guard, level);
     ctx.local.locks = locks;
     done
+}
+
+/// The level of the whole transaction: the strictest of the tables it touches and of what its commands asked for.
+fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)]) -> Level {
+    let asked = ctx.client.asked_level.take().unwrap_or(Level::Memory);
+    let mut level = asked.max(ctx.level());
+    let mut last = ctx.table;
+    for (table, _) in locks {
+        if *table != last {
+            last = *table;
+            level = level.max(ctx.local.level_of_table(ctx.shared, last));
+        }
+    }
+    level
 }
 
 /// Hashes the keys of all requests, in the tables that they will be looked up in.

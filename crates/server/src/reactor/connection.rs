@@ -1,5 +1,6 @@
 //! One connection: its socket, its partial request, its unsent replies, what the commands know about it.
 
+use super::hold::Held;
 use crate::exec::Client;
 use crate::shared::ClientRecord;
 use duramen_wire::resp::ParseState;
@@ -25,6 +26,8 @@ pub(super) struct Connection {
     /// Close when the replies are out; nothing more is read.
     pub(super) closing: bool,
     pub(super) waits_for: WaitsFor,
+    /// Replies that wait for the log; nothing is received meanwhile, whatever `waits_for` says.
+    pub(super) held: Option<Held>,
 }
 
 /// What must happen before a connection's next requests run.
@@ -32,7 +35,8 @@ pub(super) struct Connection {
 pub(super) enum WaitsFor {
     /// Its socket must become readable: `input` holds no whole request.
     Input,
-    /// Nothing but the next round: `input` holds whole requests, the reactor's `again` list names it.
+    /// Nothing but the next round, and its held replies: `input` holds whole requests. Unless it is held, the reactor's
+    /// `again` list names it.
     Turn,
     /// Its client must take replies: `input` holds whole requests.
     Output,
@@ -68,7 +72,17 @@ impl Connection {
             interest: EventFlags::IN,
             closing: false,
             waits_for: WaitsFor::Input,
+            held: None,
         }
+    }
+
+    /// Unsent replies that may go out now.
+    pub(super) fn sendable_bytes(&self) -> usize {
+        let end = self
+            .held
+            .as_ref()
+            .map_or(self.output.len(), |held| held.from);
+        end - self.sent
     }
 
     pub(super) fn unsent_bytes(&self) -> usize {
@@ -77,9 +91,11 @@ impl Connection {
 
     /// Sends what the kernel takes, with one system call.
     pub(super) fn send(&mut self, now_ms: u64) -> (Sent, usize) {
-        let unsent = self.output.get(self.sent..).unwrap_or_default();
+        let end = self.sent + self.sendable_bytes();
+        let unsent = self.output.get(self.sent..end).unwrap_or_default();
         if unsent.is_empty() {
-            return (Sent::All, 0);
+            let all = self.unsent_bytes() == 0;
+            return (if all { Sent::All } else { Sent::Part }, 0);
         }
         let chunk = unsent.get(..SEND_BYTES_MAX).unwrap_or(unsent);
         match rustix::net::send(&self.fd, chunk, SendFlags::NOSIGNAL) {
@@ -92,6 +108,9 @@ impl Connection {
                 // Keep the unsent part at the front before the sent part outweighs it.
                 if self.sent >= self.output.len() / 2 {
                     self.output.drain(..self.sent);
+                    if let Some(held) = &mut self.held {
+                        held.from -= self.sent;
+                    }
                     self.sent = 0;
                 }
                 (Sent::Part, bytes)

@@ -147,6 +147,11 @@ impl Reactor {
         let Some(mut connection) = self.slots.take(token) else {
             return;
         };
+        if connection.held.is_some() {
+            // Its release continues it.
+            connection.waits_for = WaitsFor::Turn;
+            return self.slots.put(token, connection);
+        }
         connection.waits_for = WaitsFor::Input;
         if connection.input.is_empty() || connection.closing {
             return self.settle(token, connection);
@@ -190,6 +195,7 @@ impl Reactor {
             connection.output = self.buffers.take();
         }
         self.ready.push(Ready {
+            replies_from: connection.output.len(),
             token,
             connection,
             requests,

@@ -81,7 +81,9 @@ impl Reactor {
         let output_pause = self.config.get(&self.shared).output_pause_bytes;
         if connection.waits_for == WaitsFor::Output && connection.unsent_bytes() <= output_pause {
             connection.waits_for = WaitsFor::Turn;
-            self.again.push(token);
+            if connection.held.is_none() {
+                self.again.push(token);
+            }
         }
         self.settle(token, connection);
     }

@@ -13,6 +13,8 @@ pub(super) struct Ready {
     pub(super) connection: Box<Connection>,
     pub(super) requests: Requests,
     pub(super) source: Source,
+    /// Where its replies begin in the connection's output.
+    pub(super) replies_from: usize,
     /// What parsing took; an error comes after the requests in `requests`.
     pub(super) parsed: Result<Consumed, ProtocolError>,
 }
@@ -105,6 +107,7 @@ impl Reactor {
             mut connection,
             requests,
             source,
+            replies_from,
             parsed,
         } = ready;
         let verdict = connection.client.verdict();
@@ -114,8 +117,9 @@ impl Reactor {
                 return self.close_taken(token, connection);
             }
             Verdict::CloseAfterReply => connection.closing = true,
-            Verdict::Open | Verdict::Paused { .. } => {}
+            Verdict::Open | Verdict::Held | Verdict::Paused { .. } => {}
         }
+        self.hold(token, &mut connection, replies_from, executed);
         let whole = executed >= requests.len();
         self.recycled.give_back(requests);
         let (consumed, more) = match parsed {
@@ -139,7 +143,9 @@ impl Reactor {
                 WaitsFor::Pause { until_ms }
             }
             _ => {
-                self.again.push(token);
+                if connection.held.is_none() {
+                    self.again.push(token);
+                }
                 WaitsFor::Turn
             }
         };

@@ -30,6 +30,11 @@ impl Reactor {
                 until_ms.saturating_sub(self.now_ms) + 5,
             ));
         }
+        if let Some(deadline_ms) = self.holds.deadline_ms() {
+            at_most(Duration::from_millis(
+                deadline_ms.saturating_sub(self.now_ms) + 5,
+            ));
+        }
         if let Some(deadline) = self.stop_deadline {
             at_most(deadline.saturating_duration_since(Instant::now()));
         }
@@ -67,7 +72,7 @@ impl Reactor {
             let Some(connection) = self.slots.get(token) else {
                 continue;
             };
-            let unsent = connection.unsent_bytes() > 0;
+            let unsent = connection.sendable_bytes() > 0;
             let stalled_ms = self.now_ms.saturating_sub(connection.taken_at_ms);
             if unsent && stall_ms > 0 && stalled_ms >= stall_ms {
                 self.me().counters.output_closed.add(1);
@@ -78,7 +83,10 @@ impl Reactor {
                     "closing a client that does not take its replies (output-stall)"
                 );
                 self.close(token);
-            } else if timeout_ms > 0 && connection.record.idle_ms(self.now_ms) >= timeout_ms {
+            } else if timeout_ms > 0
+                && connection.held.is_none()
+                && connection.record.idle_ms(self.now_ms) >= timeout_ms
+            {
                 self.me().counters.idle_closed.add(1);
                 self.close(token);
             }

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub enum Message {
     /// Look again at the settings, at `Shared::stopping`, and at paused clients.
     Wake,
+    /// The log has come further, or a snapshot ended: look at the replies that wait for it.
+    Committed,
     /// Close this client, without another byte (`CLIENT KILL`).
     Close { client: u64 },
     /// Append these bytes to this client's output (`MONITOR` lines, pushes). Dropped if the client is gone.

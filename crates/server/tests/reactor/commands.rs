@@ -101,7 +101,7 @@ fn a_stop_ends_paused_clients() {
     });
     let started = Instant::now();
     server.stop();
-    server.wait();
+    server.wait().expect("stops");
     assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(client.read_to_end(), "");
 }
@@ -151,7 +151,7 @@ fn shutdown_ends_the_server() {
     let mut client = Raw::connect(&server);
     client.send(&request(&[b"SHUTDOWN"]));
     assert_eq!(client.read_to_end(), "");
-    server.wait();
+    server.wait().expect("stops");
 }
 
 /// Strangers get small limits, and the full ones after the password.

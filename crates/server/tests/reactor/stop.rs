@@ -13,7 +13,7 @@ fn idle_clients_do_not_hold_up_a_stop() {
     client.ping();
     let (address, started) = (address(&server), Instant::now());
     server.stop();
-    server.wait();
+    server.wait().expect("stops");
     assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(client.read_to_end(), "");
     assert!(TcpStream::connect(address).is_err());
@@ -39,7 +39,7 @@ fn replies_in_flight_are_delivered() {
     let mut got = Vec::new();
     client.0.read_to_end(&mut got).expect("reads");
     assert_eq!(got.len(), REQUESTS * (30_000 + 10));
-    waiter.join().expect("stops");
+    waiter.join().expect("waits").expect("stops");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_client_that_never_reads_holds_up_a_stop_for_the_timeout_only() {
     });
     let started = Instant::now();
     server.stop();
-    server.wait();
+    server.wait().expect("stops");
     assert!(started.elapsed() >= Duration::from_millis(290));
 }
 
@@ -72,5 +72,5 @@ fn a_second_stop_is_at_once() {
     });
     server.stop();
     server.shared().stop(Stop::AtOnce);
-    server.wait();
+    server.wait().expect("stops");
 }

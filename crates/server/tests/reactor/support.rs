@@ -10,6 +10,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 pub(crate) fn config() -> ServerConfig {
     ServerConfig {
+        level: Some(duramen_server::config::Level::Memory),
         port: 0,
         admin: false,
         threads: 2,

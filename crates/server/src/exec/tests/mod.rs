@@ -7,7 +7,7 @@ mod groups;
 mod operations;
 
 use super::{Client, Executor, Turn, Verdict};
-use crate::config::ServerConfig;
+use crate::config::{Level, ServerConfig};
 use crate::shared::{ClientRecord, Shared};
 use duramen_engine::{Clock, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
@@ -25,6 +25,7 @@ pub(super) const START_MS: u64 = 1_700_000_000_000;
 impl Server {
     pub(super) fn new(threads: usize) -> Server {
         Server::with(ServerConfig {
+            level: Some(Level::Memory),
             threads,
             ..ServerConfig::default()
         })
@@ -39,7 +40,8 @@ impl Server {
             ..Options::new(64 << 20)
         })
         .expect("a store");
-        let shared = Arc::new(Shared::new(config, None, store).expect("shared state"));
+        let shared = Shared::new(config, None).expect("shared state");
+        shared.serve(store, None);
         Server { shared, clock_ms }
     }
 

@@ -1,0 +1,120 @@
+//! `duramen snapshot`: asks for a copy, then follows it until it is whole.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use duramen_wire::resp::Reply;
+use serde_json::json;
+
+use super::Connection;
+use super::print::Printer;
+use crate::failure::Failure;
+
+/// How often the server is asked how far it is.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// What the server tells of a snapshot.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Status {
+    state: String,
+    dir: String,
+    bytes_done: u64,
+    bytes_total: u64,
+}
+
+impl Status {
+    fn parse(info: &str) -> Status {
+        let field = |name: &str| {
+            info.lines()
+                .filter_map(|line| line.split_once(':'))
+                .find(|(found, _)| *found == name)
+                .map(|(_, value)| value.trim_end().to_owned())
+        };
+        let number = |name| field(name).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Status {
+            state: field("duramen_snapshot_state").unwrap_or_default(),
+            dir: field("duramen_snapshot_dir").unwrap_or_default(),
+            bytes_done: number("duramen_snapshot_bytes_done"),
+            bytes_total: number("duramen_snapshot_bytes_total"),
+        }
+    }
+
+    fn ask(server: &mut Connection) -> Result<Status, Failure> {
+        let reply = server.ask(&["INFO", "persistence"])?;
+        let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default());
+        Ok(Status::parse(&text))
+    }
+}
+
+pub(super) fn run(
+    dir: &Path,
+    background: bool,
+    server: &mut Connection,
+    out: &mut Printer,
+) -> Result<(), Failure> {
+    // Relative to where the person is, not to where the server was started.
+    let dir = std::path::absolute(dir).map_err(|reason| Failure::Input {
+        what: format!("the directory {}", dir.display()),
+        reason,
+    })?;
+    let began = Instant::now();
+    let reply: Reply = server.ask(&[&b"DURAMEN.SNAPSHOT"[..], dir.as_os_str().as_bytes()])?;
+    if background {
+        return out.done(&reply);
+    }
+    let live = io::stderr().is_terminal();
+    let status = loop {
+        let status = Status::ask(server)?;
+        if live {
+            let (done, total) = (status.bytes_done >> 20, status.bytes_total >> 20);
+            eprint!("\r\x1b[2Ksnapshot: {done} of {total} MB");
+            let _ = io::stderr().flush();
+        }
+        if status.state != "running" {
+            break status;
+        }
+        std::thread::sleep(ASK_EVERY);
+    };
+    if live {
+        eprint!("\r\x1b[2K");
+    }
+    if status.state != "ok" || Path::new(&status.dir) != dir {
+        let why = status.state.trim_start_matches("failed: ");
+        return Err(Failure::Server(format!(
+            "no snapshot in {}: {why}",
+            dir.display()
+        )));
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    if out.is_json() {
+        return out.json(&json!({
+            "dir": status.dir,
+            "bytes": status.bytes_done,
+            "seconds": seconds,
+        }));
+    }
+    let text = format!(
+        "{} MB in {} after {seconds:.1} s",
+        status.bytes_done >> 20,
+        status.dir
+    );
+    out.line(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Status;
+
+    #[test]
+    fn the_status_is_read_from_info() {
+        let info = "# Persistence\r\nloading:0\r\nduramen_snapshot_dir:/b/c:d\r\nduramen_snapshot_bytes_done:7\r\n\
+            duramen_snapshot_bytes_total:9\r\nduramen_snapshot_state:failed: no space\r\n";
+        let status = Status::parse(info);
+        assert_eq!(status.dir, "/b/c:d");
+        assert_eq!((status.bytes_done, status.bytes_total), (7, 9));
+        assert_eq!(status.state, "failed: no space");
+        assert_eq!(Status::parse(""), Status::default());
+    }
+}

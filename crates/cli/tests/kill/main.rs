@@ -1,0 +1,113 @@
+//! Whole servers, killed with SIGKILL under load, again and again: nothing that was acknowledged may be gone afterwards,
+//! and nothing that anybody was shown.
+//!
+//! Several servers run side by side, each with a directory of its own that it keeps from one life to the next. Every
+//! cycle starts the server, compares all of its data with what clients know, loads it from several connections, kills it
+//! at a random moment (sometimes it may stop cleanly). `DURAMEN_KILL_CYCLES` says how many cycles there are in all,
+//! `DURAMEN_KILL_SEED` repeats the choices of a run, though not its timing.
+
+mod check;
+mod load;
+mod server;
+mod wire;
+
+use check::Model;
+use load::Random;
+use server::Server;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Cycles of all servers together: the contract's number for one run of the tests.
+const CYCLES: u32 = 300;
+/// Servers at a time: enough to keep two cores and one disk busy.
+const SERVERS: u32 = 3;
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_kill_9() {
+    let cycles = setting("DURAMEN_KILL_CYCLES").map_or(CYCLES, |cycles| cycles as u32);
+    let seed = setting("DURAMEN_KILL_SEED").unwrap_or(u64::from(std::process::id()));
+    println!("DURAMEN_KILL_SEED={seed} DURAMEN_KILL_CYCLES={cycles}");
+    let began = Instant::now();
+    let servers: Vec<_> = (0..SERVERS)
+        .map(|number| {
+            let mine = cycles / SERVERS + u32::from(number < cycles % SERVERS);
+            std::thread::spawn(move || lives(number, mine, seed))
+        })
+        .collect();
+    let mut total = check::Totals::default();
+    for server in servers {
+        match server.join() {
+            Ok(one) => total.add(&one),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    println!(
+        "{cycles} cycles in {:.0} s: {total}",
+        began.elapsed().as_secs_f64()
+    );
+    assert!(total.acknowledged > 0 && total.checked_keys > 0, "{total}");
+}
+
+/// One server's lives.
+fn lives(number: u32, cycles: u32, seed: u64) -> check::Totals {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut random = Random::new(seed ^ (u64::from(number) << 32 | 0x9e37));
+    let mode = ["buffered", "direct", "buffered"][number as usize % 3];
+    let mut model = Model::new(load::WRITERS);
+    let mut totals = check::Totals::default();
+    for cycle in 0..cycles {
+        let server = Server::start(folder.path(), mode, &mut random);
+        totals.restarts_ms.push(server.started_ms);
+        check_all(&server, &mut model, &mut totals, number, cycle);
+        let run = Duration::from_millis(60 + random.below(240));
+        load::run(&server, &mut model, run, &mut random, &mut totals);
+    }
+    // The last life's acknowledgements count too.
+    let server = Server::start(folder.path(), mode, &mut random);
+    check_all(&server, &mut model, &mut totals, number, cycles);
+    drop(server);
+    totals
+}
+
+fn check_all(
+    server: &Server,
+    model: &mut Model,
+    totals: &mut check::Totals,
+    number: u32,
+    cycle: u32,
+) {
+    let wrong = model.check(server, totals);
+    if wrong.is_empty() {
+        return;
+    }
+    let kept = keep(server.dir());
+    panic!(
+        "server {number}, cycle {cycle}: {} wrong; its directory is kept as {kept}\n{}\n{}",
+        wrong.len(),
+        wrong
+            .iter()
+            .take(20)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n"),
+        server.log()
+    );
+}
+
+/// Copies a directory to where it outlives the test.
+fn keep(dir: &Path) -> String {
+    let kept = std::env::temp_dir().join(format!("duramen-kill-{}", std::process::id()));
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .arg(dir)
+        .arg(&kept)
+        .status();
+    match copied {
+        Ok(status) if status.success() => kept.display().to_string(),
+        _ => "nothing (copying failed)".to_owned(),
+    }
+}

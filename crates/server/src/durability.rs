@@ -1,0 +1,443 @@
+//! What keeps the data beyond this process, as the server uses it: the durable store, snapshots, and who is told.
+//!
+//! **Concurrency.** Every method may be called from any thread. [`Durability::wait`] and table changes wait for the disk;
+//! reactor threads use them only for what is rare.
+
+use crate::config::{DiskMode, ServerConfig};
+use crate::error::ServerError;
+use crate::exec::databases;
+use crate::shared::{Message, Shared};
+use duramen::{DurabilityStats, LogWriter, Mode, Store};
+use duramen_base::ids::Level;
+use duramen_engine::{Position, TableId};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How far the loading of the data is.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// None: it has only begun.
+    pub now: Option<duramen::Progress>,
+}
+
+impl std::fmt::Display for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Some(now) = &self.now else {
+            return f.write_str("it has just begun");
+        };
+        if now.bytes_total == 0 {
+            return write!(f, "{} entries so far", now.entries_done);
+        }
+        write!(
+            f,
+            "{} % of {} MB",
+            self.percent().unwrap_or(0),
+            now.bytes_total >> 20
+        )?;
+        match now.eta() {
+            Some(left) => write!(f, ", about {} s left", left.as_secs() + 1),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Progress {
+    pub fn percent(&self) -> Option<u64> {
+        let now = self.now.as_ref()?;
+        (now.bytes_done * 100).checked_div(now.bytes_total)
+    }
+}
+
+/// Where a snapshot goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// `dump` in the snapshot directory, in place of the one before.
+    Dump,
+    /// A new directory.
+    Directory(PathBuf),
+}
+
+/// One snapshot.
+#[derive(Debug)]
+pub struct Job {
+    dir: PathBuf,
+    began: Instant,
+    bytes_done: AtomicU64,
+    bytes_total: AtomicU64,
+    /// None: it is being made.
+    result: Mutex<Option<Result<(), String>>>,
+}
+
+impl Job {
+    fn new(dir: PathBuf) -> Job {
+        Job {
+            dir,
+            began: Instant::now(),
+            bytes_done: AtomicU64::new(0),
+            bytes_total: AtomicU64::new(0),
+            result: Mutex::default(),
+        }
+    }
+
+    /// None while it is being made.
+    pub fn result(&self) -> Option<Result<(), String>> {
+        lock(&self.result).clone()
+    }
+
+    pub fn bytes_done(&self) -> u64 {
+        self.bytes_done.load(Ordering::Relaxed)
+    }
+
+    /// 0 = not known yet.
+    pub fn bytes_total(&self) -> u64 {
+        self.bytes_total.load(Ordering::Relaxed)
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// Snapshots of this run.
+#[derive(Default)]
+struct Snapshots {
+    /// Made now, or the last one.
+    latest: Option<Arc<Job>>,
+    /// Asked for while another was being made.
+    next: Option<Target>,
+    /// When the last good one was done, in seconds since the Unix epoch.
+    saved_s: u64,
+}
+
+/// A durable server's log, and what it is asked for.
+pub struct Durability {
+    store: Arc<Store>,
+    snapshots: Mutex<Snapshots>,
+}
+
+impl Durability {
+    /// Opens the data directory and loads everything in it into memory.
+    ///
+    /// # Errors
+    /// [`ServerError::Store`]: nothing was changed.
+    pub fn open(
+        config: &ServerConfig,
+        engine: duramen_engine::Options,
+        dir: PathBuf,
+        progress: impl Fn(&duramen::Progress) + Send + Sync,
+    ) -> Result<Durability, ServerError> {
+        let defaults = duramen::Options::new(&dir, config.memory_bytes);
+        let options = duramen::Options {
+            engine,
+            level: config.write_level(),
+            mode: match config.disk_mode {
+                DiskMode::Buffered => Mode::Buffered,
+                DiskMode::Direct => Mode::Direct,
+                DiskMode::Raw => Mode::Raw,
+            },
+            wal_bytes: match config.wal_bytes {
+                0 => defaults.wal_bytes,
+                bytes => bytes,
+            },
+            disk_bytes: config.disk_bytes,
+            disk_expansion: config.disk_expansion_percent as f64 / 100.0,
+            ..defaults
+        };
+        Ok(Durability {
+            store: Store::open(options, progress)?,
+            snapshots: Mutex::default(),
+        })
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    fn log(&self) -> &LogWriter {
+        self.store
+            .log()
+            .expect("a store with a directory has a log")
+    }
+
+    /// From now on every commit wakes the reactor threads that wait for one.
+    pub(crate) fn watch(&self, shared: &Arc<Shared>) {
+        let shared = Arc::downgrade(shared);
+        self.log().watch(Arc::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                wake(&shared);
+            }
+        }));
+    }
+
+    /// What the tables' levels and the databases were before.
+    ///
+    /// # Errors
+    /// [`ServerError::Engine`].
+    pub(crate) fn restore(
+        &self,
+        shared: &Shared,
+        engine: &Arc<duramen_engine::Store>,
+    ) -> Result<(), ServerError> {
+        for table in engine.tables() {
+            let level = engine.table_level(table.id)?;
+            shared.commands.set_level(table.id, level);
+        }
+        Ok(databases::restore(shared, engine)?)
+    }
+
+    /// The level that a position has reached. Cheap.
+    #[inline]
+    pub fn reached(&self, position: &Position) -> Level {
+        let log = self.store.engine().log();
+        log.map_or(Level::Synced, |log| log.reached(position))
+    }
+
+    /// Asks for a commit of everything up to now; returns at once.
+    pub fn demand(&self, level: Level) {
+        self.log().demand(level);
+    }
+
+    /// Commits on this thread, unless somebody else is at it; false = nothing was done.
+    pub fn commit_here(&self, level: Level) -> bool {
+        self.log().try_commit_here(level)
+    }
+
+    /// Waits for the disk.
+    ///
+    /// # Errors
+    /// As `LogWriter::wait`.
+    pub fn wait(&self, position: &Position, level: Level) -> Result<(), duramen::Error> {
+        let _ = (position, level);
+        Ok(())
+    }
+
+    /// Why no write is possible until a restart; None: they are.
+    pub fn failure(&self) -> Option<String> {
+        self.log().failure()
+    }
+
+    /// Makes a table; waits until it is durable.
+    ///
+    /// # Errors
+    /// As `duramen::Store::create_table`.
+    pub fn create_table(
+        &self,
+        name: &str,
+        level: Option<Level>,
+    ) -> Result<TableId, duramen::Error> {
+        self.store.create_table(name, level)
+    }
+
+    /// Drops a table; waits until that is durable.
+    ///
+    /// # Errors
+    /// As `duramen::Store::drop_table`.
+    pub fn drop_table(&self, table: TableId) -> Result<(), duramen::Error> {
+        self.store.drop_table(table)
+    }
+
+    pub fn stats(&self) -> DurabilityStats {
+        self.store
+            .stats()
+            .expect("a store with a directory has figures")
+    }
+
+    /// Makes everything durable and notes that the end was clean.
+    ///
+    /// # Errors
+    /// As `duramen::Store::close`.
+    pub fn close(&self) -> Result<(), duramen::Error> {
+        self.store.close()
+    }
+
+    /// When the last good snapshot was done, in seconds since the Unix epoch; 0 = there was none.
+    pub fn saved_s(&self) -> u64 {
+        lock(&self.snapshots).saved_s
+    }
+
+    /// The snapshot that is made now, or the last one.
+    pub fn snapshot_job(&self) -> Option<Arc<Job>> {
+        lock(&self.snapshots).latest.clone()
+    }
+
+    pub fn snapshot_running(&self) -> bool {
+        self.snapshot_job()
+            .is_some_and(|job| job.result().is_none())
+    }
+
+    /// Makes another snapshot when the one under way is done.
+    pub fn snapshot_after(&self, target: Target) {
+        lock(&self.snapshots).next = Some(target);
+    }
+
+    /// Begins a snapshot on a thread of its own.
+    ///
+    /// # Errors
+    /// In words, if one is under way or the target is taken.
+    pub fn snapshot(&self, shared: &Shared, target: Target) -> Result<Arc<Job>, String> {
+        let mut snapshots = lock(&self.snapshots);
+        if let Some(job) = &snapshots.latest
+            && job.result().is_none()
+        {
+            return Err(format!(
+                "ERR Background save already in progress: to {}",
+                job.dir().display()
+            ));
+        }
+        let config = shared.config();
+        let place = Place::new(&config, target)?;
+        let job = Arc::new(Job::new(place.shown().to_owned()));
+        snapshots.latest = Some(Arc::clone(&job));
+        drop(snapshots);
+        let made = Arc::clone(&job);
+        let shared = shared.this();
+        std::thread::Builder::new()
+            .name("snapshot".to_owned())
+            .spawn(move || {
+                if let Some(shared) = shared
+                    && let Some(durability) = shared.durability()
+                {
+                    durability.make(&shared, &place, &made);
+                }
+            })
+            .map_err(|error| {
+                let text = format!("ERR cannot start a thread: {error}");
+                *lock(&job.result) = Some(Err(text.clone()));
+                text
+            })?;
+        Ok(job)
+    }
+
+    fn make(&self, shared: &Arc<Shared>, place: &Place, job: &Arc<Job>) {
+        tracing::info!(dir = %job.dir().display(), "making a snapshot");
+        let result = place.make(|dir| {
+            let report = self.store.snapshot(dir, |progress| {
+                job.bytes_done.store(progress.bytes_done, Ordering::Relaxed);
+                job.bytes_total
+                    .store(progress.bytes_total, Ordering::Relaxed);
+            });
+            report.map_err(|error| error.to_string())
+        });
+        match &result {
+            Ok(report) => tracing::info!(
+                dir = %job.dir().display(),
+                segments = report.segments,
+                bytes = report.bytes,
+                ms = report.elapsed.as_millis() as u64,
+                "the snapshot is done"
+            ),
+            Err(why) => tracing::error!(dir = %job.dir().display(), "the snapshot failed: {why}"),
+        }
+        let next = {
+            let mut snapshots = lock(&self.snapshots);
+            if result.is_ok() {
+                snapshots.saved_s = now_s();
+            }
+            *lock(&job.result) = Some(result.map(|_| ()));
+            snapshots.next.take()
+        };
+        wake(shared);
+        if let Some(target) = next
+            && let Err(why) = self.snapshot(shared, target)
+        {
+            tracing::error!("the scheduled snapshot failed: {why}");
+        }
+    }
+}
+
+/// Where a snapshot is written, and what becomes of it then.
+struct Place {
+    /// Where it is written.
+    fresh: PathBuf,
+    /// Where it is put when it is whole, in place of what is there.
+    then: Option<PathBuf>,
+}
+
+impl Place {
+    fn new(config: &ServerConfig, target: Target) -> Result<Place, String> {
+        match target {
+            Target::Directory(dir) => Ok(Place {
+                fresh: dir,
+                then: None,
+            }),
+            Target::Dump => {
+                let folder = if config.snapshot_dir.is_empty() {
+                    if config.disk_mode == DiskMode::Raw {
+                        return Err(
+                            "ERR disk-mode raw has no place for a snapshot: set snapshot-dir"
+                                .to_owned(),
+                        );
+                    }
+                    config.data_dir().unwrap_or_default().join("snapshots")
+                } else {
+                    PathBuf::from(&config.snapshot_dir)
+                };
+                Ok(Place {
+                    fresh: folder.join("dump.new"),
+                    then: Some(folder.join("dump")),
+                })
+            }
+        }
+    }
+
+    fn shown(&self) -> &Path {
+        self.then.as_deref().unwrap_or(&self.fresh)
+    }
+
+    /// Writes the snapshot, and puts it in the place of the last one only when it is whole.
+    fn make<T>(&self, write: impl FnOnce(&Path) -> Result<T, String>) -> Result<T, String> {
+        let says = |what: &str, path: &Path| {
+            let text = format!("cannot {what} {}", path.display());
+            move |error: std::io::Error| format!("{text}: {error}")
+        };
+        let Some(then) = &self.then else {
+            return write(&self.fresh);
+        };
+        if let Some(folder) = then.parent() {
+            std::fs::create_dir_all(folder).map_err(says("make", folder))?;
+        }
+        remove(&self.fresh).map_err(says("remove", &self.fresh))?;
+        let report = write(&self.fresh)?;
+        let old = then.with_extension("old");
+        remove(&old).map_err(says("remove", &old))?;
+        if then.exists() {
+            std::fs::rename(then, &old).map_err(says("rename", then))?;
+        }
+        std::fs::rename(&self.fresh, then).map_err(says("rename", &self.fresh))?;
+        remove(&old).map_err(says("remove", &old))?;
+        Ok(report)
+    }
+}
+
+/// A directory and all in it, if it is there.
+fn remove(dir: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Has every thread that waits for the log, or for a snapshot, look again.
+fn wake(shared: &Shared) {
+    for thread in &shared.threads {
+        if thread.commits.committed() {
+            thread.mailbox.post(Message::Committed);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}

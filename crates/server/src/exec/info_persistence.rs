@@ -1,0 +1,172 @@
+//! `INFO persistence`: Redis's fields, each with what comes closest to its meaning here, then our own.
+//!
+//! The append-only file stands for the log: it is on whenever there is a data directory, and what it says about writing and
+//! syncing is about the log. The RDB stands for snapshots (SAVE, BGSAVE).
+
+use super::context::Context;
+use super::info::Fields;
+use crate::durability::{Durability, Job};
+use duramen::{DiskState, DurabilityStats};
+use duramen_base::ids::Level;
+
+pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
+    let config = ctx.shared.config();
+    if ctx.shared.data().is_none() {
+        return loading(ctx, fields);
+    }
+    let Some(durability) = ctx.shared.durability() else {
+        return in_memory(fields);
+    };
+    let stats = durability.stats();
+    let job = durability.snapshot_job();
+    fields.add("loading", 0);
+    fields.add("async_loading", 0);
+    rdb(durability, job.as_deref(), fields);
+    aof(&stats, fields);
+    let level = config.write_level();
+    fields.add("duramen_level", level.name());
+    fields.add("duramen_durability", promise(level));
+    if let Some(dir) = config.data_dir() {
+        fields.add("duramen_dir", dir.display());
+    }
+    own(&stats, fields);
+    snapshot(job.as_deref(), fields);
+}
+
+/// What an acknowledged write survives, in words.
+pub(crate) fn promise(level: Level) -> &'static str {
+    match level {
+        Level::Memory => {
+            "an acknowledged write is in memory; it reaches the disk a moment later and is lost if this process ends before"
+        }
+        Level::Buffered => {
+            "an acknowledged write is with the operating system: it survives the end of this process, not a power cut"
+        }
+        Level::Synced => "an acknowledged write is on stable storage: it survives a power cut",
+    }
+}
+
+fn loading(ctx: &Context<'_>, fields: &mut Fields) {
+    fields.add("loading", 1);
+    fields.add("async_loading", 0);
+    fields.add("loading_start_time", ctx.shared.started_unix_ms / 1000);
+    let progress = ctx.shared.progress();
+    if let Some(now) = progress.now {
+        fields.add("loading_total_bytes", now.bytes_total);
+        fields.add("loading_loaded_bytes", now.bytes_done);
+        fields.add(
+            "loading_loaded_perc",
+            format_args!("{}.00", progress.percent().unwrap_or(0)),
+        );
+        fields.add(
+            "loading_eta_seconds",
+            now.eta().map_or(-1, |left| left.as_secs() as i64),
+        );
+        fields.add("duramen_loading_entries", now.entries_done);
+    }
+}
+
+fn in_memory(fields: &mut Fields) {
+    fields.add("loading", 0);
+    fields.add("async_loading", 0);
+    fields.add("rdb_changes_since_last_save", 0);
+    fields.add("rdb_bgsave_in_progress", 0);
+    fields.add("rdb_last_save_time", 0);
+    fields.add("rdb_last_bgsave_status", "ok");
+    fields.add("aof_enabled", 0);
+    fields.add("aof_rewrite_in_progress", 0);
+    fields.add("aof_last_bgrewrite_status", "ok");
+    fields.add("duramen_level", "memory");
+    fields.add(
+        "duramen_durability",
+        "none: an acknowledged write is in memory only and is lost when this process ends",
+    );
+}
+
+fn rdb(durability: &Durability, job: Option<&Job>, fields: &mut Fields) {
+    let running = job.is_some_and(|job| job.result().is_none());
+    let failed = job.is_some_and(|job| matches!(job.result(), Some(Err(_))));
+    // Every write is in the log by itself: none waits for a save.
+    fields.add("rdb_changes_since_last_save", 0);
+    fields.add("rdb_bgsave_in_progress", u8::from(running));
+    fields.add("rdb_last_save_time", durability.saved_s());
+    fields.add("rdb_last_bgsave_status", if failed { "err" } else { "ok" });
+    let seconds = job.map_or(-1, |job| job.elapsed().as_secs() as i64);
+    let (last, now) = if running {
+        (-1, seconds)
+    } else {
+        (seconds, -1)
+    };
+    fields.add("rdb_last_bgsave_time_sec", last);
+    fields.add("rdb_current_bgsave_time_sec", now);
+}
+
+fn aof(stats: &DurabilityStats, fields: &mut Fields) {
+    let status = match stats.disk {
+        DiskState::Ok => "ok",
+        DiskState::Full | DiskState::Failed(_) => "err",
+    };
+    fields.add("aof_enabled", 1);
+    fields.add("aof_rewrite_in_progress", 0);
+    fields.add("aof_rewrite_scheduled", 0);
+    fields.add("aof_last_rewrite_time_sec", -1);
+    fields.add("aof_current_rewrite_time_sec", -1);
+    fields.add("aof_last_bgrewrite_status", "ok");
+    fields.add("aof_last_write_status", status);
+    fields.add(
+        "aof_current_size",
+        stats.wal_used_bytes + stats.frame_written_bytes,
+    );
+    fields.add("aof_pending_bio_fsync", 0);
+    fields.add("aof_delayed_fsync", 0);
+}
+
+fn own(stats: &DurabilityStats, fields: &mut Fields) {
+    let state = match &stats.disk {
+        DiskState::Ok => "ok".to_owned(),
+        DiskState::Full => "full: writes are refused until there is space".to_owned(),
+        DiskState::Failed(why) => format!("failed: {why}"),
+    };
+    fields.add("duramen_disk_state", state);
+    fields.add("duramen_undurable_bytes", stats.undurable_bytes);
+    fields.add("duramen_commits", stats.commits);
+    fields.add("duramen_syncs", stats.syncs);
+    let us = |time: std::time::Duration| time.as_micros();
+    fields.add("duramen_sync_last_us", us(stats.sync.last));
+    fields.add("duramen_sync_average_us", us(stats.sync.average));
+    fields.add("duramen_sync_p50_us", us(stats.sync.p50));
+    fields.add("duramen_sync_p99_us", us(stats.sync.p99));
+    fields.add("duramen_sync_max_us", us(stats.sync.max));
+    fields.add("duramen_wal_bytes", stats.wal_bytes);
+    fields.add("duramen_wal_used_bytes", stats.wal_used_bytes);
+    fields.add("duramen_frames", stats.frames);
+    fields.add("duramen_frames_used", stats.frames_used);
+    fields.add("duramen_segments_listed", stats.segments_listed);
+    fields.add("duramen_wal_written_bytes", stats.wal_written_bytes);
+    fields.add("duramen_frame_written_bytes", stats.frame_written_bytes);
+    fields.add(
+        "duramen_write_amplification",
+        format_args!("{:.2}", stats.write_amplification()),
+    );
+    fields.add("duramen_loaded_bytes", stats.loaded_bytes);
+    fields.add("duramen_loaded_entries", stats.loaded_entries);
+    fields.add("duramen_load_ms", stats.load_duration.as_millis());
+    fields.add("duramen_clean_start", u8::from(stats.clean_start));
+    fields.add("duramen_scrubbed_frames", stats.scrubbed_frames);
+    fields.add("duramen_bad_frames", stats.bad_frames);
+}
+
+fn snapshot(job: Option<&Job>, fields: &mut Fields) {
+    let Some(job) = job else {
+        return;
+    };
+    fields.add("duramen_snapshot_dir", job.dir().display());
+    fields.add("duramen_snapshot_bytes_done", job.bytes_done());
+    fields.add("duramen_snapshot_bytes_total", job.bytes_total());
+    let state = match job.result() {
+        None => "running".to_owned(),
+        Some(Ok(())) => "ok".to_owned(),
+        Some(Err(why)) => format!("failed: {}", why.replace(['\r', '\n'], " ")),
+    };
+    fields.add("duramen_snapshot_state", state);
+}

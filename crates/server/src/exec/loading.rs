@@ -1,0 +1,72 @@
+//! Requests that come while the data is still being loaded: what needs no data is answered, the rest is told to wait.
+
+use super::admit::{self, Admitted};
+use super::context::Context;
+use super::group::Way;
+use super::local::Local;
+use super::table::{self, Resolved, Run, Spec, flag};
+use super::{OUT_BYTES_PER_TURN, Turn, Verdict};
+use crate::shared::Shared;
+
+/// Runs the requests of all turns, as far as they can run.
+pub(super) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
+    local.begin_group(shared);
+    for turn in turns {
+        while turn.executed < turn.requests.len() && !turn.client.halted {
+            run_one(shared, local, turn);
+        }
+    }
+}
+
+fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
+    let start = turn.out.len();
+    let was_silent = admit::begin_silence(turn.client);
+    let args = turn.requests.args(turn.executed, turn.input);
+    let resolved = table::resolve(&args);
+    let admitted = match resolved {
+        Resolved::Command(spec) if !runs_without_data(spec) && turn.client.is_authenticated() => {
+            let text = format!(
+                "LOADING Duramen is loading the dataset in memory: {}",
+                shared.progress()
+            );
+            admit::refuse(shared, local, turn.client, turn.out, Some(spec), &text)
+        }
+        _ => admit::admit(&resolved, shared, local, turn.client, &args, turn.out),
+    };
+    match admitted {
+        Admitted::Run(spec) if runs_without_data(spec) => {
+            local.counters(shared).commands.add(1);
+            let mut context = Context {
+                args,
+                spec,
+                table: duramen_engine::TableId::DEFAULT,
+                client: turn.client,
+                out: turn.out,
+                shared,
+                local,
+                locked: false,
+            };
+            context.run(Way::Nothing, &[]);
+        }
+        // A stranger who turned out to need no password: next time it is refused for the right reason.
+        Admitted::Run(_) => return,
+        Admitted::Answered => {}
+        Admitted::Later => {
+            turn.client.halted = true;
+            return;
+        }
+    }
+    if was_silent && admit::end_silence(turn.client) {
+        turn.out.truncate(start);
+    }
+    turn.executed += 1;
+    if turn.client.verdict != Verdict::Open || turn.out.len() > OUT_BYTES_PER_TURN {
+        turn.client.halted = true;
+    }
+}
+
+/// Whether a command works while there is no data yet.
+fn runs_without_data(spec: &Spec) -> bool {
+    let plain = matches!(spec.run, Run::Plain(_) | Run::Refused(_)) || spec.name == "info";
+    plain && spec.has(flag::LOADING)
+}

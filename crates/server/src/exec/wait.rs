@@ -1,0 +1,136 @@
+//! What must come true before the replies of a turn may go out.
+//!
+//! **Invariants**
+//! 1. Whatever a request wrote, and everything it saw that a crash could still take back, is part of its client's wait
+//!    before the next request of another client runs under the same guard: nobody waits for another's writes, and no
+//!    reply shows what can vanish (trap 4).
+//! 2. A request at level `memory` waits for nothing: its client knows that what it sees may vanish.
+
+use super::client::Client;
+use crate::durability::Job;
+use duramen_base::ids::Level;
+use duramen_engine::{Guard, Position};
+use std::sync::Arc;
+
+/// What replies wait for. The default is nothing.
+#[derive(Default)]
+pub struct Wait {
+    /// Must be reached at its level.
+    position: Position,
+    more: Option<Box<More>>,
+}
+
+/// A wait of a command's own, beyond that for what it wrote: its reply is alone at the end of the turn.
+pub struct More {
+    pub(crate) until: Until,
+    /// The reply as it was written, in the hope that all goes well.
+    pub(crate) hoped: &'static [u8],
+}
+
+/// What a command waits for.
+pub(crate) enum Until {
+    /// WAITAOF: everything that anybody wrote before it is synced, or the time is over. `deadline_ms` in milliseconds since the
+    /// Unix epoch, 0 = none.
+    Synced {
+        position: Position,
+        deadline_ms: u64,
+    },
+    /// SAVE: the snapshot is there, or has failed.
+    Job(Arc<Job>),
+}
+
+/// How a wait stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Hold the replies back; look again at `deadline_ms` at the latest, 0 = no need.
+    Waiting { deadline_ms: u64 },
+    /// Send them.
+    Over,
+    /// Send them, but with this reply in place of the last one, which was hoped to be as `hoped`.
+    Instead {
+        hoped: &'static [u8],
+        reply: Vec<u8>,
+    },
+    /// None of them is true: each becomes this error.
+    Failed(String),
+}
+
+impl Wait {
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.position.is_none() && self.more.is_none()
+    }
+
+    pub fn level(&self) -> Level {
+        match &self.more {
+            Some(more) if matches!(more.until, Until::Synced { .. }) => Level::Synced,
+            _ => self.position.level(),
+        }
+    }
+
+    pub(crate) fn join(&mut self, position: &Position, level: Level) {
+        if level > Level::Memory {
+            self.position.join(&position.clone().with_level(level));
+        }
+    }
+
+    pub(crate) fn then(&mut self, until: Until, hoped: &'static [u8]) {
+        self.more = Some(Box::new(More { until, hoped }));
+    }
+
+    /// `reached` tells at which level a position is; `failure` why none will ever be reached again.
+    pub fn state(
+        &self,
+        reached: impl Fn(&Position) -> Level,
+        failure: impl Fn() -> Option<String>,
+        now_ms: u64,
+    ) -> State {
+        let holds = |position: &Position, level| position.is_none() || reached(position) >= level;
+        if !holds(&self.position, self.position.level()) {
+            return match failure() {
+                Some(why) => State::Failed(format!(
+                    "MISCONF the disk failed, and whether this request was kept is not known: {why}"
+                )),
+                None => State::Waiting { deadline_ms: 0 },
+            };
+        }
+        let Some(more) = &self.more else {
+            return State::Over;
+        };
+        let instead = |reply: Vec<u8>| State::Instead {
+            hoped: more.hoped,
+            reply,
+        };
+        match &more.until {
+            Until::Synced { position, .. } if holds(position, Level::Synced) => State::Over,
+            Until::Synced { deadline_ms, .. }
+                if failure().is_some() || (*deadline_ms > 0 && now_ms >= *deadline_ms) =>
+            {
+                instead(b"*2\r\n:0\r\n:0\r\n".to_vec())
+            }
+            Until::Synced { deadline_ms, .. } => State::Waiting {
+                deadline_ms: *deadline_ms,
+            },
+            Until::Job(job) => match job.result() {
+                None => State::Waiting { deadline_ms: 0 },
+                Some(Ok(())) => State::Over,
+                Some(Err(why)) => instead(format!("-ERR {why}\r\n").into_bytes()),
+            },
+        }
+    }
+}
+
+impl Client {
+    /// Makes the client's replies wait for what was done and seen under `guard` since the last call.
+    #[inline]
+    pub(crate) fn settle(&mut self, guard: &mut Guard<'_>, level: Level) {
+        if guard.has_position() {
+            self.settle_position(&guard.take_position(), level);
+        }
+    }
+
+    #[cold]
+    pub(crate) fn settle_position(&mut self, position: &Position, level: Level) {
+        self.wait.join(position, level);
+    }
+}

@@ -1,0 +1,94 @@
+//! How a reactor thread learns that the log has come further, without a system call unless it sleeps.
+//!
+//! **Invariants**
+//! 1. No wake-up is lost: the thread announces itself before it looks at the count for the last time, and a commit is
+//!    counted before announcements are looked at. All of it is `SeqCst`, so one of the two sees the other.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The commits that one thread knows of, and whether it wants to be woken at the next.
+#[derive(Debug, Default)]
+pub struct Commits {
+    count: AtomicU64,
+    waits: AtomicBool,
+}
+
+impl Commits {
+    /// The owning thread: how many commits there were. A changed count is worth a look at what is held.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// The owning thread, about to sleep: `true` = sleep, the next commit wakes; `false` = there was one since `seen`.
+    pub fn may_sleep(&self, seen: u64) -> bool {
+        self.waits.store(true, Ordering::SeqCst);
+        if self.count() == seen {
+            return true;
+        }
+        self.waits.store(false, Ordering::SeqCst);
+        false
+    }
+
+    /// The owning thread, awake again.
+    pub fn woke(&self) {
+        self.waits.store(false, Ordering::SeqCst);
+    }
+
+    /// The log writer, after a commit; `true` = the thread sleeps and has to be woken.
+    pub fn committed(&self) -> bool {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.waits.load(Ordering::SeqCst) && self.waits.swap(false, Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_sleeper_is_woken_once_and_a_late_one_does_not_sleep() {
+        let commits = Commits::default();
+        assert!(!commits.committed());
+        assert!(!commits.may_sleep(0));
+        assert!(!commits.committed(), "who did not sleep is not woken");
+        assert!(commits.may_sleep(2));
+        assert!(commits.committed());
+        assert!(!commits.committed());
+    }
+
+    /// A waiter that either sees each commit or is woken for it: a lost wake-up would make this wait for ever.
+    #[test]
+    fn no_commit_is_missed() {
+        const COMMITS: u64 = 20_000;
+        let commits = Arc::new(Commits::default());
+        let (wake, woken) = std::sync::mpsc::channel();
+        let (seen_by_waiter, acknowledged) = std::sync::mpsc::channel();
+        let writer = {
+            let commits = Arc::clone(&commits);
+            std::thread::spawn(move || {
+                for _ in 0..COMMITS {
+                    if commits.committed() {
+                        wake.send(()).expect("the waiter listens");
+                    }
+                    acknowledged.recv().expect("the waiter saw it");
+                }
+            })
+        };
+        let mut seen = 0;
+        while seen < COMMITS {
+            if commits.may_sleep(seen) {
+                woken
+                    .recv_timeout(std::time::Duration::from_secs(30))
+                    .expect("a commit wakes");
+            }
+            let now = commits.count();
+            for _ in seen..now {
+                seen_by_waiter.send(()).expect("the writer listens");
+            }
+            seen = now;
+        }
+        writer.join().expect("the writer ends");
+    }
+}
