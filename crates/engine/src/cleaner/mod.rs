@@ -30,8 +30,10 @@ const IDLE_NAP: Duration = Duration::from_millis(250);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(100);
 /// Free windows kept backed ahead of the heads, so that no writer waits for the first touch of memory.
 const PREPARED_WINDOWS: usize = 2;
-/// Bytes of index views moved per housekeeping when the index is fragmented: some 5 ms of work.
+/// Bytes of index views moved per housekeeping when the index is fragmented: some 5 ms of work; more of it the worse it is.
 const DEFRAGMENT_BYTES: usize = 8 << 20;
+/// At most so many times that: half of the thread's time.
+const DEFRAGMENT_HASTE_MAX: u64 = 8;
 /// Free windows kept when memory is given back after deletions.
 const KEPT_WINDOWS: usize = 2;
 
@@ -161,14 +163,25 @@ impl Core {
         if !self.resources().is_fragmented() {
             return;
         }
+        let haste = self
+            .resources()
+            .fragmentation()
+            .clamp(1, DEFRAGMENT_HASTE_MAX) as usize;
+        let mut left = haste * DEFRAGMENT_BYTES;
         let context = self.contexts[number].lock().expect("cleaning context");
         // First inside, then the registry's lock: who drops a table waits for us to leave before it takes that lock.
-        if context.enter(self) {
+        while left > 0 && context.enter(self) {
+            let mut moved = 0;
             self.tables.each(|_, _, index| {
-                self.resources()
-                    .defragment(index, DEFRAGMENT_BYTES, context.me());
+                moved += self.resources().defragment(index, context.me());
             });
             context.leave(self);
+            // What a view left is a hole for the next one, as soon as nobody looks at it.
+            self.arena.reap(self.epochs.quiet_before());
+            if moved == 0 {
+                return;
+            }
+            left = left.saturating_sub(moved);
         }
     }
 }

@@ -157,16 +157,18 @@ impl Arena {
             .any(|(_, length)| *length >= lines)
     }
 
-    /// The end of the lowest hole of at least `lines`: what lies there keeps the hole from growing.
-    pub fn end_of_lowest_hole(&self, lines: usize) -> Option<*const Bucket> {
+    /// The end of the lowest hole of at least `lines` that ends at what the caller can move: that keeps it from growing.
+    pub fn end_of_lowest_hole(
+        &self,
+        lines: usize,
+        can_move: impl Fn(*const Bucket) -> bool,
+    ) -> Option<*const Bucket> {
         let state = self.state.lock().expect("index arena");
-        let (first, length) = state.free.iter().find(|(_, length)| **length >= lines)?;
-        Some(
-            self.region
-                .at((first + length) * LINE_BYTES)
-                .cast_const()
-                .cast(),
-        )
+        let holes = state.free.iter().filter(|(_, length)| **length >= lines);
+        holes
+            .map(|(first, length)| self.region.at((first + length) * LINE_BYTES))
+            .map(|end| end.cast_const().cast())
+            .find(|end| can_move(*end))
     }
 
     fn line_of(&self, at: *const Bucket) -> usize {
