@@ -125,9 +125,10 @@ struct Cell {
     peers: Vec<Option<Measured>>,
 }
 
-/// Small objects take long to write many of; large ones need many segments for a fair figure.
+/// Small objects take long to write many of; large ones need many segments for a fair figure, and so does what is left after
+/// nine tenths were deleted.
 fn live_bytes(args: &MemoryArgs, workload: &Workload) -> u64 {
-    let large = workload.largest_bytes() > 250;
+    let large = workload.largest_bytes() > 250 || workload.only_deletes();
     args.live
         .unwrap_or(args.options.size(if large { 1024 } else { 256 }, 64))
         * MIB

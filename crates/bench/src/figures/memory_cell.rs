@@ -95,6 +95,11 @@ impl Workload {
         )
     }
 
+    /// Nothing is written after the deletions.
+    pub fn only_deletes(&self) -> bool {
+        self.after.is_none()
+    }
+
     /// The largest value.
     pub fn largest_bytes(&self) -> u64 {
         let after = self.after.as_ref().map_or(0, |after| *after.end());

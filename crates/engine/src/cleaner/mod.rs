@@ -11,6 +11,7 @@ mod expire;
 mod levels;
 pub mod pacer;
 mod select;
+mod shrink;
 
 use crate::core::Core;
 use apart::Apart;

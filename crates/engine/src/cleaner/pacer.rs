@@ -6,11 +6,13 @@
 //! bounded, and what it costs is spread over all batches.
 
 use crate::cleaner::context::Step;
+use crate::cleaner::shrink::{Look, Shrinker};
 use crate::core::Core;
 use crate::epoch::SlotId;
 use crate::head::Head;
 use crate::space::Purpose;
 use crate::{Error, Mode};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -58,9 +60,9 @@ pub enum Waiting {
 pub struct Pacer {
     /// Live part of recent victims, in thousandths (exponential average).
     victim_live: AtomicU64,
-    /// Largest live size lately, to notice that data was deleted.
-    live_peak: AtomicU64,
-    /// 1 while memory is being given back after a deletion.
+    /// Used by the first cleaner thread only.
+    shrinker: Mutex<Shrinker>,
+    /// 1 while memory is being given back.
     shrinking: AtomicU64,
     /// 1 while a cache must evict though little is live: fragments of large objects fill its memory.
     forced_eviction: AtomicU64,
@@ -320,24 +322,20 @@ impl Core {
         Ok(())
     }
 
-    /// Looks whether data was deleted: then memory follows it down. Called by the first cleaner thread now and then.
+    /// Looks whether memory is to be given back. Called by the first cleaner thread now and then.
     pub fn watch_live_size(&self) {
         let live = self.live_bytes();
-        let peak = self.pacer.live_peak.load(Ordering::Relaxed).max(live);
         let slack = (4 + self.heads.len() + 2 * self.contexts.len()) * self.space.segment_bytes();
         let goal = live + live / 8 + slack as u64;
         let committed = self.segment_bytes_committed();
-        let shrinking = if self.pacer.is_shrinking() {
-            committed > goal
-        } else {
-            live < peak - peak / 4 && committed > goal
-        };
+        let shrinking = self.pacer.shrinker.lock().expect("shrinker").look(Look {
+            live,
+            committed,
+            goal,
+            log_time: self.log_time(),
+        });
         self.pacer
             .shrinking
             .store(u64::from(shrinking), Ordering::Relaxed);
-        // A peak lasts until memory has followed; then the next fall counts from here.
-        self.pacer
-            .live_peak
-            .store(if shrinking { peak } else { live }, Ordering::Relaxed);
     }
 }

@@ -1,0 +1,126 @@
+//! When memory is given back to the system: after deletions, and in quiet times.
+//!
+//! Memory follows the live data down as soon as a quarter of them has gone. In quiet times it follows whatever left it too
+//! large, small objects that became large ones for instance; while somebody writes it does not, because the memory would
+//! have to be touched anew. What cleaning cannot reach is left alone: fragments of large objects must not keep a cleaner busy
+//! for ever.
+
+/// Looks at an unchanged log after which it is a quiet time: some two seconds.
+const QUIET_LOOKS: u32 = 8;
+/// Looks without a fall in memory after which cleaning has shown that it frees no more.
+const STUCK_LOOKS: u32 = 16;
+
+/// What one look sees, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    pub live: u64,
+    /// Memory of segments now, and how much of it should do.
+    pub committed: u64,
+    pub goal: u64,
+    /// Log time: bytes ever appended.
+    pub log_time: u64,
+}
+
+#[derive(Default)]
+pub struct Shrinker {
+    shrinking: bool,
+    /// Largest live size since memory last followed.
+    live_peak: u64,
+    log_time: u64,
+    quiet_looks: u32,
+    /// Least memory in this effort, and for how many looks it has been that.
+    least: u64,
+    stuck_looks: u32,
+    /// The effort ended without reaching its goal when the log was here.
+    in_vain_at: Option<u64>,
+}
+
+impl Shrinker {
+    /// True while memory is to be given back. Called a few times a second.
+    pub fn look(&mut self, look: Look) -> bool {
+        let quiet = std::mem::replace(&mut self.log_time, look.log_time) == look.log_time;
+        self.quiet_looks = if quiet { self.quiet_looks + 1 } else { 0 };
+        self.live_peak = self.live_peak.max(look.live);
+        if self.shrinking {
+            self.go_on(look);
+        } else if self.in_vain_at != Some(look.log_time) {
+            let deleted = look.live < self.live_peak - self.live_peak / 4;
+            let wanted = if deleted {
+                look.goal
+            } else if self.quiet_looks >= QUIET_LOOKS {
+                look.goal + look.goal / 16
+            } else {
+                u64::MAX
+            };
+            self.shrinking = look.committed > wanted;
+            (self.least, self.stuck_looks) = (look.committed, 0);
+        }
+        if !self.shrinking {
+            // A peak lasts until memory has followed; then the next fall counts from here.
+            self.live_peak = look.live;
+        }
+        self.shrinking
+    }
+
+    fn go_on(&mut self, look: Look) {
+        if look.committed < self.least {
+            (self.least, self.stuck_looks) = (look.committed, 0);
+        } else {
+            self.stuck_looks += 1;
+        }
+        self.shrinking = look.committed > look.goal;
+        if self.shrinking && self.stuck_looks >= STUCK_LOOKS {
+            self.shrinking = false;
+            self.in_vain_at = Some(look.log_time);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn look(live: u64, committed: u64, log_time: u64) -> Look {
+        Look {
+            live,
+            committed,
+            goal: live + live / 8,
+            log_time,
+        }
+    }
+
+    #[test]
+    fn memory_follows_deletions_at_once() {
+        let mut shrinker = Shrinker::default();
+        assert!(!shrinker.look(look(1000, 2000, 1)));
+        assert!(!shrinker.look(look(800, 2000, 2)), "less than a quarter");
+        // The peak is where it last was, not where it once was.
+        assert!(!shrinker.look(look(610, 2000, 3)));
+        assert!(shrinker.look(look(400, 2000, 4)));
+        assert!(shrinker.look(look(400, 600, 5)));
+        assert!(!shrinker.look(look(400, 450, 6)), "the goal is reached");
+        assert!(!shrinker.look(look(400, 900, 7)), "it may grow again");
+    }
+
+    #[test]
+    fn quiet_times_give_back_what_writers_would_need() {
+        let mut shrinker = Shrinker::default();
+        for log_time in 0..100 {
+            assert!(!shrinker.look(look(1000, 2000, log_time)));
+        }
+        let looks = (0..).take_while(|_| !shrinker.look(look(1000, 2000, 99)));
+        assert_eq!(looks.count() as u32, QUIET_LOOKS - 1);
+        assert!(!shrinker.look(look(1000, 1100, 99)));
+    }
+
+    /// Fragments of large objects: every victim is as long as its survivor.
+    #[test]
+    fn what_cannot_be_freed_does_not_keep_a_cleaner_busy() {
+        let mut shrinker = Shrinker::default();
+        shrinker.look(look(4000, 4000, 1));
+        let looks = (0..1000).filter(|_| shrinker.look(look(1000, 2000, 1)));
+        assert_eq!(looks.count() as u32, STUCK_LOOKS);
+        // Once something is written it tries again.
+        assert!((0..20).any(|_| shrinker.look(look(1000, 2000, 2))));
+    }
+}
