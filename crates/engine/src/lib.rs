@@ -40,6 +40,8 @@ mod write;
 
 pub use api::*;
 pub use load::{LoadError, LoadReport, Loader, Missing};
+#[cfg(feature = "planted")]
+pub use log::Bug;
 pub use log::{Collected, Log, Pass, Piece, Position, SurvivorReady, Swap};
 pub use many::Part;
 pub use session::{Guard, Seen, Session};

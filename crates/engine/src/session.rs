@@ -197,10 +197,10 @@ impl<'s> Guard<'s> {
                 Err(_) => self.wait_for_head(),
             }
             if self.alone
-                && self.core.log.is_some()
+                && let Some(log) = &self.core.log
                 && let Some(tail) = &mut self.tail
             {
-                tail.begin_group();
+                log.begin_group(tail);
             }
         }
     }

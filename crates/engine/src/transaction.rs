@@ -67,10 +67,10 @@ impl<'s> Guard<'s> {
                 if transaction.fold(true, |kept, (partition, _)| {
                     kept && partition.has_its_room()
                 }) {
-                    if self.core.log.is_some()
+                    if let Some(log) = &self.core.log
                         && let Some(tail) = &mut self.tail
                     {
-                        tail.begin_group();
+                        log.begin_group(tail);
                     }
                     return Ok(());
                 }

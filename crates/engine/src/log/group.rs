@@ -6,6 +6,7 @@
 //! the consumer is not shown an open group.
 
 use super::Log;
+use super::planted::Bug;
 use crate::core::Core;
 use crate::head::{Head, Tail};
 use crate::index::bucket;
@@ -91,6 +92,13 @@ impl Log {
             self.streams[head.number].publish(tail.position(), true);
         } else {
             self.streams[head.number].publish(tail.position(), false);
+        }
+    }
+
+    /// What the holder of the head's lock appends from now on is one group.
+    pub(crate) fn begin_group(&self, tail: &mut Tail) {
+        if !self.planted.is(Bug::GroupsInParts) {
+            tail.begin_group();
         }
     }
 

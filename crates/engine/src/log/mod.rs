@@ -21,12 +21,15 @@
 
 mod group;
 mod order;
+mod planted;
 mod position;
 mod stream;
 mod swap;
 
 pub(crate) use group::roll;
 pub(crate) use order::{Buried, HEADS_MAX};
+#[cfg(feature = "planted")]
+pub use planted::Bug;
 pub use position::Position;
 pub use stream::{Collected, Piece};
 pub(crate) use swap::Swaps;
@@ -65,6 +68,7 @@ pub struct Log {
     next_segment: AtomicU64,
     refuses: AtomicBool,
     failed: AtomicBool,
+    planted: planted::Planted,
     version_floor: AtomicU64,
     /// Segments are being loaded.
     loading: AtomicBool,
@@ -135,6 +139,7 @@ impl Log {
             next_segment: AtomicU64::new(options.first_segment.max(1)),
             refuses: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            planted: planted::Planted::default(),
             version_floor: AtomicU64::new(options.version_floor),
             loading: AtomicBool::new(false),
             swaps: Swaps::new(options.disk_segments_max, space.segments.len()),

@@ -9,6 +9,7 @@
 //! **Observation**: whatever a guard was shown (objects, absences, failed conditions) joins its position if it can still be
 //! lost (90-traps.md §0.4).
 
+use super::planted::Bug;
 use super::{Log, Position};
 use crate::index::{Index, Partition};
 use crate::session::Guard;
@@ -117,7 +118,9 @@ impl<'s> Guard<'s> {
     #[cold]
     #[inline(never)]
     pub(crate) fn observe_entry(&self, index: &Index, location: u64) {
-        if let Some(log) = &self.core.log {
+        if let Some(log) = &self.core.log
+            && !log.planted.is(Bug::HitsDoNotWait)
+        {
             self.observe(log, index, log.place_of(&self.core.space, location));
         }
     }
@@ -138,6 +141,9 @@ impl<'s> Guard<'s> {
         };
         let seen = partition.last_removed();
         let (stream, end) = unpack_place(seen);
+        if log.planted.is(Bug::MissesDoNotWait) {
+            return;
+        }
         if end > log.end_of(stream, Level::Synced) {
             self.observe(log, index, (stream, end));
         } else {
@@ -209,7 +215,7 @@ impl<'s> Guard<'s> {
         };
         let own = self.head.number as u16;
         let elsewhere = |place: Option<(u16, u64)>| place.is_some_and(|(stream, _)| stream != own);
-        if !elsewhere(version) && !elsewhere(removal) {
+        if !elsewhere(version) && !elsewhere(removal) || log.planted.is(Bug::AnyHead) {
             return Ok(true);
         }
         self.unlock(locked);
@@ -335,7 +341,8 @@ impl<'s> Guard<'s> {
         // Claimed before it is there: nobody may find the key absent earlier.
         let place = pack_place(self.head.number as u16, tail.position() + bytes as u64);
         let (stream, end) = unpack_place(seen);
-        let is_elsewhere = usize::from(stream) != self.head.number
+        let is_elsewhere = !log.planted.is(Bug::AnyHead)
+            && usize::from(stream) != self.head.number
             && usize::from(stream) != log.heads()
             && end > log.end_of(stream, Level::Synced);
         if is_elsewhere || !locked.partition.set_last_removed(seen, place) {

@@ -1,0 +1,42 @@
+//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none.
+
+/// A way to get it wrong that a paper or its code has been caught with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Trap 4: a reply that shows an entry does not wait for it.
+    HitsDoNotWait,
+    /// Trap 4: a reply that says "absent" does not wait for the removal.
+    MissesDoNotWait,
+    /// Trap 5: an entry follows a predecessor in another head that can still be lost.
+    AnyHead,
+    /// Entries of a transaction may be collected one by one.
+    GroupsInParts,
+}
+
+/// The bug that is planted, if any.
+#[derive(Default)]
+pub(super) struct Planted {
+    #[cfg(feature = "planted")]
+    bug: std::sync::OnceLock<Bug>,
+}
+
+impl Planted {
+    #[inline(always)]
+    pub(super) fn is(&self, bug: Bug) -> bool {
+        #[cfg(feature = "planted")]
+        return self.bug.get() == Some(&bug);
+        #[cfg(not(feature = "planted"))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+}
+
+impl super::Log {
+    /// Makes the log wrong in this way from now on.
+    #[cfg(feature = "planted")]
+    pub fn plant(&self, bug: Bug) {
+        assert!(self.planted.bug.set(bug).is_ok(), "one bug at a time");
+    }
+}

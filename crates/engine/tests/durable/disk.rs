@@ -1,0 +1,157 @@
+//! What survives: bytes of segments and changes of tables. And the replay of them, as plainly as the rule can be put.
+
+use duramen_engine::{Collected, Log, Piece, TableChange};
+use duramen_format::entry::{self, Kind};
+use duramen_format::segment::{HEADER_BYTES, Header};
+use std::collections::BTreeMap;
+
+/// A piece as the disk gets it.
+#[derive(Clone, Debug)]
+pub enum Write {
+    Open(u64),
+    Data(u64, usize, Vec<u8>),
+    Close(u64, usize),
+}
+
+/// What one collection brought: changes of tables, and pieces by head.
+#[derive(Clone, Debug, Default)]
+pub struct Commit {
+    pub changes: Vec<TableChange>,
+    pub by_head: BTreeMap<u16, Vec<Write>>,
+}
+
+#[derive(Clone, Default)]
+pub struct Disk {
+    /// Bytes, and whether it is closed.
+    pub segments: BTreeMap<u64, (Vec<u8>, bool)>,
+    pub changes: Vec<TableChange>,
+}
+
+/// Which head writes a segment: told by its Open, remembered here.
+#[derive(Default)]
+pub struct Heads(BTreeMap<u64, u16>);
+
+impl Heads {
+    pub fn commit_of(&mut self, log: &Log, collected: &Collected) -> Commit {
+        let mut commit = Commit {
+            changes: collected.changes().to_vec(),
+            ..Commit::default()
+        };
+        for piece in log.pieces(collected) {
+            let (segment, write) = match piece {
+                Piece::Open { segment, head } => {
+                    assert!(self.0.insert(segment.0, head).is_none(), "opened twice");
+                    (segment, Write::Open(segment.0))
+                }
+                Piece::Data {
+                    segment,
+                    offset,
+                    bytes,
+                } => (
+                    segment,
+                    Write::Data(segment.0, offset as usize, bytes.to_vec()),
+                ),
+                Piece::Close { segment, length } => {
+                    (segment, Write::Close(segment.0, length as usize))
+                }
+            };
+            let head = *self.0.get(&segment.0).expect("opened before it is written");
+            commit.by_head.entry(head).or_default().push(write);
+        }
+        commit
+    }
+}
+
+impl Disk {
+    pub fn write(&mut self, write: &Write) {
+        match write {
+            Write::Open(segment) => {
+                let fresh = self.segments.insert(*segment, (Vec::new(), false));
+                assert!(fresh.is_none());
+            }
+            Write::Data(segment, offset, data) => {
+                let (bytes, closed) = self.segments.get_mut(segment).expect("open");
+                assert!(!*closed && bytes.len() == *offset, "pieces are in order");
+                bytes.extend_from_slice(data);
+            }
+            Write::Close(segment, length) => {
+                let (bytes, closed) = self.segments.get_mut(segment).expect("open");
+                assert!(!*closed && bytes.len() == *length);
+                *closed = true;
+            }
+        }
+    }
+
+    /// Writes the heads' parts of a commit that `keep` names.
+    pub fn apply(&mut self, commit: &Commit, keep: impl Fn(u16) -> bool) {
+        self.changes.extend(commit.changes.iter().cloned());
+        for (head, writes) in &commit.by_head {
+            if keep(*head) {
+                writes.iter().for_each(|write| self.write(write));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    pub version: u64,
+    pub value: Vec<u8>,
+    /// 0 = never.
+    pub expires_at_ms: u64,
+}
+
+/// Key with its table.
+pub type Name = (u32, Vec<u8>);
+
+/// The replay rule: the highest version wins; a tombstone of version v kills up to v; what lies below a table's floor is
+/// gone. Also the largest version seen. The order of segments does not matter, so they are taken as they come.
+pub fn replay(disk: &Disk) -> (BTreeMap<Name, Recovered>, u64) {
+    let mut floors: BTreeMap<u32, u64> = BTreeMap::new();
+    for change in &disk.changes {
+        match change {
+            TableChange::Create { table, floor, .. }
+            | TableChange::Drop { table, floor }
+            | TableChange::Clear { table, floor } => {
+                let known = floors.entry(table.0).or_default();
+                *known = (*known).max(*floor);
+            }
+            TableChange::SetLevel { .. } => {}
+        }
+    }
+    let mut best: BTreeMap<Name, (u64, Option<Recovered>)> = BTreeMap::new();
+    let mut version_max = floors.values().copied().max().unwrap_or(0);
+    for (id, (bytes, _)) in &disk.segments {
+        if bytes.is_empty() {
+            continue;
+        }
+        let header = Header::decode(bytes).expect("a header");
+        assert_eq!(header.segment.0, *id);
+        let mut at = HEADER_BYTES;
+        while at < bytes.len() {
+            let entry = entry::parse(&bytes[at..]).expect("whole entries");
+            at += entry.padded_bytes;
+            version_max = version_max.max(entry.version);
+            if entry.version < floors.get(&entry.table).copied().unwrap_or(0) {
+                continue;
+            }
+            let object = (entry.kind == Kind::Object).then(|| Recovered {
+                version: entry.version,
+                value: entry.value.to_vec(),
+                expires_at_ms: entry.expires_at_ms,
+            });
+            // At the same version a tombstone wins.
+            let rank = |version: u64, is_object: bool| (version, !is_object);
+            let new = rank(entry.version, object.is_some());
+            let known = best.entry((entry.table, entry.key.to_vec())).or_default();
+            if new >= rank(known.0, known.1.is_some()) {
+                *known = (entry.version, object);
+            }
+        }
+        assert_eq!(at, bytes.len());
+    }
+    let alive = best
+        .into_iter()
+        .filter_map(|(name, (_, object))| Some((name, object?)));
+    (alive.collect(), version_max)
+}

@@ -1,0 +1,1 @@
+//! Scenarios of 90-traps.md, part I, by name.
