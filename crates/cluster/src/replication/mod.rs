@@ -1,0 +1,551 @@
+//! The master's side of replication: in which order segments and control records reach the backups.
+//!
+//! A [`Master`] is told what exists ([`opened`](Master::opened), [`appended`](Master::appended), …) and what has arrived
+//! ([`acked`](Master::acked), [`backup_lost`](Master::backup_lost), …); [`poll`](Master::poll) applies rules until none of them
+//! can do more, and returns what to send and what to free. It knows neither bytes of data nor time.
+//!
+//! **Rules** (each may only act when its condition holds; "ordered" is explained below)
+//! - O1: a segment's `AddOpen` record is written when the segment is open on all of its replicas (ordered).
+//! - O2: data is sent when the `AddOpen` record is on all replicas of the control log (ordered).
+//! - O3: data of a head's segment is sent when the head's segment before it is complete and closed on all replicas (ordered).
+//! - O4: a `Closed` record is written when the segment is complete and closed on all replicas (ordered).
+//! - O5: a `Swap` record is written when each survivor is complete and closed on all replicas, synced.
+//! - O6: a cleaned segment is freed when the `Swap` record is synced on all replicas of the control log, and no older control
+//!   segment is eligible any more: all of them are closed, synced (90-traps.md §0.2).
+//! - O7: the control log goes on in a new segment s2 when s1 is complete on all replicas (ordered); s2 begins with a snapshot
+//!   under one certificate; s1 is closed when that is on all replicas (ordered); more of s2 is sent when s1 is closed on all
+//!   replicas (ordered); s1 is freed when both are synced.
+//! - O8: when a replica of an open segment is lost, the segment's replication epoch grows, a new replica is filled (it counts
+//!   when it is complete, under one certificate), the others get the epoch, and nothing of the segment counts as durable until
+//!   the `SegmentEpoch` record is synced. A control segment in that case is replaced as by O7.
+//! - O9: nothing is freed while frees are pinned (a snapshot copies).
+//!
+//! **Ordered** means synced on every replica: a backup that has a record in its cache alone may lose it in a power cut, while
+//! another keeps what the record was to come before. With one replica on a backup whose commits are atomic and ordered
+//! ([`Config::one_stream`]), *sent* is enough: what is in the same commit or an earlier one can't be missing when the later is
+//! there. O5, O6, O8 and what is told to users always wait for acknowledgements.
+//!
+//! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (90-traps.md §C); differs: several heads, one control log.
+
+mod rules;
+mod segment;
+
+use crate::control::State;
+use duramen_base::ids::{Level, SegmentId};
+use duramen_format::certificate::Certificate;
+use duramen_format::control::{Added, Record};
+use duramen_format::segment::{HEADER_BYTES, Header, Kind};
+use segment::{Progress, Replica, Segment};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Names a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BackupId(pub u32);
+
+/// Names a [`Send`] until it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// How a master replicates.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Replicas of each segment.
+    pub replicas: usize,
+    /// One replica, on a backup that makes everything of one poll durable in one atomic step, polls in order.
+    pub one_stream: bool,
+    /// The log id in headers of control segments.
+    pub server: u64,
+    /// Most bytes of a control segment.
+    pub control_capacity: u32,
+    /// A control segment of at least this many bytes, twice as long as its snapshot, is replaced by a new one.
+    pub control_roll_bytes: u32,
+}
+
+/// What to tell a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Send {
+    pub ticket: Ticket,
+    pub backup: BackupId,
+    pub segment: SegmentId,
+    pub kind: Kind,
+    pub epoch: u64,
+    /// The bytes `from..certificate.length` of the segment; none if they are equal. The certificate goes with the last of them.
+    pub from: u32,
+    pub certificate: Certificate,
+    pub open: bool,
+    pub close: bool,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Send(Send),
+    /// The backup may forget its replica.
+    Free {
+        backup: BackupId,
+        segment: SegmentId,
+    },
+    /// The swap with this number is durable: its victims are not part of the log any more.
+    Swapped {
+        swap: u64,
+    },
+}
+
+/// A position in the control log: grows over all its segments.
+type Lsn = u64;
+
+/// One segment of the control log; its bytes are kept here until it is freed.
+struct ControlSegment {
+    id: SegmentId,
+    /// Position of its first byte.
+    base: Lsn,
+    bytes: Vec<u8>,
+    certificate: Certificate,
+    /// Covers its header and snapshot.
+    snapshot: Certificate,
+}
+
+/// A swap on its way.
+struct Pending {
+    number: u64,
+    version_floor: u64,
+    add: Vec<(SegmentId, Certificate)>,
+    remove: Vec<SegmentId>,
+    /// End of its record, once written (O5).
+    at: Option<Lsn>,
+}
+
+/// See the module.
+pub struct Master {
+    config: Config,
+    state: State,
+    segments: BTreeMap<SegmentId, Segment>,
+    /// Segments that rules have to look at.
+    active: BTreeSet<SegmentId>,
+    /// The newest last. Only the last is appended to.
+    control: VecDeque<ControlSegment>,
+    control_wanted: bool,
+    /// The last segment of each head.
+    heads: BTreeMap<u32, SegmentId>,
+    swaps: VecDeque<Pending>,
+    next_swap: u64,
+    backups: BTreeSet<BackupId>,
+    next_backup: usize,
+    in_flight: BTreeMap<Ticket, InFlight>,
+    next_ticket: u64,
+    /// May be freed as soon as O6 or O7 and O9 allow: everything in here is out of the log, durably.
+    garbage: Vec<(BackupId, SegmentId)>,
+    /// Unlisted at the restart: garbage when the first control segment is synced.
+    leftovers: Vec<(BackupId, SegmentId)>,
+    pins: usize,
+}
+
+struct InFlight {
+    segment: SegmentId,
+    backup: BackupId,
+    progress: Progress,
+}
+
+/// A replica that a restart found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub backup: BackupId,
+    pub segment: SegmentId,
+    pub epoch: u64,
+    pub certificate: Certificate,
+    pub closed: bool,
+}
+
+impl Master {
+    /// A master of an empty log, or of the log that a restart found: `state` as the control log has it, the replicas, and
+    /// which of them count (the others are left over and will be freed). Segments that are still open are closed where they
+    /// end; the control log goes on in a new segment. `state`'s segments must be complete.
+    pub fn new(config: Config, mut state: State, backups: &[BackupId], found: &[Found]) -> Master {
+        assert!(
+            !config.one_stream || (config.replicas == 1 && backups.len() == 1),
+            "one stream is one replica on one backup"
+        );
+        state.clean = false;
+        let mut master = Master {
+            config,
+            segments: BTreeMap::new(),
+            active: BTreeSet::new(),
+            control: VecDeque::new(),
+            control_wanted: true,
+            heads: BTreeMap::new(),
+            swaps: VecDeque::new(),
+            next_swap: 1,
+            backups: backups.iter().copied().collect(),
+            next_backup: 0,
+            in_flight: BTreeMap::new(),
+            next_ticket: 1,
+            garbage: Vec::new(),
+            leftovers: Vec::new(),
+            pins: 0,
+            state,
+        };
+        for replica in found {
+            master.adopt(replica);
+        }
+        master
+    }
+
+    fn adopt(&mut self, found: &Found) {
+        let Some(listed) = self.state.segments.get(&found.segment) else {
+            self.leftovers.push((found.backup, found.segment));
+            return;
+        };
+        let expected = listed.closed.unwrap_or(found.certificate);
+        if found.certificate != expected || (listed.closed.is_none() && found.epoch < listed.epoch)
+        {
+            self.leftovers.push((found.backup, found.segment));
+            return;
+        }
+        let segment = self
+            .segments
+            .entry(found.segment)
+            .or_insert_with(|| Segment {
+                kind: listed.kind,
+                head: listed.head,
+                predecessor: None,
+                epoch: listed.epoch.max(found.epoch),
+                queued: expected,
+                closed: true,
+                listed_at: Some(0),
+                close_recorded: listed.closed.is_some(),
+                epoch_at: None,
+                epoch_wanted: false,
+                replicas: Vec::new(),
+            });
+        segment.replicas.push(Replica::found(found));
+        self.active.insert(found.segment);
+    }
+
+    /// What the control log says, including records that are still on their way.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// A head has begun a new segment. `head` counts from 0; survivors have none.
+    ///
+    /// # Panics
+    /// If the segment is known.
+    pub fn opened(&mut self, segment: SegmentId, kind: Kind, head: u32) {
+        let predecessor = match kind {
+            Kind::Head => self.heads.insert(head, segment),
+            Kind::Survivor | Kind::Control => None,
+        };
+        let added = Segment::new(kind, head, predecessor);
+        let before = self.segments.insert(segment, added);
+        assert!(before.is_none(), "segment {segment} is opened twice"); // C2
+        self.active.insert(segment);
+    }
+
+    /// The segment is valid up to `certificate`; all of it can be sent from now on.
+    ///
+    /// # Panics
+    /// If the segment is unknown, closed or would shrink.
+    pub fn appended(&mut self, segment: SegmentId, certificate: Certificate) {
+        let known = self.segment_mut(segment);
+        assert!(!known.closed, "segment {segment} is closed");
+        assert!(known.queued.length <= certificate.length);
+        known.queued = certificate;
+        self.active.insert(segment);
+    }
+
+    /// Nothing follows in the segment.
+    ///
+    /// # Panics
+    /// If it is unknown or closed already.
+    pub fn closed(&mut self, segment: SegmentId) {
+        let known = self.segment_mut(segment);
+        assert!(!known.closed, "segment {segment} is closed twice");
+        known.closed = true;
+        self.active.insert(segment);
+    }
+
+    /// A survivor was written as a whole to `backup`, beside the stream, and is synced there.
+    pub fn survivor_durable(
+        &mut self,
+        segment: SegmentId,
+        backup: BackupId,
+        certificate: Certificate,
+    ) {
+        let known = self
+            .segments
+            .entry(segment)
+            .or_insert_with(|| Segment::new(Kind::Survivor, 0, None));
+        known.queued = certificate;
+        known.closed = true;
+        known.replicas.push(Replica::whole(backup, certificate));
+    }
+
+    /// Writes a record that depends on nothing but its place in the control log: a table's, a pass, a safe version.
+    ///
+    /// # Panics
+    /// If the record contradicts the state.
+    pub fn record(&mut self, record: Record) {
+        match record {
+            Record::TableCreate { .. }
+            | Record::TableDrop { .. }
+            | Record::TableClear { .. }
+            | Record::TableLevel { .. }
+            | Record::Pass(_)
+            | Record::SafeVersion { .. }
+            | Record::CleanShutdown { .. } => {
+                self.write_record(&record);
+            }
+            _ => panic!("a `{}` record is written by a rule", record.name()),
+        }
+    }
+
+    /// Proposes to take `remove` out of the log in favour of `add`, which were opened or written before. Returns its number.
+    pub fn swap(
+        &mut self,
+        add: Vec<(SegmentId, Certificate)>,
+        remove: Vec<SegmentId>,
+        version_floor: u64,
+    ) -> u64 {
+        let number = self.next_swap;
+        self.next_swap += 1;
+        self.swaps.push_back(Pending {
+            number,
+            version_floor,
+            add,
+            remove,
+            at: None,
+        });
+        number
+    }
+
+    /// What `ticket` asked for has reached `level`.
+    pub fn acked(&mut self, ticket: Ticket, level: Level) {
+        // A ticket of a lost backup may come late.
+        if let Some(sent) = self.in_flight.remove(&ticket) {
+            self.acked_inner(&sent, level);
+        }
+    }
+
+    fn acked_inner(&mut self, sent: &InFlight, level: Level) {
+        if let Some(segment) = self.segments.get_mut(&sent.segment)
+            && let Some(replica) = segment.replica_mut(sent.backup)
+        {
+            replica.in_flight = replica.in_flight.saturating_sub(1);
+            replica.acked(sent.progress, level);
+        }
+    }
+
+    /// Everything sent to `backup` so far has reached `level`.
+    pub fn acked_all(&mut self, backup: BackupId, level: Level) {
+        let in_flight = std::mem::take(&mut self.in_flight);
+        for (ticket, sent) in in_flight {
+            if sent.backup == backup {
+                self.acked_inner(&sent, level);
+            } else {
+                self.in_flight.insert(ticket, sent);
+            }
+        }
+        if level == Level::Synced {
+            self.acked_all_buffered(backup);
+        }
+    }
+
+    /// Everything that `backup` has acknowledged at level buffered is synced now.
+    pub fn acked_all_buffered(&mut self, backup: BackupId) {
+        for id in &self.active {
+            if let Some(segment) = self.segments.get_mut(id)
+                && let Some(replica) = segment.replica_mut(backup)
+            {
+                replica.synced = replica.buffered;
+            }
+        }
+    }
+
+    /// A backup may be given replicas.
+    pub fn backup_up(&mut self, backup: BackupId) {
+        self.backups.insert(backup);
+    }
+
+    /// A backup has crashed: its replicas are gone (O8).
+    pub fn backup_lost(&mut self, backup: BackupId) {
+        self.backups.remove(&backup);
+        self.in_flight.retain(|_, sent| sent.backup != backup);
+        self.garbage.retain(|(at, _)| *at != backup);
+        self.leftovers.retain(|(at, _)| *at != backup);
+        let current = self.control.back().map(|control| control.id);
+        for (id, segment) in &mut self.segments {
+            let before = segment.replicas.len();
+            segment.replicas.retain(|replica| replica.backup != backup);
+            if segment.replicas.len() == before {
+                continue;
+            }
+            self.active.insert(*id);
+            if segment.kind == Kind::Control {
+                self.control_wanted |= Some(*id) == current;
+            } else if !segment.close_recorded {
+                segment.lose_replica();
+            }
+        }
+    }
+
+    /// O9: keeps everything that is freed from being freed, until [`unpin`](Self::unpin).
+    pub fn pin(&mut self) {
+        self.pins += 1;
+    }
+
+    /// # Panics
+    /// If nothing is pinned.
+    pub fn unpin(&mut self) {
+        self.pins = self.pins.checked_sub(1).expect("unpin without pin");
+    }
+
+    /// Bytes of a control segment, for a [`Send`] of it.
+    ///
+    /// # Panics
+    /// If the segment is none, or was freed.
+    pub fn control_bytes(&self, segment: SegmentId) -> &[u8] {
+        let control = self.control.iter().find(|control| control.id == segment);
+        &control.expect("a control segment on its way").bytes
+    }
+
+    /// The control segment that is appended to.
+    pub fn control_head(&self) -> Option<SegmentId> {
+        self.control.back().map(|control| control.id)
+    }
+
+    /// Bytes of the segment that are safe on all replicas, at `level`.
+    pub fn durable_bytes(&self, segment: SegmentId, level: Level) -> u32 {
+        match self.segments.get(&segment) {
+            Some(known) if self.counts(known) => known.on_all(self.config.replicas, level).length,
+            _ => 0,
+        }
+    }
+
+    /// The oldest control segment that still counts: a recovery that finds only older ones has not found the log. With several
+    /// replicas the coordinator has to know it before anything is acknowledged that older ones don't list.
+    pub fn control_floor(&self, level: Level) -> Option<SegmentId> {
+        self.control
+            .iter()
+            .rev()
+            .find(|control| {
+                let on_all = self.segments[&control.id].on_all(self.config.replicas, level);
+                on_all.length >= control.snapshot.length
+            })
+            .map(|control| control.id)
+    }
+
+    /// Something waits for acknowledgements at level synced: a swap, or segments to be freed.
+    pub fn wants_sync(&self) -> bool {
+        !self.swaps.is_empty()
+            || !self.leftovers.is_empty()
+            || self.control.len() > 1
+            || self.segments_await_sync()
+    }
+
+    fn segments_await_sync(&self) -> bool {
+        self.active.iter().any(|id| {
+            let segment = &self.segments[id];
+            segment.kind == Kind::Head && segment.closed
+        })
+    }
+
+    /// Whether everything said so far is done, and acknowledged at level synced.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_empty()
+            && self.swaps.is_empty()
+            && self.garbage.is_empty()
+            && self.leftovers.is_empty()
+            && self.active.iter().all(|id| {
+                let segment = &self.segments[id];
+                let done = segment.on_all(self.config.replicas, Level::Synced);
+                done.length == segment.queued.length && done.close == segment.closed
+            })
+    }
+
+    fn segment_mut(&mut self, segment: SegmentId) -> &mut Segment {
+        let known = self.segments.get_mut(&segment);
+        known.unwrap_or_else(|| panic!("segment {segment} was never opened"))
+    }
+
+    /// Applies a record to the state and appends it to the control log; returns where it ends. Records that come before
+    /// the first control segment is there are in its snapshot.
+    fn write_record(&mut self, record: &Record) -> Lsn {
+        if let Err(why) = self.state.apply(record) {
+            panic!("a `{}` record {why}: {record:?}", record.name()); // C4: a bug, not damage
+        }
+        let capacity = self.config.control_capacity;
+        let Some(control) = self.control.back_mut() else {
+            return 0;
+        };
+        let start = control.bytes.len();
+        record.encode(&mut control.bytes);
+        assert!(control.bytes.len() <= capacity as usize);
+        control.certificate = control.certificate.extended(&control.bytes[start..]);
+        let (id, certificate) = (control.id, control.certificate);
+        let end = control.base + u64::from(certificate.length);
+        let roll = self
+            .config
+            .control_roll_bytes
+            .max(2 * control.snapshot.length);
+        self.control_wanted |= certificate.length >= roll.min(capacity / 2);
+        self.segment_mut(id).queued = certificate;
+        self.active.insert(id);
+        end
+    }
+
+    /// O7: begins a control segment with a snapshot of the state.
+    fn begin_control(&mut self, id: SegmentId) {
+        self.control_wanted = false;
+        self.state.next_segment = self.state.next_segment.max(SegmentId(id.0 + 1));
+        let header = Header {
+            kind: Kind::Control,
+            segment: id,
+            log: self.config.server,
+            head: 0,
+            capacity: self.config.control_capacity,
+        };
+        let mut bytes = header.encode().to_vec();
+        debug_assert_eq!(bytes.len(), HEADER_BYTES);
+        for record in self.state.snapshot() {
+            record.encode(&mut bytes);
+        }
+        let certificate = Certificate::of(&bytes);
+        assert!(
+            certificate.length <= self.config.control_capacity,
+            "the list of segments outgrew a segment"
+        );
+        let base = self.control.back().map_or(0, |before| {
+            before.base + u64::from(before.certificate.length)
+        });
+        let predecessor = self.control.back().map(|before| before.id);
+        if let Some(before) = predecessor {
+            self.segment_mut(before).closed = true;
+        }
+        let mut segment = Segment::new(Kind::Control, 0, predecessor);
+        segment.queued = certificate;
+        segment.listed_at = Some(0); // its snapshot is what lists everything
+        self.segments.insert(id, segment);
+        self.active.insert(id);
+        self.control.push_back(ControlSegment {
+            id,
+            base,
+            bytes,
+            certificate,
+            snapshot: certificate,
+        });
+    }
+
+    /// What a swap's record says.
+    fn swap_record(&self, swap: &Pending) -> Record {
+        let added = |(segment, certificate): &(SegmentId, Certificate)| Added {
+            segment: *segment,
+            epoch: self.segments[segment].epoch,
+            certificate: *certificate,
+        };
+        Record::Swap {
+            version_floor: swap.version_floor,
+            add: swap.add.iter().map(added).collect(),
+            remove: swap.remove.clone(),
+        }
+    }
+}

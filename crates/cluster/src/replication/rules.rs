@@ -1,0 +1,363 @@
+//! The rules O1 to O9, applied until none of them can do more.
+
+use super::segment::{Progress, Replica};
+use super::{BackupId, Effect, InFlight, Lsn, Master, Send, Ticket};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_format::certificate::Certificate;
+use duramen_format::control::Record;
+use duramen_format::segment::Kind;
+
+impl Master {
+    /// Applies the rules; what to do is appended to `effects`, in an order that respects them. `next_id` gives a new segment id.
+    pub fn poll(&mut self, next_id: &mut dyn FnMut() -> SegmentId, effects: &mut Vec<Effect>) {
+        loop {
+            let mut changed = self.continue_control(next_id);
+            // Data segments first, so that their records go with the control segment's next chunk.
+            let ids: Vec<SegmentId> = self.active.iter().copied().collect();
+            for kind_is_control in [false, true] {
+                for id in &ids {
+                    if self
+                        .segments
+                        .get(id)
+                        .is_some_and(|segment| (segment.kind == Kind::Control) == kind_is_control)
+                    {
+                        changed |= self.advance(*id, effects);
+                    }
+                }
+            }
+            changed |= self.write_swaps();
+            if !changed {
+                break;
+            }
+        }
+        self.finish_control();
+        self.finish_swaps(effects);
+        self.free(effects);
+    }
+
+    /// What the rules call "ordered".
+    fn ordering(&self) -> Level {
+        if self.config.one_stream {
+            Level::Memory
+        } else {
+            Level::Synced
+        }
+    }
+
+    fn ordered(&self, segment: SegmentId) -> Progress {
+        self.segments[&segment].on_all(self.config.replicas, self.ordering())
+    }
+
+    /// Up to where the control log is on all replicas at `level`.
+    fn control_at(&self, level: Level) -> Lsn {
+        for control in self.control.iter().rev() {
+            let segment = &self.segments[&control.id];
+            let length = segment.on_all(self.config.replicas, level).length;
+            if length >= control.snapshot.length {
+                return control.base + u64::from(length);
+            }
+        }
+        0
+    }
+
+    /// O8: nothing of a segment counts before the record of its epoch is synced.
+    pub(super) fn counts(&self, segment: &super::Segment) -> bool {
+        !segment.epoch_wanted
+            && segment
+                .epoch_at
+                .is_none_or(|at| at <= self.control_at(Level::Synced))
+    }
+
+    /// O7: the next control segment, if one is wanted and the one before is complete where it still is.
+    fn continue_control(&mut self, next_id: &mut dyn FnMut() -> SegmentId) -> bool {
+        let complete = self.control.back().is_none_or(|before| {
+            let segment = &self.segments[&before.id];
+            let left = segment.replicas.len().clamp(1, self.config.replicas);
+            // One successor at a time: the one before this is closed and gone first.
+            self.control.len() == 1
+                && segment.on_all(left, self.ordering()).length == segment.queued.length
+        });
+        if !self.control_wanted || !complete {
+            return false;
+        }
+        self.begin_control(next_id());
+        true
+    }
+
+    /// Whatever the rules allow for one segment.
+    fn advance(&mut self, id: SegmentId, effects: &mut Vec<Effect>) -> bool {
+        let mut changed = self.place(id);
+        let data_allowed = self.data_allowed(id);
+        let close_allowed = self.close_allowed(id);
+        for n in 0..self.segments[&id].replicas.len() {
+            if let Some(send) = self.send(id, n, data_allowed, close_allowed) {
+                effects.push(Effect::Send(send));
+                changed = true;
+            }
+        }
+        if self.segments[&id].kind == Kind::Head {
+            changed |= self.write_records(id);
+        }
+        self.retire(id);
+        changed
+    }
+
+    /// Chooses backups for replicas that are missing: the next in turn that has none of this segment.
+    fn place(&mut self, id: SegmentId) -> bool {
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return false;
+        };
+        // A control segment that lost a replica is replaced (O7, O8), not completed.
+        let replaced = segment.kind == Kind::Control && segment.closed;
+        let mut changed = false;
+        while segment.replicas.len() < self.config.replicas && !replaced {
+            let count = self.backups.len();
+            let chosen = (0..count)
+                .map(|n| (self.next_backup + n) % count)
+                .filter_map(|n| self.backups.iter().nth(n).copied())
+                .find(|backup| segment.replicas.iter().all(|r| r.backup != *backup));
+            let Some(backup) = chosen else { break };
+            self.next_backup = self.next_backup.wrapping_add(1);
+            segment.replicas.push(Replica::new(backup));
+            changed = true;
+        }
+        changed
+    }
+
+    /// O2 and O3; O7 for a control segment's bytes after its snapshot.
+    fn data_allowed(&mut self, id: SegmentId) -> bool {
+        let segment = &self.segments[&id];
+        if segment.kind == Kind::Head {
+            let Some(at) = segment.listed_at else {
+                return false;
+            };
+            if at > self.control_at(self.ordering()) {
+                return false;
+            }
+        }
+        let Some(before) = segment.predecessor else {
+            return true;
+        };
+        let done = self.segments.get(&before).is_none_or(|predecessor| {
+            let left = predecessor.replicas.len().clamp(1, self.config.replicas);
+            let wanted = if predecessor.kind == Kind::Control {
+                left
+            } else {
+                self.config.replicas
+            };
+            predecessor.is_whole(predecessor.on_all(wanted, self.ordering()))
+        });
+        if done && let Some(segment) = self.segments.get_mut(&id) {
+            segment.predecessor = None;
+        }
+        done
+    }
+
+    /// O7: a control segment is closed when its successor's snapshot is there.
+    fn close_allowed(&self, id: SegmentId) -> bool {
+        if self.segments[&id].kind != Kind::Control {
+            return true;
+        }
+        let mut controls = self.control.iter().skip_while(|control| control.id != id);
+        match controls.nth(1) {
+            Some(next) => self.ordered(next.id).length >= next.snapshot.length,
+            None => false,
+        }
+    }
+
+    /// What to send to one replica now, if anything.
+    fn send(&mut self, id: SegmentId, n: usize, data: bool, close: bool) -> Option<Send> {
+        let one_stream = self.config.one_stream;
+        let snapshot = self.control.iter().find(|control| control.id == id);
+        let snapshot = snapshot.map(|control| control.snapshot);
+        let ticket = Ticket(self.next_ticket);
+        let segment = self.segments.get_mut(&id)?;
+        let (kind, epoch, queued, closed) =
+            (segment.kind, segment.epoch, segment.queued, segment.closed);
+        let retold = !segment.close_recorded;
+        let replica = segment.replicas.get_mut(n)?;
+        if replica.in_flight > 0 && !one_stream {
+            return None; // one call per replica at a time: 90-traps.md §C
+        }
+        let before = replica.sent;
+        let open = !before.open;
+        let certificate = match (data, snapshot) {
+            (true, _) => queued,
+            (false, Some(snapshot)) if open => snapshot,
+            _ => Certificate {
+                length: before.length,
+                crc: 0,
+            },
+        };
+        let close = closed && close && certificate.length == queued.length && !before.close;
+        let new_epoch = retold && before.epoch != epoch && !open;
+        if !open && !close && !new_epoch && certificate.length == before.length {
+            return None;
+        }
+        if new_epoch && !data {
+            return None; // it goes with the bytes that may have been lost on their way
+        }
+        replica.sent = Progress {
+            epoch,
+            open: true,
+            length: certificate.length,
+            close: before.close || close,
+        };
+        replica.in_flight += 1;
+        let (backup, progress) = (replica.backup, replica.sent);
+        self.next_ticket += 1;
+        self.in_flight.insert(
+            ticket,
+            InFlight {
+                segment: id,
+                backup,
+                progress,
+            },
+        );
+        Some(Send {
+            ticket,
+            backup,
+            segment: id,
+            kind,
+            epoch,
+            from: before.length,
+            certificate,
+            open,
+            close,
+        })
+    }
+
+    /// O1, O4, O8.
+    fn write_records(&mut self, id: SegmentId) -> bool {
+        let ordered = self.ordered(id);
+        let segment = &self.segments[&id];
+        let (kind, head, epoch, queued) =
+            (segment.kind, segment.head, segment.epoch, segment.queued);
+        if segment.listed_at.is_none() && ordered.open {
+            let at = self.write_record(&Record::AddOpen {
+                segment: id,
+                epoch,
+                head,
+                kind,
+            });
+            self.segment_mut(id).listed_at = Some(at);
+            return true;
+        }
+        if segment.epoch_wanted && ordered.open {
+            let at = self.write_record(&Record::SegmentEpoch { segment: id, epoch });
+            let segment = self.segment_mut(id);
+            (segment.epoch_wanted, segment.epoch_at) = (false, Some(at));
+            return true;
+        }
+        if !segment.close_recorded && segment.listed_at.is_some() && segment.is_whole(ordered) {
+            self.write_record(&Record::Closed {
+                segment: id,
+                certificate: queued,
+            });
+            self.segment_mut(id).close_recorded = true;
+            return true;
+        }
+        false
+    }
+
+    /// A segment that is whole everywhere needs no looking at.
+    fn retire(&mut self, id: SegmentId) {
+        let segment = &self.segments[&id];
+        let synced = segment.on_all(self.config.replicas, Level::Synced);
+        let recorded = segment.close_recorded || segment.kind != Kind::Head;
+        if recorded && segment.is_whole(synced) {
+            self.active.remove(&id);
+        }
+    }
+
+    /// O5: in the order they were proposed.
+    fn write_swaps(&mut self) -> bool {
+        let Some(n) = self.swaps.iter().position(|swap| swap.at.is_none()) else {
+            return false;
+        };
+        let swap = &self.swaps[n];
+        let survivors_are_safe = swap.add.iter().all(|(id, certificate)| {
+            self.segments.get(id).is_some_and(|segment| {
+                segment.queued == *certificate
+                    && segment.is_whole(segment.on_all(self.config.replicas, Level::Synced))
+            })
+        });
+        let victims_are_closed = swap.remove.iter().all(|id| {
+            let listed = self.state.segments.get(id);
+            listed.is_some_and(|listed| listed.closed.is_some())
+        });
+        if !survivors_are_safe || !victims_are_closed {
+            return false;
+        }
+        let record = self.swap_record(swap);
+        let survivors: Vec<SegmentId> = swap.add.iter().map(|(id, _)| *id).collect();
+        let at = self.write_record(&record);
+        self.swaps[n].at = Some(at);
+        for id in survivors {
+            let segment = self.segment_mut(id);
+            (segment.listed_at, segment.close_recorded) = (Some(at), true);
+        }
+        true
+    }
+
+    /// O7: a control segment whose successor has taken over is garbage.
+    fn finish_control(&mut self) {
+        while let (Some(first), Some(second)) = (self.control.front(), self.control.get(1)) {
+            let old = &self.segments[&first.id];
+            let left = old.replicas.len().min(self.config.replicas);
+            let closed = left == 0 || old.is_whole(old.on_all(left, Level::Synced));
+            let new = self.segments[&second.id].on_all(self.config.replicas, Level::Synced);
+            if !closed || new.length < second.snapshot.length {
+                return;
+            }
+            let id = first.id;
+            self.control.pop_front();
+            self.discard(id);
+        }
+    }
+
+    /// O6.
+    fn finish_swaps(&mut self, effects: &mut Vec<Effect>) {
+        let listed = self.control_at(Level::Synced);
+        if listed > 0 {
+            let leftovers = std::mem::take(&mut self.leftovers);
+            self.garbage.extend(leftovers);
+        }
+        while self.control.len() == 1
+            && self
+                .swaps
+                .front()
+                .is_some_and(|swap| swap.at.is_some_and(|at| at <= listed))
+        {
+            let swap = self.swaps.pop_front().expect("just looked at");
+            for id in swap.remove {
+                self.discard(id);
+            }
+            effects.push(Effect::Swapped { swap: swap.number });
+        }
+    }
+
+    /// Forgets a segment; its replicas are garbage.
+    fn discard(&mut self, id: SegmentId) {
+        self.active.remove(&id);
+        let Some(segment) = self.segments.remove(&id) else {
+            return;
+        };
+        let replicas = segment.replicas.iter().filter(|r| r.sent.open);
+        self.garbage.extend(replicas.map(|r| (r.backup, id)));
+        self.in_flight.retain(|_, sent| sent.segment != id);
+    }
+
+    /// O9.
+    fn free(&mut self, effects: &mut Vec<Effect>) {
+        if self.pins == 0 {
+            let freed = self.garbage.drain(..);
+            effects.extend(
+                freed.map(|(backup, segment): (BackupId, SegmentId)| Effect::Free {
+                    backup,
+                    segment,
+                }),
+            );
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What a master knows of one segment and its replicas.
+
+use super::{BackupId, Found, Lsn, SegmentId};
+use duramen_base::ids::Level;
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+
+/// How far a replica is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// The replication epoch that the replica knows.
+    pub epoch: u64,
+    pub open: bool,
+    /// Certified bytes.
+    pub length: u32,
+    pub close: bool,
+}
+
+impl Progress {
+    /// What both have. The epoch is the lower one.
+    fn meet(self, other: Progress) -> Progress {
+        Progress {
+            epoch: self.epoch.min(other.epoch),
+            open: self.open && other.open,
+            length: self.length.min(other.length),
+            close: self.close && other.close,
+        }
+    }
+
+    /// The further one: what is known at a higher epoch replaces what was known at a lower.
+    fn join(self, other: Progress) -> Progress {
+        match self.epoch.cmp(&other.epoch) {
+            std::cmp::Ordering::Greater => self,
+            std::cmp::Ordering::Less => other,
+            std::cmp::Ordering::Equal => Progress {
+                epoch: self.epoch,
+                open: self.open || other.open,
+                length: self.length.max(other.length),
+                close: self.close || other.close,
+            },
+        }
+    }
+}
+
+/// One copy.
+#[derive(Clone, Debug)]
+pub(super) struct Replica {
+    pub backup: BackupId,
+    pub sent: Progress,
+    /// Acknowledged, at level buffered or above.
+    pub buffered: Progress,
+    pub synced: Progress,
+    /// Sends that are not acknowledged yet.
+    pub in_flight: u32,
+}
+
+impl Replica {
+    pub fn new(backup: BackupId) -> Replica {
+        Replica::at(backup, Progress::default())
+    }
+
+    fn at(backup: BackupId, progress: Progress) -> Replica {
+        Replica {
+            backup,
+            sent: progress,
+            buffered: progress,
+            synced: progress,
+            in_flight: 0,
+        }
+    }
+
+    pub fn found(found: &Found) -> Replica {
+        let progress = Progress {
+            epoch: found.epoch,
+            open: true,
+            length: found.certificate.length,
+            close: found.closed,
+        };
+        Replica::at(found.backup, progress)
+    }
+
+    pub fn whole(backup: BackupId, certificate: Certificate) -> Replica {
+        let progress = Progress {
+            epoch: 0,
+            open: true,
+            length: certificate.length,
+            close: true,
+        };
+        Replica::at(backup, progress)
+    }
+
+    pub fn acked(&mut self, progress: Progress, level: Level) {
+        if level >= Level::Buffered {
+            self.buffered = self.buffered.join(progress);
+        }
+        if level >= Level::Synced {
+            self.synced = self.synced.join(progress);
+        }
+    }
+
+    pub fn reached(&self, level: Level) -> Progress {
+        match level {
+            Level::Memory => self.sent,
+            Level::Buffered => self.buffered,
+            Level::Synced => self.synced,
+        }
+    }
+}
+
+/// One segment.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    pub kind: Kind,
+    pub head: u32,
+    /// O3, O7: what has to be complete before this one's data is sent.
+    pub predecessor: Option<SegmentId>,
+    pub epoch: u64,
+    /// All bytes there are to send.
+    pub queued: Certificate,
+    /// Nothing follows.
+    pub closed: bool,
+    /// End of its `AddOpen` record, once written (O1).
+    pub listed_at: Option<Lsn>,
+    /// O4 is done, or a `Swap` has listed it: from now on its replicas count whatever their epoch.
+    pub close_recorded: bool,
+    /// A `SegmentEpoch` record is needed (O8).
+    pub epoch_wanted: bool,
+    /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced (O8).
+    pub epoch_at: Option<Lsn>,
+    pub replicas: Vec<Replica>,
+}
+
+impl Segment {
+    pub fn new(kind: Kind, head: u32, predecessor: Option<SegmentId>) -> Segment {
+        Segment {
+            kind,
+            head,
+            predecessor,
+            epoch: 0,
+            queued: Certificate::EMPTY,
+            closed: false,
+            listed_at: None,
+            close_recorded: false,
+            epoch_wanted: false,
+            epoch_at: None,
+            replicas: Vec::new(),
+        }
+    }
+
+    pub fn replica_mut(&mut self, backup: BackupId) -> Option<&mut Replica> {
+        self.replicas
+            .iter_mut()
+            .find(|replica| replica.backup == backup)
+    }
+
+    /// What each of at least `wanted` replicas has reached at `level` (`memory` = was sent); replicas of an older epoch
+    /// don't count.
+    pub fn on_all(&self, wanted: usize, level: Level) -> Progress {
+        let mut all = Progress::default();
+        let mut counted = 0;
+        for replica in &self.replicas {
+            let reached = replica.reached(level);
+            if reached.epoch == self.epoch || self.close_recorded {
+                all = if counted == 0 {
+                    reached
+                } else {
+                    all.meet(reached)
+                };
+                counted += 1;
+            }
+        }
+        if counted < wanted.max(1) {
+            return Progress::default();
+        }
+        all
+    }
+
+    /// Whether a progress covers all there is and ever will be.
+    pub fn is_whole(&self, progress: Progress) -> bool {
+        self.closed && progress.close && progress.length == self.queued.length
+    }
+
+    /// O8: what is sent from now on has a higher epoch; what is in flight at the old one will not count.
+    pub fn lose_replica(&mut self) {
+        self.epoch += 1;
+        self.epoch_wanted = self.listed_at.is_some();
+        for replica in &mut self.replicas {
+            replica.sent = replica.buffered;
+        }
+    }
+}
