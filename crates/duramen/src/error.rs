@@ -1,10 +1,10 @@
 //! Why the store could not do it, named by what the caller should do.
 
 use duramen_base::ids::Level;
-use std::path::PathBuf;
 
 /// Errors of the durable store.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The engine refused: see its text. Nothing was changed.
     #[error(transparent)]
@@ -15,12 +15,17 @@ pub enum Error {
     /// The device failed: what was not acknowledged may be lost. Replace it, then restart.
     #[error("the disk failed: {0}; reads go on, writes are refused until a restart")]
     DiskFailed(String),
-    /// Nothing was touched; do what the text says.
-    #[error("{}: {reason}", path.display())]
-    Directory { path: PathBuf, reason: String },
+    /// The directory cannot be opened as it is. Nothing was touched; its text says what to do.
+    #[error(transparent)]
+    Disk(duramen_backup::Error),
     /// Part of the data is missing or damaged, and no other copy is here. Nothing was touched.
-    #[error("{reason}")]
-    Damaged { reason: String },
+    #[error(
+        "`{place}`: {reason}. Nothing was changed; restore from a snapshot, or run `duramen fsck` to see what is left"
+    )]
+    Damaged { place: String, reason: String },
+    /// Memory or disk as configured cannot hold what the directory contains. Nothing was touched.
+    #[error("`{place}`: {reason}")]
+    Misfit { place: String, reason: String },
     /// The store has no directory, so a level above `memory` cannot be had.
     #[error("this store keeps its data in memory only: level `{0}` needs a directory")]
     NoDirectory(Level),
@@ -28,4 +33,16 @@ pub enum Error {
     SnapshotRunning,
     #[error("the store is closed")]
     Closed,
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// While the store runs. (When it is opened, see [`Error::Disk`].)
+impl From<duramen_backup::Error> for Error {
+    fn from(error: duramen_backup::Error) -> Error {
+        match error {
+            duramen_backup::Error::Full { .. } => Error::DiskFull(error.to_string()),
+            other => Error::DiskFailed(other.to_string()),
+        }
+    }
 }

@@ -3,22 +3,29 @@
 //! A [`Store`] is opened on a directory, used from many threads and closed; opening it again brings back everything that was
 //! acknowledged. Without a directory it keeps its data in memory alone and costs nothing more than the engine.
 
+mod background;
+mod commit;
 mod error;
+mod figures;
+mod health;
+mod load;
+mod meter;
 mod options;
-mod position;
 mod progress;
+mod restart;
 mod session;
+mod snapshot;
 mod stats;
 mod store;
+mod threads;
 mod writer;
 
 pub use duramen_base::ids::Level;
-pub use duramen_engine as engine;
+pub use duramen_engine::{self as engine, Position};
 pub use error::Error;
 pub use options::{Mode, Options};
-pub use position::Position;
 pub use progress::{Phase, Progress, SnapshotReport};
-pub use session::Session;
+pub use session::{Session, Value};
 pub use stats::{DiskState, DurabilityStats, Latency};
 pub use store::Store;
 pub use writer::LogWriter;

@@ -1,6 +1,6 @@
 //! What a restart or a snapshot tells while it runs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a restart is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,18 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Nothing done yet.
+    pub(crate) fn new(phase: Phase, started: Instant) -> Progress {
+        Progress {
+            phase,
+            bytes_done: 0,
+            bytes_total: 0,
+            entries_done: 0,
+            entries_total: 0,
+            elapsed: started.elapsed(),
+        }
+    }
+
     /// Time left at the pace so far; `None` = unknown.
     pub fn eta(&self) -> Option<Duration> {
         if self.bytes_done == 0 || self.bytes_total < self.bytes_done {

@@ -1,16 +1,40 @@
 //! The store as its owner sees it.
+//!
+//! **Invariants**
+//! - S1: a change of tables is in the engine's queue before anything that depends on it can be written, and is waited for
+//!   before its caller is answered.
+//! - S2: threads hold the store weakly or not at all: when the last owner lets go, they are ended and joined, and what was
+//!   appended is synced; only [`Store::close`] notes a clean end.
 
-use crate::{DurabilityStats, Error, LogWriter, Options, Progress, Session, SnapshotReport};
+use crate::commit::Durable;
+use crate::restart::{self, Loaded};
+use crate::snapshot::Snapshots;
+use crate::threads::Threads;
+use crate::{DurabilityStats, Error, LogWriter, Mode, Options, Progress, Session, SnapshotReport};
+use duramen_backup::disk::Disk;
+use duramen_backup::os::OsDisk;
 use duramen_base::ids::Level;
-use duramen_engine::{Guard, TableId};
+use duramen_engine::{Position, TableId};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Tables of objects, in memory and, with a directory, on disk. Shared by [`Arc`].
 pub struct Store {
     engine: Arc<duramen_engine::Store>,
-    log: Option<LogWriter>,
+    durable: Option<DurableStore>,
     level: Level,
+    closed: AtomicBool,
+}
+
+/// What a store with a directory has besides.
+struct DurableStore {
+    /// Dropped first: ends the threads.
+    threads: Option<Threads>,
+    log: Arc<LogWriter>,
+    loaded: Loaded,
+    snapshots: Snapshots,
+    options: Options,
 }
 
 impl Store {
@@ -18,17 +42,99 @@ impl Store {
     /// called now and then, from several threads, until everything is loaded.
     ///
     /// # Errors
-    /// [`Error::Directory`]: not ours, in use, of another cluster or a newer format; [`Error::Damaged`]; [`Error::Engine`].
+    /// [`Error::Disk`]: not ours, in use, of another cluster or a newer format; [`Error::Damaged`]; [`Error::Misfit`];
+    /// [`Error::Engine`]. Nothing on the disk was changed then.
     pub fn open(
         options: Options,
         progress: impl Fn(&Progress) + Send + Sync,
     ) -> Result<Arc<Store>, Error> {
-        let _ = progress;
+        let Some(dir) = options.dir.clone() else {
+            return Store::in_memory(&options);
+        };
+        let mode = match options.mode {
+            Mode::Buffered => duramen_backup::Mode::Buffered,
+            Mode::Direct => duramen_backup::Mode::Direct,
+            Mode::Raw => duramen_backup::Mode::Raw,
+        };
+        let disk = OsDisk::new(&dir, mode);
+        Store::open_on(Arc::new(disk), options, true, &progress)
+    }
+
+    fn in_memory(options: &Options) -> Result<Arc<Store>, Error> {
+        if options.level > Level::Memory {
+            return Err(Error::NoDirectory(options.level));
+        }
         Ok(Arc::new(Store {
-            engine: duramen_engine::Store::new(options.engine)?,
-            log: None,
-            level: options.level,
+            engine: duramen_engine::Store::new(options.engine.clone())?,
+            durable: None,
+            level: Level::Memory,
+            closed: AtomicBool::new(false),
         }))
+    }
+
+    /// As [`open`](Self::open), on any disk. Without `threads` nothing happens by itself: whoever drives the store calls
+    /// [`LogWriter::try_commit_here`] and [`background_step`](Self::background_step).
+    #[doc(hidden)]
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        threads: bool,
+        progress: &(dyn Fn(&Progress) + Send + Sync),
+    ) -> Result<Arc<Store>, Error> {
+        let (durable, loaded) = restart::open(disk, &options, usize::from(!threads), progress)?;
+        let engine = durable.engine.clone();
+        let log = Arc::new(LogWriter::new(Arc::new(durable), options.commit_window));
+        let hook = Arc::downgrade(&log);
+        engine.log().expect("it has one").on_demand(move || {
+            if let Some(log) = hook.upgrade() {
+                if threads {
+                    log.demand(Level::Synced);
+                } else {
+                    log.try_commit_here(Level::Synced);
+                }
+            }
+        });
+        let threads = if threads {
+            Some(Threads::start(&log)?)
+        } else {
+            None
+        };
+        Ok(Arc::new(Store {
+            level: options.level,
+            durable: Some(DurableStore {
+                threads,
+                log,
+                loaded,
+                snapshots: Snapshots::default(),
+                options,
+            }),
+            engine,
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// One step of what the background thread does; whether there was anything. For a store opened without threads.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::DiskFailed`].
+    #[doc(hidden)]
+    pub fn background_step(&self) -> Result<bool, Error> {
+        match &self.durable {
+            Some(durable) => durable.log.durable.background_step(),
+            None => Ok(false),
+        }
+    }
+
+    /// Verifies one frame; whether there was one. For a store opened without threads.
+    ///
+    /// # Errors
+    /// As [`background_step`](Self::background_step).
+    #[doc(hidden)]
+    pub fn scrub_step(&self) -> Result<bool, Error> {
+        match &self.durable {
+            Some(durable) => durable.log.durable.scrub_step(),
+            None => Ok(false),
+        }
     }
 
     /// The memory side: tables, sessions, guards. What is written through it becomes durable by [`log`](Self::log).
@@ -38,7 +144,7 @@ impl Store {
 
     /// The durable side; `None` if the store has no directory.
     pub fn log(&self) -> Option<&LogWriter> {
-        self.log.as_ref()
+        self.durable.as_ref().map(|durable| &*durable.log)
     }
 
     /// A blocking way into the store for one thread: each call returns when it has reached its table's level.
@@ -49,14 +155,35 @@ impl Store {
         Session::new(self.clone())
     }
 
-    /// The level of writes where neither table nor request says otherwise.
+    /// The level of writes where neither table nor request says otherwise: the one that the store was opened with, or what
+    /// [`set_default_level`](Self::set_default_level) made of it.
     pub fn default_level(&self) -> Level {
-        self.level
+        self.engine
+            .log()
+            .map_or(self.level, |log| log.default_level())
+    }
+
+    /// Changes the default level until the store is closed.
+    ///
+    /// # Errors
+    /// [`Error::NoDirectory`].
+    pub fn set_default_level(&self, level: Level) -> Result<(), Error> {
+        match self.engine.log() {
+            Some(log) => log.set_default_level(level),
+            None if level > Level::Memory => return Err(Error::NoDirectory(level)),
+            None => {}
+        }
+        Ok(())
     }
 
     /// The level of writes to this table; the store's default if the table has none of its own.
-    pub fn level(&self, _table: TableId) -> Level {
-        self.level
+    pub fn level(&self, table: TableId) -> Level {
+        self.table_level(table).unwrap_or(self.default_level())
+    }
+
+    /// The level that the table has been given; `None` = none of its own, or no such table.
+    pub fn table_level(&self, table: TableId) -> Option<Level> {
+        self.engine.table_level(table).ok().flatten()
     }
 
     /// Gives a table a level of its own, durably; `None` takes it away.
@@ -64,11 +191,9 @@ impl Store {
     /// # Errors
     /// [`Error::Engine`]: no such table; [`Error::NoDirectory`]; as [`LogWriter::wait`].
     pub fn set_level(&self, table: TableId, level: Option<Level>) -> Result<(), Error> {
-        let _ = table;
-        match level {
-            Some(level) if level != Level::Memory => Err(Error::NoDirectory(level)),
-            _ => Ok(()),
-        }
+        self.check_level(level)?;
+        self.engine.set_table_level(table, level)?;
+        self.wait_for_changes()
     }
 
     /// Makes a table, durably. `level`: as in [`set_level`](Self::set_level).
@@ -76,8 +201,9 @@ impl Store {
     /// # Errors
     /// As [`set_level`](Self::set_level).
     pub fn create_table(&self, name: &str, level: Option<Level>) -> Result<TableId, Error> {
-        let table = self.engine.create_table(name)?;
-        self.set_level(table, level)?;
+        self.check_level(level)?;
+        let table = self.engine.create_table_with(name, level)?;
+        self.wait_for_changes()?;
         Ok(table)
     }
 
@@ -86,43 +212,143 @@ impl Store {
     /// # Errors
     /// As [`set_level`](Self::set_level).
     pub fn drop_table(&self, table: TableId) -> Result<(), Error> {
-        Ok(self.engine.drop_table(table)?)
+        self.engine.drop_table(table)?;
+        self.wait_for_changes()
     }
 
-    /// Removes all objects of these tables, durably before anybody can see it. `guard` must be exclusive; it waits for the disk.
+    /// Removes all objects of these tables at one moment, durably. Must not be called while this thread holds a guard.
     ///
     /// # Errors
     /// As [`set_level`](Self::set_level).
-    pub fn clear(&self, guard: &Guard<'_>, tables: &[TableId]) -> Result<(), Error> {
+    pub fn clear_tables(&self, tables: &[TableId]) -> Result<(), Error> {
+        let mut session = self.engine.session()?;
+        let guard = session.pin_exclusive();
         for table in tables {
             guard.clear(*table)?;
         }
-        Ok(())
+        drop(guard); // what it did is published here
+        self.wait_for_changes()
     }
 
-    /// Copies everything, as it is at one moment, into a new directory that [`open`](Self::open) opens. Nobody is stopped meanwhile.
+    fn check_level(&self, level: Option<Level>) -> Result<(), Error> {
+        match level {
+            Some(level) if level > Level::Memory && self.durable.is_none() => {
+                Err(Error::NoDirectory(level))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// S1.
+    fn wait_for_changes(&self) -> Result<(), Error> {
+        match (&self.durable, self.engine.log()) {
+            (Some(durable), Some(log)) => durable.log.wait(&log.appended(), Level::Synced),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a result durable, or waits until what it shows is.
+    pub(crate) fn settle(&self, position: &Position, level: Level) -> Result<(), Error> {
+        match &self.durable {
+            Some(durable) if level > Level::Memory => durable.log.wait(position, level),
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies everything, as it is at one moment, into a new directory that [`open`](Self::open) opens. Nobody is stopped
+    /// meanwhile. `dir` must not exist, or be empty.
     ///
     /// # Errors
-    /// [`Error::NoDirectory`], [`Error::SnapshotRunning`], [`Error::Directory`], as [`LogWriter::wait`].
+    /// [`Error::NoDirectory`], [`Error::SnapshotRunning`], [`Error::Disk`], as [`LogWriter::wait`].
     pub fn snapshot(
         &self,
         dir: &Path,
         progress: impl Fn(&Progress) + Send + Sync,
     ) -> Result<SnapshotReport, Error> {
-        let _ = (dir, progress);
-        Err(Error::NoDirectory(Level::Buffered))
+        let disk = OsDisk::new(dir, duramen_backup::Mode::Buffered);
+        self.snapshot_to(Arc::new(disk), &progress)
+    }
+
+    /// As [`snapshot`](Self::snapshot), to any empty disk.
+    #[doc(hidden)]
+    pub fn snapshot_to(
+        &self,
+        disk: Arc<dyn Disk>,
+        progress: &(dyn Fn(&Progress) + Send + Sync),
+    ) -> Result<SnapshotReport, Error> {
+        match &self.durable {
+            Some(durable) => durable.snapshots.take(&durable.log, disk, progress),
+            None => Err(Error::NoDirectory(Level::Buffered)),
+        }
     }
 
     /// Figures of the durable side; `None` if the store has no directory.
     pub fn stats(&self) -> Option<DurabilityStats> {
-        None
+        let durable = self.durable.as_ref()?;
+        let mut stats = durable.log.durable.stats();
+        stats.level = self.default_level();
+        stats.loaded_bytes = durable.loaded.bytes;
+        stats.loaded_entries = durable.loaded.entries;
+        stats.load_duration = durable.loaded.took;
+        stats.clean_start = durable.loaded.clean;
+        durable.snapshots.fill(&mut stats);
+        Some(stats)
     }
 
-    /// Makes everything durable and notes that the end was clean, so that the next start is fast. Later writes are refused.
+    /// How the store was opened; `None` without a directory.
+    pub fn options(&self) -> Option<&Options> {
+        self.durable.as_ref().map(|durable| &durable.options)
+    }
+
+    /// Makes everything durable and notes that the end was clean, so that the next start is fast. Writes after it are lost:
+    /// the caller has ended its own users first.
     ///
     /// # Errors
-    /// As [`LogWriter::wait`].
+    /// As [`LogWriter::wait`]; [`Error::Closed`] if it is.
     pub fn close(&self) -> Result<(), Error> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Err(Error::Closed);
+        }
+        match &self.durable {
+            Some(durable) => {
+                if let Some(threads) = &durable.threads {
+                    threads.end();
+                }
+                let result = durable.log.durable.shut_down();
+                durable.log.tell();
+                result
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Some(durable) = &self.durable {
+            if let Some(threads) = &durable.threads {
+                threads.end(); // S2
+            }
+            if !self.closed.load(Ordering::Acquire) {
+                durable.log.durable.let_go();
+            }
+        }
+    }
+}
+
+impl Durable {
+    /// Everything synced and in frames, and a record that says so.
+    fn shut_down(&self) -> Result<(), Error> {
+        self.engine.close_heads();
+        self.commit_once(&mut self.lock(), Level::Synced)?;
+        while self.background_step()? {}
+        self.write_clean_shutdown()?;
+        self.backup.close()?;
         Ok(())
+    }
+
+    /// The last owner forgot to close: what was appended is made durable all the same, if it can be.
+    fn let_go(&self) {
+        let _ = self.commit_once(&mut self.lock(), Level::Synced);
     }
 }

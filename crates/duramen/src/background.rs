@@ -1,0 +1,128 @@
+//! What is done beside commits: survivors and closed segments go to frames, swaps are proposed, replicas freed, frames verified.
+//!
+//! **Invariants** (docs/protocols.md, "Swapping", "Freeing")
+//! - B1: nothing here holds the commit's lock during I/O, so commits are never delayed by a frame.
+//! - B2: a failed step leaves everything as it was and is tried again; only the device's failure ends it.
+
+use crate::Error;
+use crate::commit::{Durable, LOCAL};
+use duramen_backup::ScrubStep;
+use duramen_base::ids::Level;
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use std::sync::atomic::Ordering;
+
+impl Durable {
+    /// One step of each kind of background work; returns whether there was anything to do. One thread at a time, or the simulator.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`]: later. [`Error::DiskFailed`].
+    pub fn background_step(&self) -> Result<bool, Error> {
+        self.settle()?;
+        let survivor = self.write_survivor()?;
+        let swap = self.advance_swap()?;
+        let freed = self.free_one()?;
+        let flushed = self.backup.flush_step()?;
+        Ok(survivor || swap || freed || flushed)
+    }
+
+    /// What the last commits acknowledged may allow more.
+    fn settle(&self) -> Result<(), Error> {
+        self.apply_rules(&mut self.lock())
+    }
+
+    /// A closed survivor goes to its frame, as a whole.
+    fn write_survivor(&self) -> Result<bool, Error> {
+        let log = self.log();
+        let Some(ready) = log.next_survivor() else {
+            return Ok(false);
+        };
+        let certificate = Certificate::of(ready.bytes);
+        self.backup
+            .write_frame(ready.segment, 0, ready.bytes, certificate, Kind::Survivor)?;
+        let mut commit = self.lock();
+        commit.survivors.insert(ready.segment, certificate);
+        commit
+            .master
+            .survivor_durable(ready.segment, LOCAL, certificate);
+        drop(commit);
+        log.survivor_durable(ready.segment);
+        Ok(true)
+    }
+
+    /// Proposes the next swap; tells the engine of one that has become durable. The record needs a synced commit.
+    fn advance_swap(&self) -> Result<bool, Error> {
+        let log = self.log();
+        let mut commit = self.lock();
+        if commit.proposed.is_none() {
+            let Some(swap) = log.next_swap() else {
+                let waits = log.swap_waits_for();
+                return match waits {
+                    // D2 of the engine's swaps: the heads have to be synced so far.
+                    Some(position) if log.reached(&position) < Level::Synced => {
+                        self.commit_once(&mut commit, Level::Synced)?;
+                        Ok(true)
+                    }
+                    _ => Ok(false),
+                };
+            };
+            let certificates = &mut commit.survivors;
+            let add = swap.add.iter().map(|id| {
+                let certificate = certificates.remove(id);
+                (*id, certificate.expect("a survivor that was written"))
+            });
+            let add = add.collect();
+            let number = commit
+                .master
+                .swap(add, swap.remove.clone(), swap.version_floor);
+            commit.proposed = Some((number, swap));
+        }
+        // The record; then what follows from its being synced.
+        self.commit_once(&mut commit, Level::Synced)?;
+        self.apply_rules(&mut commit)?;
+        if let Some((number, swap)) = commit.proposed.take() {
+            if commit.swapped.contains(&number) {
+                commit.swapped.clear();
+                log.swapped(&swap);
+            } else {
+                commit.proposed = Some((number, swap));
+            }
+        }
+        Ok(true)
+    }
+
+    /// The backup forgets one replica that is no part of the log any more.
+    fn free_one(&self) -> Result<bool, Error> {
+        let segment = self.lock().frees.pop_front();
+        let Some(segment) = segment else {
+            return Ok(false);
+        };
+        match self.backup.free(segment) {
+            // A survivor that was never swapped in may have been lost with its frame.
+            Ok(()) | Err(duramen_backup::Error::UnknownSegment { .. }) => Ok(true),
+            Err(error) => {
+                self.lock().frees.push_front(segment);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Verifies one frame.
+    ///
+    /// # Errors
+    /// As [`background_step`](Self::background_step).
+    pub fn scrub_step(&self) -> Result<bool, Error> {
+        match self.backup.scrub_step()? {
+            ScrubStep::Idle => Ok(false),
+            ScrubStep::Good { .. } => {
+                self.scrubbed.fetch_add(1, Ordering::Relaxed);
+                Ok(true)
+            }
+            ScrubStep::Damaged { .. } => {
+                self.scrubbed.fetch_add(1, Ordering::Relaxed);
+                self.bad_frames.fetch_add(1, Ordering::Relaxed);
+                Ok(true)
+            }
+        }
+    }
+}

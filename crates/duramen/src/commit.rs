@@ -1,0 +1,340 @@
+//! One commit: from what the engine appended to what the disk holds, and back.
+//!
+//! **Invariants** (docs/protocols.md)
+//! - G1: everything that one commit stages becomes durable in one atomic step of the backup, commits in order; so control
+//!   records ride with the data that needs them.
+//! - G2: the engine hears of a level only after the backup has returned it.
+//! - G3: a commit that fails for want of space stays staged; it is tried again before anything newer is staged.
+//! - G4: after a failure of the device nothing is acknowledged any more.
+//!
+//! **Concurrency**: one thread at a time commits, under `commit`'s lock; it is never held while the engine is entered, so a
+//! thread may wait for a commit whatever it holds in the engine.
+
+use crate::health::Health;
+use crate::meter::Meter;
+use crate::{DiskState, Error};
+use duramen_backup::{Backup, Chunk};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_cluster::replication::{BackupId, Effect, Master, Send};
+use duramen_engine::{Collected, Log, Piece, Swap, TableChange};
+use duramen_format::certificate::Certificate;
+use duramen_format::control::{Pass, Record};
+use duramen_format::segment::Kind;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Instant;
+
+/// The only backup of a single server.
+pub(crate) const LOCAL: BackupId = BackupId(0);
+
+/// The durable side of one store. Everything here can be called without any thread of its own.
+pub(crate) struct Durable {
+    pub engine: Arc<duramen_engine::Store>,
+    pub backup: Backup,
+    pub commit: Mutex<Commit>,
+    pub health: Health,
+    pub meter: Meter,
+    /// Commits that ended, well or not. Written before waiters are told (`writer`).
+    pub ended: AtomicU64,
+    /// A commit at level buffered was not yet followed by a sync.
+    pub unsynced: AtomicBool,
+    /// Frames that were verified, and those that were not as they had been written.
+    pub scrubbed: AtomicU64,
+    pub bad_frames: AtomicU64,
+}
+
+/// What belongs to whoever commits.
+pub(crate) struct Commit {
+    pub master: Master,
+    collected: Collected,
+    /// `collected` is staged, and a commit of it has failed for want of space (G3).
+    staged: bool,
+    effects: Vec<Effect>,
+    /// Of segments that are still open.
+    certificates: BTreeMap<SegmentId, Certificate>,
+    /// To be freed on the disk, by the background.
+    pub frees: VecDeque<SegmentId>,
+    /// Swaps that have become durable, for the background to tell the engine.
+    pub swapped: Vec<u64>,
+    pub appended_bytes: u64,
+    /// Survivors in frames, not yet proposed.
+    pub survivors: BTreeMap<SegmentId, Certificate>,
+    /// The swap on its way, with its number.
+    pub proposed: Option<(u64, Swap)>,
+    /// Something was acknowledged since the rules were applied last.
+    acknowledged: bool,
+}
+
+impl Commit {
+    pub fn new(master: Master) -> Commit {
+        Commit {
+            master,
+            collected: Collected::default(),
+            staged: false,
+            effects: Vec::new(),
+            certificates: BTreeMap::new(),
+            frees: VecDeque::new(),
+            swapped: Vec::new(),
+            appended_bytes: 0,
+            survivors: BTreeMap::new(),
+            proposed: None,
+            acknowledged: false,
+        }
+    }
+
+    /// Of the segments that heads write to, up to the last commit.
+    pub fn open_certificates(&self) -> &BTreeMap<SegmentId, Certificate> {
+        &self.certificates
+    }
+}
+
+impl Durable {
+    /// The engine's side of the log.
+    pub fn log(&self) -> &Log {
+        self.engine.log().expect("a durable store has a log")
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Commit> {
+        self.commit.lock().expect("nobody panics while committing")
+    }
+
+    /// As [`lock`](Self::lock), `None` if somebody else commits.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Commit>> {
+        match self.commit.try_lock() {
+            Ok(commit) => Some(commit),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("nobody panics while committing"),
+        }
+    }
+
+    /// Makes everything appended so far reach `level`. The whole of a commit: the simulator calls nothing else.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`]: try again later, nothing is lost. [`Error::DiskFailed`]: for good (G4).
+    pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+        let result = self.commit_inner(commit, level.max(Level::Buffered));
+        match &result {
+            Ok(()) => self.health.set(DiskState::Ok, self.log()),
+            Err(Error::DiskFull(_)) => self.health.set(DiskState::Full, self.log()),
+            Err(error) => self
+                .health
+                .set(DiskState::Failed(error.to_string()), self.log()),
+        }
+        self.ended.fetch_add(1, Ordering::AcqRel);
+        result
+    }
+
+    fn commit_inner(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+        if let DiskState::Failed(reason) = self.health.get() {
+            return Err(Error::DiskFailed(reason)); // G4
+        }
+        if commit.staged {
+            self.write(commit, level)?; // G3
+        }
+        self.log().collect(&mut commit.collected);
+        self.tell(commit);
+        let staged = self.stage(commit)?;
+        if staged || !commit.collected.is_empty() {
+            commit.staged = true;
+            self.write(commit, level)?;
+        } else if level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            self.backup.sync()?;
+            self.meter.synced(started.elapsed());
+            self.log().complete_all(Level::Synced);
+            self.acked(commit, Level::Synced);
+        }
+        Ok(())
+    }
+
+    /// The rules hear of what was collected.
+    fn tell(&self, commit: &mut Commit) {
+        let Commit {
+            master,
+            collected,
+            certificates,
+            appended_bytes,
+            ..
+        } = commit;
+        for change in collected.changes() {
+            master.record(table_record(change));
+        }
+        for pass in collected.passes() {
+            master.record(Record::Pass(Pass {
+                first: pass.first,
+                count: pass.count,
+                victims: pass.victims.clone(),
+            }));
+        }
+        for piece in self.log().pieces(collected) {
+            match piece {
+                Piece::Open { segment, head } => {
+                    certificates.insert(segment, Certificate::EMPTY);
+                    master.opened(segment, Kind::Head, u32::from(head));
+                }
+                Piece::Data {
+                    segment,
+                    offset,
+                    bytes,
+                } => {
+                    let known = certificates.get_mut(&segment).expect("an open segment");
+                    assert_eq!(known.length, offset, "pieces come without gaps");
+                    *known = known.extended(bytes);
+                    *appended_bytes += bytes.len() as u64;
+                    master.appended(segment, *known);
+                }
+                Piece::Close { segment, length } => {
+                    let known = certificates.remove(&segment).expect("an open segment");
+                    assert_eq!(known.length, length, "closed where it ends");
+                    master.closed(segment);
+                }
+            }
+        }
+    }
+
+    /// Applies the rules and stages what they send. Returns whether there was anything.
+    fn stage(&self, commit: &mut Commit) -> Result<bool, Error> {
+        let mut effects = std::mem::take(&mut commit.effects);
+        let mut next_id = || self.log().new_segment_id();
+        commit.master.poll(&mut next_id, &mut effects);
+        let mut sent = false;
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(send) => {
+                    sent = true;
+                    self.stage_one(commit, &send)?;
+                }
+                Effect::Free { segment, .. } => commit.frees.push_back(segment),
+                Effect::Swapped { swap } => commit.swapped.push(swap),
+            }
+        }
+        commit.effects = effects;
+        Ok(sent)
+    }
+
+    fn stage_one(&self, commit: &Commit, send: &Send) -> Result<(), Error> {
+        let end = send.certificate.length;
+        let mut open = send.open;
+        let mut chunk = |offset: u32, bytes: &[u8], last: bool| {
+            let certified = last && end > 0;
+            let chunk = Chunk {
+                segment: send.segment,
+                epoch: send.epoch,
+                kind: send.kind,
+                offset,
+                bytes,
+                certificate: certified.then_some(send.certificate),
+                open: std::mem::take(&mut open),
+                close: last && send.close,
+            };
+            self.backup.stage(chunk)
+        };
+        if send.from == end {
+            return Ok(chunk(end, &[], true)?);
+        }
+        if send.kind == Kind::Control {
+            let bytes = commit.master.control_bytes(send.segment);
+            return Ok(chunk(
+                send.from,
+                &bytes[send.from as usize..end as usize],
+                true,
+            )?);
+        }
+        let mut at = send.from;
+        for piece in self.log().pieces(&commit.collected) {
+            if let Piece::Data {
+                segment,
+                offset,
+                bytes,
+            } = piece
+                && segment == send.segment
+            {
+                assert_eq!(offset, at, "pieces come without gaps");
+                at += bytes.len() as u32;
+                chunk(offset, bytes, at == end)?;
+            }
+        }
+        assert_eq!(at, end, "what is sent was collected in this commit");
+        Ok(())
+    }
+
+    /// Commits what is staged, then tells everybody (G2).
+    fn write(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+        let started = Instant::now();
+        let committed = self.backup.commit(level)?;
+        if level == Level::Synced {
+            self.meter.synced(started.elapsed());
+        }
+        commit.staged = false;
+        let reached = committed.level.min(level);
+        self.log().complete(&mut commit.collected, reached);
+        if reached == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
+            self.log().complete_all(Level::Synced);
+        }
+        self.acked(commit, reached);
+        Ok(())
+    }
+
+    fn acked(&self, commit: &mut Commit, level: Level) {
+        self.unsynced
+            .store(level < Level::Synced, Ordering::Relaxed);
+        commit.master.acked_all(LOCAL, level);
+        commit.acknowledged = true;
+    }
+
+    /// Lets the rules act on what was acknowledged: swaps that have become durable, segments to be freed.
+    pub fn apply_rules(&self, commit: &mut Commit) -> Result<(), Error> {
+        if std::mem::take(&mut commit.acknowledged) && self.stage(commit)? {
+            commit.staged = true;
+        }
+        Ok(())
+    }
+
+    /// Notes a clean end: the last record of all.
+    pub fn write_clean_shutdown(&self) -> Result<(), Error> {
+        let mut commit = self.lock();
+        commit.master.record(Record::CleanShutdown {
+            next_segment: self.log().next_segment_id(),
+            safe_version: self.engine.version_floor(),
+        });
+        self.commit_once(&mut commit, Level::Synced)
+    }
+
+    /// An error outside of a commit: the device's failure is everybody's.
+    pub fn note(&self, error: &Error) {
+        if let Error::DiskFailed(reason) = error {
+            self.health
+                .set(DiskState::Failed(reason.clone()), self.log());
+        }
+    }
+}
+
+/// The control record of a table's change.
+fn table_record(change: &TableChange) -> Record {
+    match change {
+        TableChange::Create {
+            table,
+            name,
+            level,
+            floor,
+        } => Record::TableCreate {
+            table: table.0,
+            floor: *floor,
+            level: *level,
+            name: name.clone(),
+        },
+        TableChange::Drop { table, floor } => Record::TableDrop {
+            table: table.0,
+            floor: *floor,
+        },
+        TableChange::Clear { table, floor } => Record::TableClear {
+            table: table.0,
+            floor: *floor,
+        },
+        TableChange::SetLevel { table, level } => Record::TableLevel {
+            table: table.0,
+            level: *level,
+        },
+    }
+}

@@ -1,0 +1,50 @@
+//! Collects the figures of a store's durable side.
+
+use crate::commit::Durable;
+use crate::{DurabilityStats, Latency};
+use duramen_base::ids::Level;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Durable {
+    /// What this side knows; the store adds what it knows itself.
+    pub fn stats(&self) -> DurabilityStats {
+        let backup = self.backup.stats();
+        let (segments_listed, appended_bytes) = {
+            let commit = self.lock();
+            (
+                commit.master.state().segments.len() as u64,
+                commit.appended_bytes,
+            )
+        };
+        DurabilityStats {
+            level: Level::Memory,
+            disk: self.health.get(),
+            undurable_bytes: self.log().undurable_bytes(),
+            wal_bytes: backup.wal_bytes,
+            wal_used_bytes: backup.wal_used_bytes,
+            frames: u64::from(backup.frames),
+            frames_used: u64::from(backup.frames_used),
+            segments_listed,
+            commits: backup.commits,
+            syncs: backup.syncs,
+            sync: match self.meter.count() {
+                0 => Latency::default(),
+                _ => self.meter.latency(),
+            },
+            wal_written_bytes: backup.wal_written_bytes,
+            frame_written_bytes: backup.frame_written_bytes,
+            appended_bytes,
+            snapshot_running: false,
+            last_snapshot: None,
+            last_snapshot_ok: None,
+            last_snapshot_duration: Duration::ZERO,
+            loaded_bytes: 0,
+            loaded_entries: 0,
+            load_duration: Duration::ZERO,
+            clean_start: false,
+            scrubbed_frames: self.scrubbed.load(Ordering::Relaxed),
+            bad_frames: self.bad_frames.load(Ordering::Relaxed),
+        }
+    }
+}

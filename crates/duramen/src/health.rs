@@ -1,0 +1,54 @@
+//! Whether the disk takes writes, and who is told when that changes.
+
+use crate::{DiskState, Error};
+use duramen_engine::Log;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The state of the disk. `Failed` is for good.
+#[derive(Default)]
+pub(crate) struct Health {
+    /// 0 ok, 1 full, 2 failed: for a look without the lock. Release, pairs with Acquire in `check`.
+    code: AtomicU8,
+    reason: Mutex<String>,
+}
+
+impl Health {
+    pub fn set(&self, state: DiskState, log: &Log) {
+        let code = match &state {
+            DiskState::Ok => 0,
+            DiskState::Full => 1,
+            DiskState::Failed(_) => 2,
+        };
+        let before = self.code.load(Ordering::Acquire);
+        if before == code || before == 2 {
+            return;
+        }
+        if let DiskState::Failed(reason) = state {
+            *self.reason.lock().expect("the reason of a failure") = reason;
+        }
+        self.code.store(code, Ordering::Release);
+        match code {
+            2 => log.disk_failed(),
+            _ => log.disk_full(code == 1),
+        }
+    }
+
+    pub fn get(&self) -> DiskState {
+        match self.code.load(Ordering::Acquire) {
+            0 => DiskState::Ok,
+            1 => DiskState::Full,
+            _ => DiskState::Failed(self.reason.lock().expect("the reason of a failure").clone()),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::DiskFailed`] while the disk takes no writes.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.get() {
+            DiskState::Ok => Ok(()),
+            DiskState::Full => Err(Error::DiskFull("no space for the log".to_owned())),
+            DiskState::Failed(reason) => Err(Error::DiskFailed(reason)),
+        }
+    }
+}

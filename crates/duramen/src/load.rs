@@ -1,0 +1,142 @@
+//! Segments from disk into memory, several at a time, the newest first: so most of what is old is known to be dead when it comes.
+
+use crate::restart::Loaded;
+use crate::{Error, Phase, Progress};
+use duramen_backup::{Backup, ReplicaInfo};
+use duramen_base::ids::SegmentId;
+use duramen_cluster::control::State;
+use duramen_engine::{LoadError, Loader, Pass};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// What the threads of a load share.
+struct Load<'a> {
+    loader: &'a Loader,
+    backup: &'a Backup,
+    /// The newest first.
+    segments: &'a [ReplicaInfo],
+    next: AtomicUsize,
+    stop: AtomicBool,
+    bytes: AtomicU64,
+    bytes_total: u64,
+    entries: AtomicU64,
+    failed: Mutex<Option<LoadError<duramen_backup::Error>>>,
+}
+
+/// Adopts all listed segments with `threads` threads; 0 = one per core.
+pub(crate) fn load(
+    engine: &Arc<duramen_engine::Store>,
+    backup: &Backup,
+    state: &State,
+    listed: &[ReplicaInfo],
+    threads: usize,
+    started: Instant,
+    progress: &(dyn Fn(&Progress) + Send + Sync),
+) -> Result<Loaded, Error> {
+    let place = backup.disk().label();
+    let ids: Vec<SegmentId> = listed.iter().map(|replica| replica.segment).collect();
+    let passes: Vec<Pass> = state
+        .passes
+        .iter()
+        .map(|pass| Pass {
+            first: pass.first,
+            count: pass.count,
+            victims: pass.victims.clone(),
+        })
+        .collect();
+    let loader = engine.loader(&ids, &passes);
+    let mut segments = listed.to_vec();
+    segments.sort_unstable_by_key(|replica| std::cmp::Reverse(replica.segment));
+    let load = Load {
+        loader: &loader,
+        backup,
+        segments: &segments,
+        next: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+        bytes: AtomicU64::new(0),
+        bytes_total: listed.iter().map(|replica| u64::from(replica.length)).sum(),
+        entries: AtomicU64::new(0),
+        failed: Mutex::new(None),
+    };
+    let wanted = match threads {
+        0 => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        threads => threads,
+    };
+    if wanted == 1 || segments.len() < 2 {
+        load.run(started, progress);
+    } else {
+        std::thread::scope(|scope| {
+            for _ in 0..wanted.min(segments.len()) {
+                scope.spawn(|| load.run(started, progress));
+            }
+        });
+    }
+    let failed = load.failed.lock().expect("a load's failure").take();
+    match failed {
+        Some(LoadError::Memory { segment, reason }) => {
+            return Err(Error::Misfit {
+                place,
+                reason: format!(
+                    "its data do not fit into the memory budget (segment {segment}: {reason}); give the store more memory"
+                ),
+            });
+        }
+        Some(error) => {
+            return Err(Error::Damaged {
+                place,
+                reason: error.to_string(),
+            });
+        }
+        None => {}
+    }
+    let report = loader.finish().map_err(|missing| Error::Damaged {
+        place,
+        reason: missing.to_string(),
+    })?;
+    Ok(Loaded {
+        bytes: report.bytes,
+        entries: report.entries,
+        ..Loaded::default()
+    })
+}
+
+impl Load<'_> {
+    /// Takes segments until there are none, or somebody failed.
+    fn run(&self, started: Instant, progress: &(dyn Fn(&Progress) + Send + Sync)) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let n = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(replica) = self.segments.get(n) else {
+                return;
+            };
+            let mut fill = |into: &mut [u8]| self.backup.read(replica.segment, into).map(drop);
+            match self
+                .loader
+                .adopt(replica.segment, replica.length, &mut fill)
+            {
+                Ok(entries) => self.show(replica, entries, started, progress),
+                Err(error) => {
+                    self.stop.store(true, Ordering::Relaxed);
+                    *self.failed.lock().expect("a load's failure") = Some(error);
+                }
+            }
+        }
+    }
+
+    fn show(
+        &self,
+        replica: &ReplicaInfo,
+        entries: u64,
+        started: Instant,
+        progress: &(dyn Fn(&Progress) + Send + Sync),
+    ) {
+        let bytes = u64::from(replica.length);
+        progress(&Progress {
+            bytes_done: self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes,
+            bytes_total: self.bytes_total,
+            entries_done: self.entries.fetch_add(entries, Ordering::Relaxed) + entries,
+            ..Progress::new(Phase::Segments, started)
+        });
+    }
+}

@@ -1,0 +1,310 @@
+//! From a disk to a store that serves: a new one, or what was there.
+//!
+//! **Invariants** (docs/protocols.md, "Restart")
+//! - P1: nothing is written before everything listed has been read and verified. A directory that is refused is as it was.
+//! - P2: what is listed by the newest control segment is loaded, all of it; what is not listed never is (90-traps.md §0.1).
+//! - P3: ids and versions go on above everything that was ever given.
+//! - P4: segments that were open are closed where they end, in the same commit as the new control segment; heads go on in new ones.
+
+use crate::commit::{Commit, Durable, LOCAL};
+use crate::health::Health;
+use crate::load;
+use crate::meter::Meter;
+use crate::{Error, Mode, Options, Phase, Progress};
+use duramen_backup::disk::Disk;
+use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_base::units::MIB;
+use duramen_cluster::control::{State, Table};
+use duramen_cluster::replication::{Config, Found, Master};
+use duramen_engine::{LogOptions, TableId};
+use duramen_format::segment::Kind;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Segment ids that a restart leaves out: more than can have been given without trace (a pass reserves a few dozen).
+const ID_GAP: u64 = 1 << 20;
+
+/// A control segment of this length, and twice as long as its snapshot, is replaced: rare, and quick to read at a restart.
+const CONTROL_ROLL_BYTES: u32 = 256 << 10;
+
+/// What a restart found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loaded {
+    pub bytes: u64,
+    pub entries: u64,
+    pub took: Duration,
+    pub clean: bool,
+}
+
+/// Opens the store on a disk, created if there is none. `threads`: how many load; 0 = one per core.
+pub(crate) fn open(
+    disk: Arc<dyn Disk>,
+    options: &Options,
+    threads: usize,
+    progress: &(dyn Fn(&Progress) + Send + Sync),
+) -> Result<(Durable, Loaded), Error> {
+    let started = Instant::now();
+    let settings = duramen_backup::Options::default();
+    let expected = Expected {
+        cluster: Some(options.cluster.clone()),
+        server: None,
+    };
+    progress(&Progress::new(Phase::Log, started));
+    match Backup::open(disk.clone(), &settings, &expected) {
+        Ok((backup, replicas)) => restart(backup, &replicas, options, threads, started, progress),
+        Err(duramen_backup::Error::Absent { .. }) => {
+            let backup = create(disk, &settings, options)?;
+            restart(backup, &[], options, threads, started, progress)
+        }
+        Err(error) => Err(Error::Disk(error)),
+    }
+}
+
+fn create(
+    disk: Arc<dyn Disk>,
+    settings: &duramen_backup::Options,
+    options: &Options,
+) -> Result<Backup, Error> {
+    let segment_bytes = duramen_engine::segment_bytes(options.engine.memory_bytes);
+    let wanted = segments_wanted(options, segment_bytes);
+    let geometry = Geometry {
+        segment_bytes: segment_bytes as u32,
+        wal_bytes: options.wal_bytes.next_multiple_of(MIB),
+        frames: frames_of(wanted, options.mode),
+    };
+    let identity = Identity {
+        cluster: options.cluster.clone(),
+        server: random() | 1, // never 0
+        hash_seed: options.engine.hash_seed.unwrap_or_else(random),
+    };
+    Backup::create(disk, settings, &geometry, &identity).map_err(Error::Disk)
+}
+
+/// Segments that the log may have on disk.
+fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
+    let bytes = if options.disk_bytes > 0 {
+        options.disk_bytes
+    } else {
+        (options.engine.memory_bytes as f64 * options.disk_expansion.max(1.0)) as u64
+    };
+    bytes.div_ceil(segment_bytes).max(16)
+}
+
+/// Frames of a small store in a directory: a frame costs 16 KiB before it is used, so up to here there may be more than the
+/// options ask for, and the store can grow with them.
+const FRAMES_SMALL: u64 = 4096;
+
+/// Frames for so many segments: some more for control segments and for victims whose swap is under way.
+fn frames_of(segments: u64, mode: Mode) -> u32 {
+    let needed = segments + segments / 8 + 16;
+    let frames = match mode {
+        Mode::Raw => needed,
+        Mode::Buffered | Mode::Direct => needed.max(FRAMES_SMALL.min(4 * needed)),
+    };
+    u32::try_from(frames).unwrap_or(u32::MAX)
+}
+
+/// A number that nobody can guess or repeat.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
+}
+
+fn restart(
+    backup: Backup,
+    replicas: &[ReplicaInfo],
+    options: &Options,
+    threads: usize,
+    started: Instant,
+    progress: &(dyn Fn(&Progress) + Send + Sync),
+) -> Result<(Durable, Loaded), Error> {
+    let place = backup.disk().label();
+    let damaged = |reason: String| Error::Damaged {
+        place: place.clone(),
+        reason,
+    };
+    let state = read_control(&backup, replicas, &damaged)?;
+    let listed = check_complete(&state, replicas, &damaged)?;
+    let engine = make_engine(&backup, &state, replicas, options)?;
+    for (table, info) in &state.tables {
+        engine.restore_table(TableId(*table), &info.name, info.floor, info.level)?;
+    }
+    let mut loaded = load::load(
+        &engine, &backup, &state, &listed, threads, started, progress,
+    )?;
+    loaded.clean = state.clean;
+    loaded.took = started.elapsed();
+    let master = make_master(&backup, state, replicas);
+    let durable = Durable {
+        engine,
+        backup,
+        commit: Mutex::new(Commit::new(master)),
+        health: Health::default(),
+        meter: Meter::default(),
+        ended: AtomicU64::new(0),
+        unsynced: AtomicBool::new(false),
+        scrubbed: AtomicU64::new(0),
+        bad_frames: AtomicU64::new(0),
+    };
+    // P4
+    durable.commit_once(&mut durable.lock(), Level::Synced)?;
+    progress(&Progress {
+        bytes_done: loaded.bytes,
+        bytes_total: loaded.bytes,
+        entries_done: loaded.entries,
+        entries_total: loaded.entries,
+        ..Progress::new(Phase::Done, started)
+    });
+    Ok((durable, loaded))
+}
+
+/// P2: what the newest control segment says. An older one never stands in for it: frames that it lists may be gone.
+fn read_control(
+    backup: &Backup,
+    replicas: &[ReplicaInfo],
+    damaged: &dyn Fn(String) -> Error,
+) -> Result<State, Error> {
+    let newest = replicas
+        .iter()
+        .filter(|replica| replica.kind == Kind::Control)
+        .max_by_key(|replica| replica.segment);
+    let Some(newest) = newest else {
+        if replicas.is_empty() {
+            return Ok(new_state());
+        }
+        return Err(damaged(format!(
+            "there are {} segments, but no control segment that says which of them count",
+            replicas.len()
+        )));
+    };
+    let mut bytes = vec![0; newest.length as usize];
+    backup.read(newest.segment, &mut bytes).map_err(|error| {
+        damaged(format!(
+            "the newest control segment cannot be read: {error}"
+        ))
+    })?;
+    State::replay(newest.segment, &bytes).map_err(|error| damaged(error.to_string()))
+}
+
+/// The state of a store that was just made: the default table is there from the start.
+fn new_state() -> State {
+    let default = Table {
+        name: "default".to_owned(),
+        level: None,
+        floor: 0,
+    };
+    State {
+        tables: BTreeMap::from([(TableId::DEFAULT.0, default)]),
+        ..State::default()
+    }
+}
+
+/// Every listed segment has to be there as the control log describes it.
+fn check_complete(
+    state: &State,
+    replicas: &[ReplicaInfo],
+    damaged: &dyn Fn(String) -> Error,
+) -> Result<Vec<ReplicaInfo>, Error> {
+    let by_id: BTreeMap<SegmentId, &ReplicaInfo> = replicas
+        .iter()
+        .map(|replica| (replica.segment, replica))
+        .collect();
+    let mut found = Vec::with_capacity(state.segments.len());
+    for (id, listed) in &state.segments {
+        let Some(replica) = by_id.get(id) else {
+            return Err(damaged(format!(
+                "segment {id} ({}) is part of the data and is missing",
+                listed.kind.name()
+            )));
+        };
+        let is_whole = listed
+            .closed
+            .is_none_or(|certificate| replica.certificate() == certificate);
+        if replica.damaged || replica.kind != listed.kind || !is_whole {
+            return Err(damaged(format!(
+                "segment {id} ({}) is damaged: {} bytes of it are valid{}",
+                listed.kind.name(),
+                replica.length,
+                listed
+                    .closed
+                    .map_or(String::new(), |all| format!(", it has {}", all.length)),
+            )));
+        }
+        if listed.closed.is_none() && replica.epoch < listed.epoch {
+            return Err(damaged(format!(
+                "segment {id} is of replication epoch {}, the data need {}",
+                replica.epoch, listed.epoch
+            )));
+        }
+        found.push(**replica);
+    }
+    Ok(found)
+}
+
+/// P3.
+fn make_engine(
+    backup: &Backup,
+    state: &State,
+    replicas: &[ReplicaInfo],
+    options: &Options,
+) -> Result<Arc<duramen_engine::Store>, Error> {
+    let geometry = backup.geometry();
+    let segment_bytes = u64::from(geometry.segment_bytes);
+    let seen = replicas
+        .iter()
+        .map(|replica| replica.segment.0 + 1)
+        .max()
+        .unwrap_or(1);
+    let first_segment = if replicas.is_empty() {
+        1
+    } else {
+        seen.max(state.next_segment.0) + ID_GAP
+    };
+    // `frames_of`, backwards.
+    let room = u64::from(geometry.frames).saturating_sub(16) * 8 / 9;
+    let log = LogOptions {
+        disk_segments_max: segments_wanted(options, segment_bytes).min(room),
+        first_segment,
+        version_floor: state.safe_version + 1,
+        level: options.level,
+        segment_bytes,
+        ..LogOptions::new(backup.identity().server)
+    };
+    let engine = duramen_engine::Options {
+        hash_seed: Some(backup.identity().hash_seed),
+        log: Some(log),
+        ..options.engine.clone()
+    };
+    Ok(duramen_engine::Store::new(engine)?)
+}
+
+fn make_master(backup: &Backup, state: State, replicas: &[ReplicaInfo]) -> Master {
+    let found: Vec<Found> = replicas
+        .iter()
+        .map(|replica| Found {
+            backup: LOCAL,
+            segment: replica.segment,
+            epoch: replica.epoch,
+            certificate: replica.certificate(),
+            closed: replica.closed,
+        })
+        .collect();
+    Master::new(replication_config(backup), state, &[LOCAL], &found)
+}
+
+/// One replica, on this disk.
+pub(crate) fn replication_config(backup: &Backup) -> Config {
+    let segment_bytes = backup.geometry().segment_bytes;
+    Config {
+        replicas: 1,
+        one_stream: true,
+        server: backup.identity().server,
+        control_capacity: segment_bytes,
+        control_roll_bytes: CONTROL_ROLL_BYTES.min(segment_bytes / 4),
+    }
+}

@@ -1,0 +1,248 @@
+//! Snapshots: a copy of everything as it was at one moment, made while the store goes on.
+//!
+//! **Invariants** (docs/protocols.md, "Snapshot")
+//! - N1: the moment is one commit, made while nobody is inside the engine: what any thread had done before is in, nothing after.
+//! - N2: segments that were listed at that moment are not freed before they are copied; they only grow, so their beginnings
+//!   up to the lengths of that moment can be copied at leisure.
+//! - N3: the copy becomes a store by its last step, the commit of its control segment. Cut short, it opens as no store.
+
+use crate::commit::LOCAL;
+use crate::restart::replication_config;
+use crate::writer::LogWriter;
+use crate::{DurabilityStats, Error, Phase, Progress, SnapshotReport};
+use duramen_backup::disk::Disk;
+use duramen_backup::{Backup, Chunk, Geometry, WAL_BYTES_MIN};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_base::units::MIB;
+use duramen_cluster::control::State;
+use duramen_cluster::replication::{Effect, Found, Master};
+use duramen_format::certificate::Certificate;
+use duramen_format::control::Record;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+/// After so much work it rests as long as it worked, so that commits find the device free half of the time.
+const REST_FACTOR: u32 = 1;
+
+/// What a store remembers of its snapshots.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    running: AtomicBool,
+    last: Mutex<Option<Last>>,
+}
+
+#[derive(Clone, Copy)]
+struct Last {
+    at: SystemTime,
+    ok: bool,
+    took: Duration,
+}
+
+/// What there was at the moment of a snapshot.
+struct Cut {
+    state: State,
+    /// Of each listed segment.
+    certificates: BTreeMap<SegmentId, Certificate>,
+}
+
+/// O9 of replication: nothing is freed while this is there.
+struct Pinned<'a>(&'a LogWriter);
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        self.0.durable.lock().master.unpin();
+    }
+}
+
+impl Snapshots {
+    pub fn take(
+        &self,
+        log: &LogWriter,
+        disk: Arc<dyn Disk>,
+        progress: &(dyn Fn(&Progress) + Send + Sync),
+    ) -> Result<SnapshotReport, Error> {
+        if self.running.swap(true, Ordering::AcqRel) {
+            return Err(Error::SnapshotRunning);
+        }
+        let started = Instant::now();
+        let result = take(log, disk, started, progress);
+        *self.last.lock().expect("the last snapshot") = Some(Last {
+            at: SystemTime::now(),
+            ok: result.is_ok(),
+            took: started.elapsed(),
+        });
+        self.running.store(false, Ordering::Release);
+        result
+    }
+
+    pub fn fill(&self, stats: &mut DurabilityStats) {
+        stats.snapshot_running = self.running.load(Ordering::Acquire);
+        if let Some(last) = *self.last.lock().expect("the last snapshot") {
+            stats.last_snapshot = Some(last.at);
+            stats.last_snapshot_ok = Some(last.ok);
+            stats.last_snapshot_duration = last.took;
+        }
+    }
+}
+
+fn take(
+    log: &LogWriter,
+    disk: Arc<dyn Disk>,
+    started: Instant,
+    progress: &(dyn Fn(&Progress) + Send + Sync),
+) -> Result<SnapshotReport, Error> {
+    let source = &log.durable.backup;
+    let geometry = Geometry {
+        wal_bytes: source.geometry().wal_bytes.clamp(WAL_BYTES_MIN, 64 * MIB),
+        ..*source.geometry()
+    };
+    let options = duramen_backup::Options::default();
+    let target =
+        Backup::create(disk, &options, &geometry, source.identity()).map_err(Error::Disk)?;
+    let (cut, _pinned) = cut(log)?;
+    let bytes_total = cut.certificates.values().map(|c| u64::from(c.length)).sum();
+    let mut buffer = vec![0; geometry.segment_bytes as usize];
+    let mut bytes_done = 0;
+    for (segment, certificate) in &cut.certificates {
+        let began = Instant::now();
+        copy(
+            log,
+            &target,
+            &cut.state,
+            *segment,
+            *certificate,
+            &mut buffer,
+        )?;
+        bytes_done += u64::from(certificate.length);
+        progress(&Progress {
+            bytes_done,
+            bytes_total,
+            ..Progress::new(Phase::Copying, started)
+        });
+        if log.is_served() {
+            std::thread::sleep(began.elapsed() * REST_FACTOR);
+        }
+    }
+    let segments = cut.certificates.len() as u64;
+    write_control(&target, cut)?;
+    target.close().map_err(Error::Disk)?;
+    let report = SnapshotReport {
+        segments,
+        bytes: bytes_done,
+        elapsed: started.elapsed(),
+    };
+    progress(&Progress {
+        bytes_done,
+        bytes_total,
+        ..Progress::new(Phase::Done, started)
+    });
+    Ok(report)
+}
+
+/// N1: one commit while nobody is inside.
+fn cut(log: &LogWriter) -> Result<(Cut, Pinned<'_>), Error> {
+    let durable = &log.durable;
+    let mut session = durable.engine.session()?;
+    let guard = session.pin_exclusive();
+    let mut commit = durable.lock();
+    durable.commit_once(&mut commit, Level::Synced)?;
+    drop(guard);
+    let state = commit.master.state().clone();
+    let open = commit.open_certificates();
+    let certificates = state
+        .segments
+        .iter()
+        .map(|(id, listed)| {
+            let known = listed.closed.or_else(|| open.get(id).copied());
+            (
+                *id,
+                known.expect("a listed segment is closed, or open and known"),
+            )
+        })
+        .collect();
+    commit.master.pin();
+    drop(commit);
+    log.tell();
+    Ok((
+        Cut {
+            state,
+            certificates,
+        },
+        Pinned(log),
+    ))
+}
+
+/// N2: the beginning of a segment, into a frame of its own.
+fn copy(
+    log: &LogWriter,
+    target: &Backup,
+    state: &State,
+    segment: SegmentId,
+    certificate: Certificate,
+    buffer: &mut [u8],
+) -> Result<(), Error> {
+    let source = &log.durable.backup;
+    source.read(segment, buffer).map_err(Error::Disk)?;
+    let bytes = &buffer[..certificate.length as usize];
+    if Certificate::of(bytes) != certificate {
+        return Err(Error::Damaged {
+            place: source.disk().label(),
+            reason: format!("segment {segment} does not begin as it did when it was written"),
+        });
+    }
+    let listed = &state.segments[&segment];
+    target
+        .write_frame(segment, listed.epoch, bytes, certificate, listed.kind)
+        .map_err(Error::Disk)
+}
+
+/// N3.
+fn write_control(target: &Backup, cut: Cut) -> Result<(), Error> {
+    let Cut {
+        mut state,
+        certificates,
+    } = cut;
+    for (id, listed) in &mut state.segments {
+        listed.closed = Some(certificates[id]);
+    }
+    let found: Vec<Found> = certificates
+        .iter()
+        .map(|(segment, certificate)| Found {
+            backup: LOCAL,
+            segment: *segment,
+            epoch: state.segments[segment].epoch,
+            certificate: *certificate,
+            closed: true,
+        })
+        .collect();
+    let next_segment = state.next_segment;
+    let safe_version = state.safe_version;
+    let mut master = Master::new(replication_config(target), state, &[LOCAL], &found);
+    let mut effects = Vec::new();
+    master.poll(&mut || next_segment, &mut effects);
+    master.record(Record::CleanShutdown {
+        next_segment: SegmentId(next_segment.0 + 1),
+        safe_version,
+    });
+    master.poll(&mut || next_segment, &mut effects);
+    for effect in effects {
+        if let Effect::Send(send) = effect {
+            let bytes = master.control_bytes(send.segment);
+            let chunk = Chunk {
+                segment: send.segment,
+                epoch: send.epoch,
+                kind: send.kind,
+                offset: send.from,
+                bytes: &bytes[send.from as usize..send.certificate.length as usize],
+                certificate: Some(send.certificate),
+                open: send.open,
+                close: send.close,
+            };
+            target.stage(chunk).map_err(Error::Disk)?;
+        }
+    }
+    target.commit(Level::Synced).map_err(Error::Disk)?;
+    Ok(())
+}
