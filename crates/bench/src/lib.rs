@@ -37,6 +37,8 @@ enum Figure {
     MemoryCell(figures::memory_cell::CellArgs),
     /// Duramen's server beside redis-server: CPU per request, round trips, idle cost, utilization
     Server(figures::server::ServerArgs),
+    /// Durable writes beside redis-server, reads beside them, restart, snapshot
+    Durability(figures::durability::DurabilityArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -84,6 +86,10 @@ impl Figure {
             Figure::Server(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::server::run(&args)?)
+            }
+            Figure::Durability(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::durability::run(&args)?)
             }
             Figure::Load(mut args) => {
                 args.options.note_command();

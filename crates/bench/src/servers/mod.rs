@@ -6,12 +6,14 @@ use crate::harness::{Doing, Failure, Result, machine};
 use crate::load::client;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a server may take until it answers.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A running server; dropping it kills the process.
 #[derive(Debug)]
@@ -38,6 +40,74 @@ pub struct Duramen {
     pub memory: String,
     pub threads: usize,
     pub poll: &'static str,
+    /// Data directory; `None` = in memory alone.
+    pub dir: Option<PathBuf>,
+    pub level: &'static str,
+    /// Further arguments.
+    pub more: Vec<String>,
+}
+
+/// How redis-server keeps its append-only file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redis {
+    /// None.
+    No,
+    EverySecond,
+    Always,
+}
+
+impl Redis {
+    fn name(self) -> &'static str {
+        match self {
+            Redis::No => "redis",
+            Redis::EverySecond => "redis everysec",
+            Redis::Always => "redis always",
+        }
+    }
+}
+
+/// A directory that goes when this is dropped.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes one in `parent`.
+    pub fn new(parent: &Path) -> std::io::Result<Scratch> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("duramen-bench-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Scratch(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Bytes that the files in it take on the disk.
+    pub fn bytes(&self) -> u64 {
+        fn of(path: &Path) -> u64 {
+            let Ok(entries) = std::fs::read_dir(path) else {
+                return 0;
+            };
+            entries
+                .filter_map(std::result::Result::ok)
+                .map(|entry| match entry.metadata() {
+                    Ok(data) if data.is_dir() => of(&entry.path()),
+                    Ok(data) => data.blocks() * 512,
+                    Err(_) => 0,
+                })
+                .sum()
+        }
+        of(&self.0)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed stays in the temporary directory: no reason to fail a measurement.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Server {
@@ -48,7 +118,7 @@ impl Server {
         command.args([
             "serve",
             "--level",
-            "memory",
+            how.level,
             "--port",
             "0",
             "--admin-port",
@@ -64,6 +134,10 @@ impl Server {
             "--poll",
             how.poll,
         ]);
+        if let Some(dir) = &how.dir {
+            command.arg("--dir").arg(dir);
+        }
+        command.args(&how.more);
         Server::ready_line(name, command)
     }
 
@@ -119,30 +193,33 @@ impl Server {
 
     /// Starts redis-server on a free port, without persistence.
     pub fn redis(program: &Path) -> Result<Server> {
+        Server::redis_at(program, Redis::No, &std::env::temp_dir())
+    }
+
+    /// Starts redis-server on a free port, with its files in `dir`.
+    pub fn redis_at(program: &Path, append: Redis, dir: &Path) -> Result<Server> {
         let described = format!("starting {}", program.display());
         let address = free_address().doing(&described)?;
         let port = address.port().to_string();
         let mut command = Command::new(program);
-        command.args([
-            "--port",
-            &port,
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]);
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
+        match append {
+            Redis::No => command.args(["--appendonly", "no"]),
+            Redis::EverySecond => {
+                command.args(["--appendonly", "yes", "--appendfsync", "everysec"])
+            }
+            Redis::Always => command.args(["--appendonly", "yes", "--appendfsync", "always"]),
+        };
         command.args(["--maxclients", "20000"]);
         let begun = Instant::now();
         let child = command
-            .current_dir(std::env::temp_dir())
+            .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .doing(&described)?;
-        Server::answering("redis", child, address, begun)
+        Server::answering(append.name(), child, address, begun)
     }
 
     fn answering(name: &str, child: Child, address: SocketAddr, begun: Instant) -> Result<Server> {
@@ -179,6 +256,57 @@ impl Server {
     pub fn rss_bytes(&self) -> Result<u64> {
         machine::rss_bytes(Some(self.child.id()))
     }
+
+    /// Memory of its own and of what its children do not share with it.
+    pub fn rss_with_children_bytes(&self) -> Result<u64> {
+        let id = self.child.id();
+        let path = format!("/proc/{id}/task/{id}/children");
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        let own: u64 = children
+            .split_whitespace()
+            .filter_map(|child| child.parse().ok())
+            .map(private_bytes)
+            .sum();
+        Ok(self.rss_bytes()? + own)
+    }
+
+    /// Ends it as a power cut would, but for the system's page cache.
+    pub fn kill(&mut self) {
+        // Both fail only if it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn wait_for_end(&mut self, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while self
+            .child
+            .try_wait()
+            .doing("waiting for a server")?
+            .is_none()
+        {
+            if begun.elapsed() > limit {
+                return Err(Failure::new(
+                    format!("waiting for {} to end", self.name),
+                    format!("it runs on after {limit:?}"),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+}
+
+/// Memory that a process shares with no other.
+fn private_bytes(id: u32) -> u64 {
+    let rollup = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap_or_default();
+    rollup
+        .lines()
+        .filter(|line| line.starts_with("Private_"))
+        .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum::<u64>()
+        * 1024
 }
 
 fn free_address() -> std::io::Result<SocketAddr> {

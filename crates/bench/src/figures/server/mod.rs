@@ -78,6 +78,9 @@ impl Programs {
             memory,
             threads: self.threads,
             poll,
+            dir: None,
+            level: "memory",
+            more: Vec::new(),
         };
         Server::duramen(name, &how)
     }

@@ -1,0 +1,163 @@
+//! What acknowledged writes cost, what reads pay for them, how long a restart takes, what a snapshot disturbs: Duramen's server
+//! beside redis-server with its append-only file, in one run, on one disk.
+//!
+//! Each row prints the level that it is acknowledged at. The raw figure of the disk (overwrite of preallocated 4 KiB and
+//! fdatasync) is taken in the same rounds, in the same directory.
+
+mod disk;
+mod reads;
+mod restart;
+mod snapshot;
+mod writes;
+
+use crate::harness::{Doing, Failure, Options, Report, Result};
+use crate::servers::{Duramen, Redis, Scratch, Server, find_program};
+use duramen_base::units::MIB;
+use std::path::{Path, PathBuf};
+
+/// What `duramen bench durability` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DurabilityArgs {
+    #[command(flatten)]
+    pub options: Options,
+    /// The program `duramen`; by default the one beside this program, then the one on PATH
+    #[arg(long, value_name = "FILE")]
+    pub duramen: Option<PathBuf>,
+    /// The program `redis-server`; by default the one on PATH
+    #[arg(long, value_name = "FILE")]
+    pub redis: Option<PathBuf>,
+    /// Where data directories are made: on the disk to be measured
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Reactor threads of Duramen: 1 is like for like with redis-server
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// How Duramen writes its disk: buffered or direct
+    #[arg(long, default_value = "buffered")]
+    pub disk_mode: String,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Part>,
+}
+
+/// Parts of the figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Acknowledged writes per second by connections, pipeline and level
+    Writes,
+    /// Reads while others write as fast as they can
+    Reads,
+    /// Time until a restarted server serves again
+    Restart,
+    /// Write latency and memory while a snapshot is taken
+    Snapshot,
+}
+
+/// Durability of one contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Memory,
+    Buffered,
+    Synced,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Level::Memory => "memory",
+            Level::Buffered => "buffered",
+            Level::Synced => "synced",
+        }
+    }
+}
+
+/// The programs, and where they keep their data.
+struct Programs {
+    duramen: PathBuf,
+    /// `None` = not installed.
+    redis: Option<PathBuf>,
+    dir: PathBuf,
+    threads: usize,
+    disk_mode: String,
+}
+
+impl Programs {
+    fn find(args: &DurabilityArgs) -> Result<Programs> {
+        let duramen = args.duramen.clone().or_else(|| find_program("duramen"));
+        let missing = || {
+            Failure::new(
+                "looking for the program `duramen`",
+                "build it, or name it with --duramen FILE",
+            )
+        };
+        Ok(Programs {
+            duramen: duramen.ok_or_else(missing)?,
+            redis: args.redis.clone().or_else(|| find_program("redis-server")),
+            dir: args.dir.clone().unwrap_or_else(std::env::temp_dir),
+            threads: args.threads,
+            disk_mode: args.disk_mode.clone(),
+        })
+    }
+
+    fn scratch(&self) -> Result<Scratch> {
+        Scratch::new(&self.dir).doing(format!("making a directory in {}", self.dir.display()))
+    }
+
+    /// Starts Duramen; at level `memory` without a directory.
+    fn duramen(&self, level: Level, memory_bytes: u64, dir: &Path) -> Result<Server> {
+        let how = Duramen {
+            program: self.duramen.clone(),
+            memory: format!("{}mb", memory_bytes / MIB),
+            threads: self.threads,
+            poll: "adaptive",
+            dir: (level != Level::Memory).then(|| dir.to_owned()),
+            level: level.name(),
+            more: if level == Level::Memory {
+                Vec::new()
+            } else {
+                vec!["--disk-mode".to_owned(), self.disk_mode.clone()]
+            },
+        };
+        Server::duramen(&format!("duramen {}", level.name()), &how)
+    }
+
+    /// Starts redis-server with an append-only file (`always`, `everysec`) or without (`no`); `None`: not installed.
+    fn redis(&self, append: Redis, dir: &Path) -> Result<Option<Server>> {
+        let start = |program: &PathBuf| Server::redis_at(program, append, dir);
+        self.redis.as_ref().map(start).transpose()
+    }
+}
+
+/// Runs the figure.
+pub fn run(args: &DurabilityArgs) -> Result<Report> {
+    let about = "Duramen's server beside Debian's redis-server on loopback and on one disk; 100-byte values and 16-byte keys unless said. \
+        `synced` and `appendfsync always` both mean: fdatasync before the reply. `everysec` may lose a second.";
+    let mut report = Report::new(
+        "durability",
+        "Durable writes, reads beside them, restart, snapshot",
+        about,
+        &args.options,
+    );
+    let programs = Programs::find(args)?;
+    if programs.redis.is_none() {
+        report.note("redis-server: SKIPPED, it is not installed.");
+    }
+    let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
+    if wanted(Part::Writes) {
+        writes::run(&args.options, &programs, &mut report)?;
+    }
+    if wanted(Part::Reads) {
+        reads::run(&args.options, &programs, &mut report)?;
+    }
+    if wanted(Part::Restart) {
+        restart::run(&args.options, &programs, &mut report)?;
+    }
+    if wanted(Part::Snapshot) {
+        snapshot::run(&args.options, &programs, &mut report)?;
+    }
+    report.note(format!(
+        "Duramen with {} reactor thread(s), disk mode {}; the generator has one thread.",
+        args.threads, args.disk_mode
+    ));
+    Ok(report)
+}
