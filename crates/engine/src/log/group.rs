@@ -70,6 +70,14 @@ impl Log {
         let in_group = tail.in_group();
         let group = tail.group();
         let old = tail.window();
+        // Before the old window is closed: the memory of its tail may go back to the system then.
+        // SAFETY: source: what this head appended to its own window; target: a fresh window of its own, where the group is
+        // going to be taken below. A group is shorter than a window (checked by who calls).
+        unsafe {
+            let to = core.space.offset_of(window) + SEGMENT_HEADER_BYTES;
+            let from = core.space.at(Space::location(group.start));
+            from.copy_to_nonoverlapping(core.space.at(Space::location(to)), group.len());
+        }
         tail.cut_group();
         tail.end_group();
         self.close(&core.space, head.number, tail);
@@ -80,12 +88,6 @@ impl Log {
         }
         if let Some(old) = old.filter(|_| !group.is_empty()) {
             let to = tail.take(group.len());
-            // SAFETY: source: what this head appended to a window that is not cleaned before it is durably closed (L1);
-            // target: bytes just taken in its own fresh window.
-            unsafe {
-                let from = core.space.at(Space::location(group.start));
-                from.copy_to_nonoverlapping(core.space.at(Space::location(to)), group.len());
-            }
             tail.record(&core.space);
             move_group(core, head, group, old, to, window);
             // Nothing of the new segment is collected before the whole group is there (L2).
@@ -134,16 +136,11 @@ fn move_group(core: &Core, head: &Head, group: Range<usize>, old: u32, to: usize
     let (mut at, mut dead) = (group.start, 0);
     let segments = &core.space.segments;
     while at < group.end {
-        let location = Space::location(at);
-        // SAFETY: whole entries that this head appended; see `roll`.
-        let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+        let copy = Space::location(to + at - group.start);
+        // SAFETY: whole entries that this head appended, and `roll` copied.
+        let entry = unsafe { entry::parse_trusted(core.space.at(copy)) };
         if entry.kind == Kind::Object {
-            if !point_to(
-                core,
-                &entry,
-                location,
-                Space::location(to + at - group.start),
-            ) {
+            if !point_to(core, &entry, Space::location(at), copy) {
                 dead += entry.padded_bytes as u64;
             }
             if entry.expires_at_ms != 0 {

@@ -1,9 +1,10 @@
 //! What survives: bytes of segments and changes of tables. And the replay of them, as plainly as the rule can be put.
 
-use duramen_engine::{Collected, Log, Piece, TableChange};
+use duramen_base::ids::SegmentId;
+use duramen_engine::{Collected, Log, Pass, Piece, Swap, TableChange};
 use duramen_format::entry::{self, Kind};
 use duramen_format::segment::{HEADER_BYTES, Header};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A piece as the disk gets it.
 #[derive(Clone, Debug)]
@@ -17,6 +18,7 @@ pub enum Write {
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
     pub changes: Vec<TableChange>,
+    passes: Vec<Pass>,
     pub by_head: BTreeMap<u16, Vec<Write>>,
 }
 
@@ -24,7 +26,11 @@ pub struct Commit {
 pub struct Disk {
     /// Bytes, and whether it is closed.
     pub segments: BTreeMap<u64, (Vec<u8>, bool)>,
+    /// What the log consists of: these and no others.
+    pub listed: BTreeSet<u64>,
     pub changes: Vec<TableChange>,
+    pub passes: Vec<Pass>,
+    pub version_floor: u64,
 }
 
 /// Which head writes a segment: told by its Open, remembered here.
@@ -35,6 +41,7 @@ impl Heads {
     pub fn commit_of(&mut self, log: &Log, collected: &Collected) -> Commit {
         let mut commit = Commit {
             changes: collected.changes().to_vec(),
+            passes: collected.passes().to_vec(),
             ..Commit::default()
         };
         for piece in log.pieces(collected) {
@@ -68,6 +75,7 @@ impl Disk {
             Write::Open(segment) => {
                 let fresh = self.segments.insert(*segment, (Vec::new(), false));
                 assert!(fresh.is_none());
+                self.listed.insert(*segment);
             }
             Write::Data(segment, offset, data) => {
                 let (bytes, closed) = self.segments.get_mut(segment).expect("open");
@@ -85,10 +93,52 @@ impl Disk {
     /// Writes the heads' parts of a commit that `keep` names.
     pub fn apply(&mut self, commit: &Commit, keep: impl Fn(u16) -> bool) {
         self.changes.extend(commit.changes.iter().cloned());
+        self.passes.extend(commit.passes.iter().cloned());
         for (head, writes) in &commit.by_head {
             if keep(*head) {
                 writes.iter().for_each(|write| self.write(write));
             }
+        }
+    }
+}
+
+impl Disk {
+    /// A frame of a survivor; not listed before its Swap.
+    pub fn write_survivor(&mut self, segment: SegmentId, bytes: &[u8]) {
+        self.segments.insert(segment.0, (bytes.to_vec(), true));
+    }
+
+    pub fn swap(&mut self, swap: &Swap) {
+        for segment in &swap.add {
+            assert!(
+                self.segments[&segment.0].1,
+                "a survivor is closed before it is listed"
+            );
+            assert!(self.listed.insert(segment.0));
+        }
+        for segment in &swap.remove {
+            assert!(self.listed.remove(&segment.0));
+        }
+        self.version_floor = self.version_floor.max(swap.version_floor);
+        for pass in &mut self.passes {
+            pass.victims.retain(|victim| !swap.remove.contains(victim));
+        }
+        self.passes.retain(|pass| !pass.victims.is_empty());
+    }
+
+    /// Frames of what was swapped out are given back.
+    pub fn free(&mut self, swap: &Swap) {
+        for segment in &swap.remove {
+            self.segments.remove(&segment.0);
+        }
+    }
+
+    /// The machine starts again: what is not listed is nothing, what was open ends where it ends.
+    pub fn restart(&mut self) {
+        let listed = &self.listed;
+        self.segments.retain(|id, _| listed.contains(id));
+        for (_, closed) in self.segments.values_mut() {
+            *closed = true;
         }
     }
 }
@@ -121,7 +171,9 @@ pub fn replay(disk: &Disk) -> (BTreeMap<Name, Recovered>, u64) {
     }
     let mut best: BTreeMap<Name, (u64, Option<Recovered>)> = BTreeMap::new();
     let mut version_max = floors.values().copied().max().unwrap_or(0);
-    for (id, (bytes, _)) in &disk.segments {
+    version_max = version_max.max(disk.version_floor);
+    for id in &disk.listed {
+        let (bytes, _) = &disk.segments[id];
         if bytes.is_empty() {
             continue;
         }

@@ -85,7 +85,7 @@ impl Run {
         });
         let mut guard = self.world.sessions[session].pin();
         let hash = guard.hash(&name.1);
-        guard
+        let outcome = guard
             .write(TableId(name.0), hash, &name.1, &value, expires_at_ms)
             .unwrap();
         let position = guard.take_position();
@@ -95,7 +95,9 @@ impl Run {
             expires_at_ms,
         };
         let place = self.world.push(&name, Some(state));
-        self.world.reply(position, vec![(name, place)]);
+        let version = outcome.after.unwrap();
+        self.world
+            .reply_with_version(position, (name, place), version, true);
     }
 
     fn remove(&mut self, session: usize) {
@@ -111,7 +113,13 @@ impl Run {
         if self.world.exists(&name) {
             place = self.world.push(&name, None);
         }
-        self.world.reply(position, vec![(name, place)]);
+        match outcome.before {
+            Some(version) => {
+                self.world
+                    .reply_with_version(position, (name, place), version, false);
+            }
+            None => self.world.reply(position, vec![(name, place)]),
+        }
     }
 
     fn read(&mut self, session: usize) {
@@ -266,6 +274,45 @@ impl Run {
         }
         self.world.reply(position, shown);
     }
+}
+
+/// Lives, each ended by a crash and begun by a restart, with a cleaner at work.
+fn live_and_die(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
+    let mut run = Run::new(seed, bug);
+    run.keys = 40;
+    let store = run.world.store.clone();
+    run.world
+        .consumer
+        .lock()
+        .unwrap()
+        .complete_everything(&store);
+    drop(store);
+    let mut swaps = 0;
+    for _ in 0..4 {
+        run.left_bytes = 2 * BYTES_MAX;
+        for _ in 0..700 {
+            if run.world.random.below(4) == 0 {
+                run.world.clean();
+            } else {
+                run.step();
+            }
+        }
+        swaps += run.world.consumer.lock().unwrap().swaps;
+        run.world.restart()?;
+    }
+    Ok(swaps)
+}
+
+#[test]
+fn lives_and_deaths_of_a_store_that_is_cleaned() {
+    let mut swaps = 0;
+    for seed in 0..40 {
+        match live_and_die(seed, None) {
+            Ok(some) => swaps += some,
+            Err(wrong) => panic!("seed {seed}: {wrong}"),
+        }
+    }
+    assert!(swaps > 100, "cleaned only {swaps} times");
 }
 
 fn run(seed: u64, steps: u64, bug: Option<Bug>) -> Result<(), String> {

@@ -3,8 +3,10 @@
 
 use crate::disk::{Commit, Disk, Heads, Name, Recovered, replay};
 use duramen_base::ids::Level;
+use duramen_base::ids::SegmentId;
 use duramen_engine::{
-    Bug, Clock, Collected, LogOptions, Options, Position, Session, Store, TableId,
+    Bug, Clock, Collected, LogOptions, Options, Position, Session, Store, Swap, TableChange,
+    TableId,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +38,57 @@ pub struct State {
     pub expires_at_ms: Option<u64>,
 }
 
+impl State {
+    fn of(found: &Recovered) -> State {
+        State {
+            value: found.value.clone(),
+            expires_at_ms: (found.expires_at_ms != 0).then_some(found.expires_at_ms),
+        }
+    }
+}
+
+/// Loads a store from the disk, segments in any order.
+fn load(store: &Arc<Store>, disk: &Disk, random: &mut Random) {
+    let mut floors = BTreeMap::new();
+    for change in &disk.changes {
+        match change {
+            TableChange::Create {
+                table, floor, name, ..
+            } => {
+                floors.insert(*table, (name.clone(), *floor));
+            }
+            TableChange::Clear { table, floor } => {
+                let (_, known) = floors
+                    .entry(*table)
+                    .or_insert_with(|| ("default".to_owned(), 0));
+                *known = *floor;
+            }
+            TableChange::Drop { table, .. } => {
+                floors.remove(table);
+            }
+            TableChange::SetLevel { .. } => {}
+        }
+    }
+    for (table, (name, floor)) in floors {
+        store.restore_table(table, &name, floor, None).unwrap();
+    }
+    let mut listed: Vec<SegmentId> = disk.listed.iter().copied().map(SegmentId).collect();
+    let loader = store.loader(&listed, &disk.passes);
+    for left in (1..listed.len()).rev() {
+        listed.swap(left, random.below(left as u64 + 1) as usize);
+    }
+    for segment in listed {
+        let (bytes, _) = &disk.segments[&segment.0];
+        loader
+            .adopt(segment, bytes.len() as u32, &mut |into| {
+                into.copy_from_slice(bytes);
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+    }
+    loader.finish().unwrap();
+}
+
 /// The writer of the log, and the disk.
 #[derive(Default)]
 pub struct Consumer {
@@ -43,6 +96,9 @@ pub struct Consumer {
     pub disk: Disk,
     /// Collected and not completed, oldest first.
     pending: VecDeque<(Collected, Commit)>,
+    /// Recorded on the disk, the engine does not know yet.
+    swap: Option<Swap>,
+    pub swaps: u64,
 }
 
 impl Consumer {
@@ -71,10 +127,36 @@ impl Consumer {
     }
 
     pub fn complete_everything(&mut self, store: &Store) {
-        self.collect(store);
-        while !self.pending.is_empty() {
-            self.complete_one(store, false);
+        loop {
+            self.collect(store);
+            let mut worked = self.clean_one(store);
+            while !self.pending.is_empty() {
+                self.complete_one(store, false);
+                worked = true;
+            }
+            if !worked {
+                return;
+            }
         }
+    }
+
+    /// One step for the cleaner: a frame, the record of a Swap, or what follows it. False: there was nothing to do.
+    pub fn clean_one(&mut self, store: &Store) -> bool {
+        let log = store.log().expect("a log");
+        if let Some(swap) = self.swap.take() {
+            log.swapped(&swap);
+            self.disk.free(&swap);
+            self.swaps += 1;
+        } else if let Some(ready) = log.next_survivor() {
+            self.disk.write_survivor(ready.segment, ready.bytes);
+            log.survivor_durable(ready.segment);
+        } else if let Some(swap) = log.next_swap() {
+            self.disk.swap(&swap);
+            self.swap = Some(swap);
+        } else {
+            return false;
+        }
+        true
     }
 
     /// What a crash leaves: of the pending commits each head keeps a prefix; with `whole` commits, all keep the same.
@@ -100,6 +182,39 @@ struct Reply {
     position: Position,
     /// Key, and the place in its history that was shown or made.
     shown: Vec<(Name, usize)>,
+    /// The version that was given to a key, or was the last one of it.
+    version: Option<(Name, u64)>,
+}
+
+fn start(
+    seed: u64,
+    heads: usize,
+    bug: Option<Bug>,
+    clock: &Arc<AtomicU64>,
+    log: LogOptions,
+) -> (Arc<Store>, Arc<Mutex<Consumer>>) {
+    let mut options = Options::new(64 << 20);
+    options.huge_pages = false;
+    options.clock = Clock::Manual(clock.clone());
+    options.heads = heads;
+    options.cleaners = 0;
+    options.hash_seed = Some(seed);
+    options.log = Some(log);
+    let store = Store::new(options).unwrap();
+    if let Some(bug) = bug {
+        store.log().unwrap().plant(bug);
+    }
+    (store, Arc::default())
+}
+
+/// When the engine asks for a commit, it is made on the spot.
+fn hook_up(store: &Arc<Store>, consumer: &Arc<Mutex<Consumer>>) {
+    let (weak, hook) = (Arc::downgrade(store), consumer.clone());
+    store.log().unwrap().on_demand(move || {
+        if let Some(store) = weak.upgrade() {
+            hook.lock().unwrap().complete_everything(&store);
+        }
+    });
 }
 
 pub struct World {
@@ -113,6 +228,10 @@ pub struct World {
     /// What replies that went out said.
     promised: BTreeMap<Name, usize>,
     groups: Vec<Vec<(Name, usize)>>,
+    seed: u64,
+    bug: Option<Bug>,
+    /// The highest version of a key that a reply told of.
+    versions: BTreeMap<Name, u64>,
     /// Makes values unique.
     next_value: u64,
 }
@@ -120,30 +239,18 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, heads: usize, bug: Option<Bug>) -> World {
         let clock = Arc::new(AtomicU64::new(1_000_000));
-        let mut options = Options::new(64 << 20);
-        options.huge_pages = false;
-        options.clock = Clock::Manual(clock.clone());
-        options.heads = heads;
-        options.cleaners = 0;
-        options.hash_seed = Some(seed);
-        options.log = Some(LogOptions::new(7));
-        let store = Store::new(options).unwrap();
-        if let Some(bug) = bug {
-            store.log().unwrap().plant(bug);
-        }
+        let log = LogOptions::new(7);
+        let (store, consumer) = start(seed, heads, bug, &clock, log);
         let sessions = (0..heads).map(|_| store.session().unwrap()).collect();
-        let consumer = Arc::new(Mutex::new(Consumer::default()));
-        let (weak, hook) = (Arc::downgrade(&store), consumer.clone());
-        store.log().unwrap().on_demand(move || {
-            if let Some(store) = weak.upgrade() {
-                hook.lock().unwrap().complete_everything(&store);
-            }
-        });
+        hook_up(&store, &consumer);
         World {
             store,
             sessions,
             clock,
             consumer,
+            seed,
+            bug,
+            versions: BTreeMap::new(),
             random: Random::new(seed),
             histories: BTreeMap::new(),
             waiting: Vec::new(),
@@ -198,7 +305,35 @@ impl World {
 
     /// A reply with this position says this of keys. It goes out when the position is reached.
     pub fn reply(&mut self, position: Position, shown: Vec<(Name, usize)>) {
-        self.waiting.push(Reply { position, shown });
+        self.waiting.push(Reply {
+            position,
+            shown,
+            version: None,
+        });
+        self.send_replies();
+    }
+
+    /// As `reply`, of a write or removal that tells a version; `is_new`: it was given just now.
+    pub fn reply_with_version(
+        &mut self,
+        position: Position,
+        shown: (Name, usize),
+        version: u64,
+        is_new: bool,
+    ) {
+        let known = self.versions.get(&shown.0).copied().unwrap_or(0);
+        assert!(
+            version > known || !is_new && version == known,
+            "{:?}: {version} after {known}, new {is_new}",
+            shown.0
+        );
+        let version = Some((shown.0.clone(), version));
+        let shown = vec![shown];
+        self.waiting.push(Reply {
+            position,
+            shown,
+            version,
+        });
         self.send_replies();
     }
 
@@ -208,10 +343,83 @@ impl World {
             .into_iter()
             .partition(|reply| log.reached(&reply.position) == Level::Synced);
         self.waiting = waiting;
-        for (name, place) in sent.into_iter().flat_map(|reply| reply.shown) {
-            let known = self.promised.entry(name).or_default();
-            *known = (*known).max(place);
+        for reply in sent {
+            for (name, place) in reply.shown {
+                let known = self.promised.entry(name).or_default();
+                *known = (*known).max(place);
+            }
+            if let Some((name, version)) = reply.version {
+                let known = self.versions.entry(name).or_default();
+                *known = (*known).max(version);
+            }
         }
+    }
+
+    /// One step of the cleaner, or of what the consumer does for it.
+    pub fn clean(&mut self) {
+        if self.random.below(2) == 0 {
+            self.store.clean_step(1 << 20);
+        } else {
+            self.consumer.lock().unwrap().clean_one(&self.store);
+            self.send_replies();
+        }
+    }
+
+    /// Crashes and starts again from what is left. `Err`: something is wrong with it.
+    pub fn restart(&mut self) -> Result<(), String> {
+        self.send_replies();
+        let whole = self.random.below(2) == 0;
+        let consumer = self.consumer.clone();
+        let mut disk = consumer.lock().unwrap().crash(&mut self.random, whole);
+        disk.restart();
+        let (recovered, version_max) = replay(&disk);
+        self.judge(&recovered, whole)?;
+        let highest = disk.segments.keys().next_back().copied().unwrap_or(0);
+        let mut log = LogOptions::new(7);
+        log.first_segment = highest + 1;
+        log.version_floor = disk.version_floor + 1;
+        let heads = self.sessions.len();
+        self.sessions.clear();
+        let (store, consumer) = start(self.seed, heads, self.bug, &self.clock, log);
+        load(&store, &disk, &mut self.random);
+        if store.version_floor() <= version_max {
+            return Err("versions could be given again".to_owned());
+        }
+        hook_up(&store, &consumer);
+        consumer.lock().unwrap().disk = disk;
+        self.sessions = (0..heads).map(|_| store.session().unwrap()).collect();
+        (self.store, self.consumer) = (store, consumer);
+        self.waiting.clear();
+        self.groups.clear();
+        for (name, history) in &mut self.histories {
+            let found = recovered.get(name).map(State::of);
+            let last = history.iter().rposition(|state| *state == found);
+            history.truncate(last.expect("judged") + 1);
+        }
+        self.check_all(&recovered)
+    }
+
+    /// The loader has found what the plain replay found.
+    fn check_all(&mut self, recovered: &BTreeMap<Name, Recovered>) -> Result<(), String> {
+        let now_ms = self.clock.load(Ordering::Relaxed);
+        let guard = self.sessions[0].pin();
+        for name in self.histories.keys() {
+            let expected = recovered
+                .get(name)
+                .filter(|found| found.expires_at_ms == 0 || found.expires_at_ms > now_ms);
+            let found = guard
+                .read(TableId(name.0), guard.hash(&name.1), &name.1)
+                .unwrap();
+            if found.map(|object| (object.value.to_vec(), object.version))
+                != expected.map(|object| (object.value.clone(), object.version))
+            {
+                return Err(format!("{name:?} was not loaded as it is on disk"));
+            }
+            if guard.has_position() {
+                return Err("what was loaded is durable".to_owned());
+            }
+        }
+        Ok(())
     }
 
     pub fn collect(&mut self) {
@@ -244,10 +452,7 @@ impl World {
     pub fn judge(&self, recovered: &BTreeMap<Name, Recovered>, whole: bool) -> Result<(), String> {
         let mut places = BTreeMap::new();
         for (name, history) in &self.histories {
-            let found = recovered.get(name).map(|found| State {
-                value: found.value.clone(),
-                expires_at_ms: (found.expires_at_ms != 0).then_some(found.expires_at_ms),
-            });
+            let found = recovered.get(name).map(State::of);
             let matching: Vec<usize> = (0..history.len())
                 .filter(|place| history[*place] == found)
                 .collect();
