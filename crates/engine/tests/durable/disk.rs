@@ -133,6 +133,28 @@ impl Disk {
         }
     }
 
+    /// All that there is of a key, for a message.
+    pub fn tell(&self, name: &Name) -> String {
+        let mut told = String::new();
+        for (id, (bytes, closed)) in &self.segments {
+            let listed = self.listed.contains(id);
+            let mut at = HEADER_BYTES;
+            while at < bytes.len() {
+                let entry = entry::parse(&bytes[at..]).expect("whole entries");
+                if (entry.table, entry.key) == (name.0, &name.1[..]) {
+                    let (kind, victim, length) = (entry.kind, entry.victim, entry.value.len());
+                    told += &format!(
+                        "\nsegment {id} (listed {listed}, closed {closed}) at {at}: {kind:?} \
+                         version {} victim {victim}, {length} bytes",
+                        entry.version
+                    );
+                }
+                at += entry.padded_bytes;
+            }
+        }
+        told
+    }
+
     /// The machine starts again: what is not listed is nothing, what was open ends where it ends.
     pub fn restart(&mut self) {
         let listed = &self.listed;
@@ -170,7 +192,7 @@ pub fn replay(disk: &Disk) -> (BTreeMap<Name, Recovered>, u64) {
         }
     }
     let mut best: BTreeMap<Name, (u64, Option<Recovered>)> = BTreeMap::new();
-    let mut version_max = floors.values().copied().max().unwrap_or(0);
+    let mut version_max = floors.values().map(|floor| floor - 1).max().unwrap_or(0);
     version_max = version_max.max(disk.version_floor);
     for id in &disk.listed {
         let (bytes, _) = &disk.segments[id];

@@ -47,6 +47,13 @@ impl State {
     }
 }
 
+/// What has expired may have been taken out.
+fn is_as_found(state: &Option<State>, found: &Option<State>, now_ms: u64) -> bool {
+    let has_expired = |state: &State| state.expires_at_ms.is_some_and(|at| at <= now_ms);
+    let found = found.as_ref().filter(|found| !has_expired(found));
+    state.as_ref().filter(|state| !has_expired(state)) == found
+}
+
 /// Loads a store from the disk, segments in any order.
 fn load(store: &Arc<Store>, disk: &Disk, random: &mut Random) {
     let mut floors = BTreeMap::new();
@@ -371,9 +378,17 @@ impl World {
         let whole = self.random.below(2) == 0;
         let consumer = self.consumer.clone();
         let mut disk = consumer.lock().unwrap().crash(&mut self.random, whole);
-        disk.restart();
         let (recovered, version_max) = replay(&disk);
-        self.judge(&recovered, whole)?;
+        self.judge(&recovered, whole).map_err(|wrong| {
+            let names = self.histories.keys();
+            let all = names.map(|name| format!("\n{name:?}{}", disk.tell(name)));
+            format!(
+                "{wrong}\npasses {:?}{}",
+                disk.passes,
+                all.collect::<String>()
+            )
+        })?;
+        disk.restart();
         let highest = disk.segments.keys().next_back().copied().unwrap_or(0);
         let mut log = LogOptions::new(7);
         log.first_segment = highest + 1;
@@ -391,9 +406,12 @@ impl World {
         (self.store, self.consumer) = (store, consumer);
         self.waiting.clear();
         self.groups.clear();
+        let now_ms = self.clock.load(Ordering::Relaxed);
         for (name, history) in &mut self.histories {
             let found = recovered.get(name).map(State::of);
-            let last = history.iter().rposition(|state| *state == found);
+            let last = history
+                .iter()
+                .rposition(|state| is_as_found(state, &found, now_ms));
             history.truncate(last.expect("judged") + 1);
         }
         self.check_all(&recovered)
@@ -450,11 +468,12 @@ impl World {
     /// Compares what is there after a restart with what was promised. Unless commits are `whole`, a table may have been
     /// cleared though something before it is lost, so an absence says nothing of the group that made it.
     pub fn judge(&self, recovered: &BTreeMap<Name, Recovered>, whole: bool) -> Result<(), String> {
+        let now_ms = self.clock.load(Ordering::Relaxed);
         let mut places = BTreeMap::new();
         for (name, history) in &self.histories {
             let found = recovered.get(name).map(State::of);
             let matching: Vec<usize> = (0..history.len())
-                .filter(|place| history[*place] == found)
+                .filter(|place| is_as_found(&history[*place], &found, now_ms))
                 .collect();
             let (Some(first), Some(last)) = (matching.first(), matching.last()) else {
                 return Err(format!("{name:?} has a value it never had: {found:?}"));
@@ -462,7 +481,12 @@ impl World {
             let promised = self.promised.get(name).copied().unwrap_or(0);
             if *last < promised {
                 return Err(format!(
-                    "{name:?} fell back to {last}, {promised} was promised"
+                    "{name:?} fell back to {last} ({:?}), {promised} ({:?}) of {} was promised",
+                    history[*last].as_ref().map(|s| s.value.len()),
+                    history[promised]
+                        .as_ref()
+                        .map(|s| (s.value.len(), s.expires_at_ms)),
+                    history.len()
                 ));
             }
             places.insert(name, (*first, *last));
