@@ -13,7 +13,7 @@
 //! Paper: [Beineke18 §IV]; differs: see the crate's documentation.
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -23,16 +23,13 @@ use duramen_format::certificate::Certificate;
 use duramen_format::wal::{self, COMMIT_BYTES, Commit, HEADER_AT, Header, RING_AT, Record};
 
 use crate::buffer::Buffer;
-use crate::create::{self, Probe};
-use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
+use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
-use crate::rebuild::{self, Rebuild};
-use crate::region::{self, LOCK, Region};
+use crate::region::Region;
 use crate::replica::{Data, Replica, Staged};
-use crate::ring::{Live, Ring};
-use crate::scan::{self, Reader, Whose};
-use crate::types::{Chunk, Committed, Expected, Geometry, Identity, Options, ReplicaInfo, Stats};
+use crate::ring::Ring;
+use crate::types::{Chunk, Committed, Geometry, Identity, Options, ReplicaInfo, Stats};
 
 /// Segment replicas on one device. See the crate's documentation for who may call what.
 pub struct Backup {
@@ -43,17 +40,17 @@ pub struct Backup {
     pub(crate) geometry: Geometry,
     pub(crate) wal: Region,
     pub(crate) frames: Region,
-    staging: Mutex<Staging>,
+    pub(crate) staging: Mutex<Staging>,
     pub(crate) flushing: Mutex<()>,
     pub(crate) state: Mutex<State>,
     /// Memory that scrubbing reads into.
     pub(crate) scrubbing: Mutex<Vec<u8>>,
     /// Held as long as the store is open.
-    _lock: Box<dyn Any + Send + Sync>,
+    pub(crate) _lock: Box<dyn Any + Send + Sync>,
 }
 
 /// What the next commit will hold.
-struct Staging {
+pub(crate) struct Staging {
     /// The commit as it will be written; its first bytes wait for the head.
     bytes: Buffer,
     records: u32,
@@ -122,108 +119,12 @@ impl State {
 }
 
 impl Backup {
-    /// Whether there is a store on this disk. Writes nothing.
-    ///
-    /// # Errors
-    /// What is there is something else, or damaged; each error says what to do.
-    pub fn exists(disk: &dyn Disk) -> Result<bool, Error> {
-        Ok(matches!(create::probe(disk)?, Probe::Store(_)))
-    }
-
-    /// Creates an empty store on an empty disk (or goes on where a creation was interrupted) and opens it.
-    ///
-    /// # Errors
-    /// [`Error::Exists`] if there is a store, [`Error::NotDuramen`] if there is something else: nothing is overwritten.
-    pub fn create(
-        disk: Arc<dyn Disk>,
-        options: &Options,
-        geometry: &Geometry,
-        identity: &Identity,
-    ) -> Result<Backup, Error> {
-        let place = disk.label();
-        create::probe(&*disk)?;
-        let lock = lock(&*disk, &place)?;
-        match create::probe(&*disk)? {
-            Probe::Store(_) => return Err(Error::Exists { place }),
-            Probe::Empty => create::format(&*disk, geometry, identity)?,
-        }
-        let expected = Expected::default();
-        Backup::open_locked(disk, options, &expected, lock).map(|(backup, _)| backup)
-    }
-
-    /// Opens a store: the write-ahead log is read, replicas that were open are rebuilt.
-    ///
-    /// # Errors
-    /// [`Error::Absent`] if the disk is empty; otherwise each says what is wrong and what to do.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        options: &Options,
-        expected: &Expected,
-    ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
-        let place = disk.label();
-        if let Probe::Empty = create::probe(&*disk)? {
-            return Err(Error::Absent { place });
-        }
-        let lock = lock(&*disk, &place)?;
-        Backup::open_locked(disk, options, expected, lock)
-    }
-
-    fn open_locked(
-        disk: Arc<dyn Disk>,
-        options: &Options,
-        expected: &Expected,
-        lock: Box<dyn Any + Send + Sync>,
-    ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
-        let place = disk.label();
-        let Probe::Store(superblock) = create::probe(&*disk)? else {
-            return Err(Error::Absent { place });
-        };
-        let (identity, geometry) = create::accept(&place, &superblock, expected)?;
-        let how = OpenHow::ReadWrite;
-        let wal = region::wal(&*disk, how)
-            .map_err(|error| Error::io(&place, "open the write-ahead log", error))?;
-        let frames = region::frames(&*disk, how, geometry.wal_bytes)
-            .map_err(|error| Error::io(&place, "open the frames", error))?;
-        let state = restore(&place, &wal, &frames, &identity, &geometry)?;
-        let backup = Backup {
-            disk,
-            place,
-            options: *options,
-            identity,
-            geometry,
-            wal,
-            frames,
-            staging: Mutex::new(Staging {
-                bytes: Buffer::with_capacity(COMMIT_BYTES),
-                records: 0,
-                payload_bytes: 0,
-                staged: Vec::new(),
-                straight: Vec::new(),
-            }),
-            flushing: Mutex::new(()),
-            state: Mutex::new(state),
-            scrubbing: Mutex::new(Vec::new()),
-            _lock: lock,
-        };
-        backup.begin()?;
-        let replicas = backup.replicas();
-        Ok((backup, replicas))
-    }
-
-    /// Notes a new generation before anything of it is written (format's W4).
-    fn begin(&self) -> Result<(), Error> {
-        let header = self.state().ring.header();
-        self.write_header(&header)?;
-        self.state().ring.sequence = header.sequence;
-        Ok(())
-    }
-
     /// Writes a header block over the older one.
     pub(crate) fn write_header(&self, header: &Header) -> Result<(), Error> {
         let at = HEADER_AT[(header.sequence % 2) as usize];
         self.wal
             .write_durably(at, &header.encode())
-            .map_err(|error| self.fail("write the log's header", &error))
+            .map_err(|error| self.failed_write("write the log's header", &error))
     }
 
     /// Who the store belongs to.
@@ -263,6 +164,16 @@ impl Backup {
         Error::Failed {
             place: self.place.clone(),
             reason,
+        }
+    }
+
+    /// A write had an error. Without space nothing happened: it is written again later. Anything else is final (V2).
+    pub(crate) fn failed_write(&self, doing: &'static str, error: &io::Error) -> Error {
+        if is_full(error) {
+            self.state().stats.io_errors += 1;
+            self.full()
+        } else {
+            self.fail(doing, error)
         }
     }
 
@@ -516,7 +427,7 @@ impl Backup {
             state.stats.syncs += 1;
             state.recycle(bytes);
             drop(state);
-            written.map_err(|error| self.fail("write a frame", &error))?;
+            written.map_err(|error| self.failed_write("write a frame", &error))?;
         }
         Ok(())
     }
@@ -589,21 +500,15 @@ impl Backup {
                 };
                 #[cfg(not(feature = "planted"))]
                 let sync = || self.wal.sync();
-                match written {
-                    Ok(()) => sync().map_err(|error| io::Error::other(error.to_string())),
-                    Err(error) => Err(error),
-                }
+                // What a failed sync lost is lost, whatever its reason (D3).
+                written.and_then(|()| sync().map_err(|error| io::Error::other(error.to_string())))
             }
             Level::Memory | Level::Buffered => self.wal.write_at(at, padded),
         };
         match written {
             Ok(()) => Ok(()),
-            // Space was promised at creation, but some file systems copy on write. The place is written again later.
-            Err(error) if is_full(&error) => {
-                self.state().stats.io_errors += 1;
-                Err(self.full())
-            }
-            Err(error) => Err(self.fail("write the write-ahead log", &error)),
+            // Space was promised at creation, but some file systems copy on write.
+            Err(error) => Err(self.failed_write("write the write-ahead log", &error)),
         }
     }
 
@@ -686,6 +591,16 @@ impl Backup {
 }
 
 impl Staging {
+    pub(crate) fn new() -> Staging {
+        Staging {
+            bytes: Buffer::with_capacity(COMMIT_BYTES),
+            records: 0,
+            payload_bytes: 0,
+            staged: Vec::new(),
+            straight: Vec::new(),
+        }
+    }
+
     fn append(&mut self, record: &Record<'_>, skipped: bool) {
         if self.bytes.len() < COMMIT_BYTES {
             self.bytes.clear();
@@ -723,107 +638,4 @@ fn reached(ring: &Ring) -> Level {
     } else {
         Level::Buffered
     }
-}
-
-fn lock(disk: &dyn Disk, place: &str) -> Result<Box<dyn Any + Send + Sync>, Error> {
-    disk.lock().map_err(|error| {
-        if error.kind() == io::ErrorKind::WouldBlock {
-            Error::Locked {
-                place: place.to_owned(),
-            }
-        } else {
-            Error::io(place, LOCK, error)
-        }
-    })
-}
-
-/// Reads slots and the write-ahead log.
-fn restore(
-    place: &str,
-    wal: &Region,
-    frames: &Region,
-    identity: &Identity,
-    geometry: &Geometry,
-) -> Result<State, Error> {
-    let wal_bytes = wal
-        .bytes()
-        .map_err(|error| Error::io(place, "measure the write-ahead log", error))?;
-    let damaged = |lsn, offset| Error::DamagedWal {
-        place: place.to_owned(),
-        lsn,
-        offset,
-    };
-    if wal_bytes < geometry.wal_bytes {
-        return Err(damaged(0, wal_bytes));
-    }
-    let (header, _) = scan::headers(wal, identity.server);
-    let header = header.ok_or_else(|| damaged(0, 0))?;
-    let capacity = geometry.wal_bytes - RING_AT;
-    if header.tail_at - RING_AT >= capacity {
-        return Err(damaged(header.tail_lsn, header.tail_at));
-    }
-    let mut rebuild = Rebuild::new(identity.server, geometry);
-    rebuild::slots(frames, identity.server, geometry, &mut |found| {
-        rebuild.slot(found);
-        Ok(())
-    })?;
-    let tail = header.tail_at - RING_AT;
-    let mut live = VecDeque::new();
-    let whose = Whose {
-        place,
-        server: identity.server,
-    };
-    let mut reader = Reader::new(wal, geometry.wal_bytes);
-    let end = scan::scan(&mut reader, &whose, &header, true, &mut |found| {
-        for record in &found.records {
-            rebuild.record(found.commit.lsn, record);
-        }
-        live.push_back(Live {
-            lsn: found.commit.lsn,
-            start: tail + found.offset,
-            generation: found.commit.generation,
-        });
-        Ok(())
-    })?;
-    // Commits that were only in the page cache become part of the log that later commits build on.
-    wal.sync()
-        .map_err(|error| Error::io(place, "sync the write-ahead log", error))?;
-    let taken = rebuild.finish(header.tail_lsn);
-    let frames_bytes = frames
-        .bytes()
-        .map_err(|error| Error::io(place, "measure the frames", error))?;
-    let data = duramen_format::frame::data_start(geometry.frames);
-    let allocated = frames_bytes.saturating_sub(data) / u64::from(geometry.segment_bytes);
-    let needs = rebuild
-        .replicas
-        .iter()
-        .filter_map(|(segment, replica)| Some((replica.wal_from?, *segment)))
-        .collect();
-    Ok(State {
-        needs,
-        frames: Frames::new(
-            *geometry,
-            std::mem::take(&mut rebuild.current),
-            &taken,
-            allocated.min(u64::from(geometry.frames)) as u32,
-        ),
-        ring: Ring {
-            server: identity.server,
-            capacity,
-            generation: end.generation.max(header.generation) + 1,
-            head: tail + end.bytes,
-            tail,
-            committed_lsn: end.lsn - 1,
-            durable_lsn: end.lsn - 1,
-            sequence: header.sequence,
-            live,
-        },
-        stamp: rebuild.stamp,
-        replicas: rebuild.replicas,
-        failed: None,
-        doomed: BTreeSet::new(),
-        pool: Vec::new(),
-        scrub_after: SegmentId::NONE,
-        stats: Stats::default(),
-    })
 }

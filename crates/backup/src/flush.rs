@@ -110,7 +110,10 @@ impl Backup {
                     continue; // the bytes are in memory and in the write-ahead log: another frame will do
                 }
             }
-            self.certify(flush.frame, &flush.slot, &flush.tail)?;
+            if let Err(error) = self.certify(flush.frame, &flush.slot, &flush.tail) {
+                self.abandon(&flush, false);
+                return Err(error);
+            }
             return self.end_flush(flush);
         }
         let error = io::Error::other("several frames in a row could not be written");
@@ -154,10 +157,6 @@ impl Backup {
             Data::InFrame => return Ok(None),
         };
         replica.flushing = true;
-        // Commits with uncertified bytes are not in the slot: a restart has to read them again.
-        let lsn = replica
-            .uncertified_from
-            .map_or(lsn, |from| lsn.min(from - 1));
         let slot = Slot {
             state: if whole {
                 SlotState::Closed
@@ -185,18 +184,16 @@ impl Backup {
         }))
     }
 
-    /// Writes data, durably unless there are none.
+    /// Writes the data, durably.
     fn write_data(&self, flush: &Flush) -> io::Result<()> {
         let blocks = flush.data.blocks();
         let at = self.state().frames.data_at(flush.frame) + u64::from(flush.base);
         self.write_blocks(at, blocks)
     }
 
-    /// Writes blocks to frames, durably.
+    /// Writes blocks to frames, durably. Syncs even if there are none: a slot that said that the frame was free must not be
+    /// torn any more when the next one is written.
     fn write_blocks(&self, at: u64, blocks: &[u8]) -> io::Result<()> {
-        if blocks.is_empty() {
-            return Ok(());
-        }
         for (index, part) in blocks.chunks(WRITE_BYTES).enumerate() {
             let at = at + (index * WRITE_BYTES) as u64;
             self.frames.write_at(at, part)?;
@@ -235,7 +232,7 @@ impl Backup {
         let bytes = slot_bytes(slot, tail);
         self.frames
             .write_durably(at, &bytes)
-            .map_err(|error| self.fail("write a frame's slot", &error))?;
+            .map_err(|error| self.failed_write("write a frame's slot", &error))?;
         let mut state = self.state();
         #[cfg(feature = "planted")]
         if self.planted(crate::planted::Bug::SlotInPlace) {
@@ -278,7 +275,9 @@ impl Backup {
             let newer = replica.received > flush.slot.certificate.length
                 || replica.closed
                 || replica.certificate != flush.slot.certificate;
-            replica.wal_from = newer.then_some(flush.slot.lsn + 1);
+            let next = flush.slot.lsn + 1;
+            replica.wal_from =
+                newer.then(|| replica.uncertified_from.map_or(next, |from| from.min(next)));
         }
         state.need(flush.segment, before);
         Ok(())
@@ -323,6 +322,8 @@ impl Backup {
             state.ring.sequence = sequence;
             return Ok(true);
         }
+        // A commit may have made older ones unneeded, by naming a frame: it has to be durable before they go.
+        self.sync()?;
         self.write_header(&header)?; // H2
         self.state().ring.trimmed(&header, tail);
         Ok(true)
@@ -377,7 +378,10 @@ impl Backup {
                 tail_crc: 0,
             }
         };
-        self.certify(frame, &slot, &[])?;
+        if let Err(error) = self.certify(frame, &slot, &[]) {
+            self.state().frames.put(frame);
+            return Err(error);
+        }
         let older = {
             let mut state = self.state();
             let mut replica = Replica::new(kind, epoch, Data::InFrame);
@@ -425,13 +429,6 @@ impl Backup {
                 self.frames
                     .write_at(at + whole as u64, last.blocks())
                     .and_then(|()| self.write_blocks(at, blocks))
-                    .and_then(|()| {
-                        if blocks.is_empty() {
-                            self.sync_frames()
-                        } else {
-                            Ok(())
-                        }
-                    })
             };
             let mut state = self.state();
             match written {
@@ -506,11 +503,15 @@ impl Backup {
             (slot, state.frames.next_slot_at(frame))
         };
         let bytes = slot_bytes(&slot, &[]);
-        self.frames
-            .write_at(at, &bytes)
-            .map_err(|error| self.fail("write a frame's slot", &error))?;
+        let written = match self.frames.write_at(at, &bytes) {
+            Ok(()) => true,
+            Err(error) if is_full(&error) => false, // it will reappear, and be freed again
+            Err(error) => return Err(self.fail("write a frame's slot", &error)),
+        };
         let mut state = self.state();
-        state.frames.flip(frame);
+        if written {
+            state.frames.flip(frame);
+        }
         state.frames.put(frame);
         Ok(())
     }

@@ -17,6 +17,8 @@ pub mod disk;
 mod error;
 mod flush;
 mod frames;
+pub mod inspect;
+mod open;
 pub mod os;
 mod parallel;
 #[cfg(feature = "planted")]

@@ -31,8 +31,8 @@ pub(crate) struct FoundSlot {
     pub(crate) current: u8,
     /// Slots that were written but don't match their CRC.
     pub(crate) broken: u32,
-    /// The tail of the one that counts, if it matches.
-    pub(crate) tail: Option<Vec<u8>>,
+    /// The tail of the one that counts.
+    pub(crate) tail: Vec<u8>,
 }
 
 /// Reads all slots, in order of frames.
@@ -64,7 +64,7 @@ pub(crate) fn slots(
                     slot: None,
                     current: 0,
                     broken: 2,
-                    tail: None,
+                    tail: Vec::new(),
                 }
             };
             visit(found)?;
@@ -80,19 +80,16 @@ fn decode(frame: u32, pair: &[u8], server: u64) -> FoundSlot {
         slot: None,
         current: 1,
         broken: 0,
-        tail: None,
+        tail: Vec::new(),
     };
     let mut broken_at = None;
     for (number, bytes) in pair.chunks_exact(SLOT_BYTES as usize).enumerate() {
         match Slot::decode(bytes) {
-            Ok(slot) if slot.log == server => {
+            Ok(slot) if slot.log == server && slot.tail_matches(tail_of(bytes)) => {
                 if found.slot.is_none_or(|best| best.stamp < slot.stamp) {
-                    let tail = bytes.get(frame::BLOCK_BYTES..).unwrap_or(&[]);
                     found.slot = Some(slot);
                     found.current = number as u8;
-                    found.tail = slot
-                        .tail_matches(tail)
-                        .then(|| tail[..slot.tail_bytes as usize].to_vec());
+                    found.tail = tail_of(bytes)[..slot.tail_bytes as usize].to_vec();
                 }
             }
             Err(frame::Damage::Blank) => {}
@@ -108,6 +105,22 @@ fn decode(frame: u32, pair: &[u8], server: u64) -> FoundSlot {
     found
 }
 
+/// What is known of a replica's slot.
+#[derive(Clone, Copy, Default)]
+struct Covered {
+    /// Commits up to here are in it.
+    lsn: u64,
+    /// The frame's other slot was written and does not match its CRC.
+    broken: bool,
+    /// The write-ahead log has a later commit for this replica.
+    later: bool,
+}
+
+/// The second block of a slot.
+fn tail_of(slot: &[u8]) -> &[u8] {
+    slot.get(frame::BLOCK_BYTES..).unwrap_or(&[])
+}
+
 /// Replicas in the making.
 pub(crate) struct Rebuild<'a> {
     server: u64,
@@ -115,8 +128,8 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) replicas: BTreeMap<SegmentId, Replica>,
     /// Per frame: its owner, and the lsn of what says so.
     owners: Vec<Option<(SegmentId, u64)>>,
-    /// Per segment: what its slot covers, whether another slot of that frame is broken.
-    covered: BTreeMap<SegmentId, (u64, bool)>,
+    /// Per segment in a frame.
+    covered: BTreeMap<SegmentId, Covered>,
     pub(crate) current: Vec<u8>,
     /// Frames with two broken slots: nobody knows what is in them, so nothing overwrites them.
     unknown: BTreeSet<u32>,
@@ -165,21 +178,25 @@ impl<'a> Rebuild<'a> {
             self.owners[older as usize] = None;
         }
         self.stamps.insert(slot.segment, slot.stamp);
-        let mut replica = self.from_slot(&slot, found.tail);
+        let mut replica = self.from_slot(&slot, &found.tail);
         replica.frame = Some(found.frame);
         self.owners[found.frame as usize] = Some((slot.segment, slot.lsn));
-        self.covered
-            .insert(slot.segment, (slot.lsn, found.broken > 0));
+        let covered = Covered {
+            lsn: slot.lsn,
+            broken: found.broken > 0,
+            later: false,
+        };
+        self.covered.insert(slot.segment, covered);
         self.replicas.insert(slot.segment, replica);
     }
 
-    fn from_slot(&self, slot: &Slot, tail: Option<Vec<u8>>) -> Replica {
+    fn from_slot(&self, slot: &Slot, tail: &[u8]) -> Replica {
         let closed = slot.state == State::Closed;
         let mut replica = if closed {
             Replica::new(slot.kind, slot.epoch, Data::InFrame)
         } else {
             let mut buffer = Buffer::with_capacity(self.geometry.segment_bytes as usize);
-            buffer.extend(tail.as_deref().unwrap_or_default());
+            buffer.extend(tail);
             Replica::new(slot.kind, slot.epoch, Data::Growing(buffer))
         };
         replica.certificate = slot.certificate;
@@ -190,8 +207,6 @@ impl<'a> Rebuild<'a> {
             && (closed || u64::from(slot.data_bytes()) % BLOCK_BYTES == 0);
         if !fits {
             replica.damaged = Some("its slot has lengths that make no sense".to_owned());
-        } else if tail.is_none() {
-            replica.damaged = Some("the tail in its slot does not match its CRC".to_owned());
         }
         replica
     }
@@ -203,10 +218,11 @@ impl<'a> Rebuild<'a> {
             return;
         }
         if let Some(replica) = self.replicas.get(&segment) {
-            let covered = self.covered.get(&segment).map_or(0, |(lsn, _)| *lsn);
-            if replica.closed || lsn <= covered && contained(replica, record) {
+            let covered = self.covered.entry(segment).or_default();
+            if replica.closed || lsn <= covered.lsn && contained(replica, record) {
                 return; // U1
             }
+            covered.later |= lsn > covered.lsn;
         }
         let end = u64::from(record.offset) + record.payload.len() as u64;
         let fits = end <= u64::from(self.geometry.segment_bytes)
@@ -293,13 +309,13 @@ impl<'a> Rebuild<'a> {
         None
     }
 
-    /// Everything was read: `tail_lsn` is the first commit that the write-ahead log still had. Returns the frames in use.
-    pub(crate) fn finish(&mut self, tail_lsn: u64) -> BTreeSet<u32> {
+    /// Everything was read. Returns the frames in use.
+    pub(crate) fn finish(&mut self) -> BTreeSet<u32> {
         for (segment, replica) in &mut self.replicas {
-            let (lsn, broken) = self.covered.get(segment).copied().unwrap_or((0, false));
-            // A newer slot may have been lost. It may have been torn by a power cut while it was written: then nothing was
-            // trimmed on its account, and the commits after the older slot are all there.
-            if broken && !replica.closed && tail_lsn > lsn + 1 {
+            let covered = self.covered.get(segment).copied().unwrap_or_default();
+            // The newest slot of an open replica is lost. If a power cut tore it, then the commits that made it necessary are
+            // still in the log, as trimming comes after. If there are none, it had counted, and was damaged later.
+            if covered.broken && !replica.closed && !covered.later {
                 replica
                     .damaged
                     .get_or_insert_with(|| "its newest slot does not match its CRC".to_owned());

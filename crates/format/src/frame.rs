@@ -17,7 +17,8 @@
 //!   one, and only after the data that it certifies are durable (90-traps.md, trap 10).
 //! - P2: the frame's data are `[0, length - tail)`; the last `tail` bytes of the replica are in the slot itself. So no block of
 //!   data is ever written twice: what does not fill a block waits in the slot.
-//! - P3: the slot holds the effect of every commit up to `lsn`, and all of these were durable when it was written.
+//! - P3: the slot holds the effect of every commit up to `lsn` (bytes that no certificate covered are left out), and all of these
+//!   were durable when it was written. A frame belongs to whoever was named last, by a slot or by a commit.
 
 use duramen_base::ids::SegmentId;
 

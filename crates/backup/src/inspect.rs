@@ -1,0 +1,262 @@
+//! Looks into a stopped store, piece by piece, and says what is wrong with each: for `duramen fsck` and `duramen log dump`.
+//!
+//! Reads only. Nothing here stops at the first problem. What a restart would make of the store is
+//! [`Backup::open_to_read`](crate::Backup::open_to_read)'s to say; this shows what is there.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use duramen_base::ids::SegmentId;
+use duramen_format::frame::Slot;
+use duramen_format::superblock::{self, COPY_AT, Superblock};
+use duramen_format::wal::{self, BLOCK_BYTES, Commit, HEADER_AT, Header, Record};
+
+use crate::Backup;
+use crate::create::{self, Probe};
+use crate::disk::{Disk, OpenHow};
+use crate::error::Error;
+use crate::rebuild;
+use crate::region::{self, Region};
+use crate::scan::{self, Reader, Whose};
+use crate::types::{Expected, Geometry, Identity, ReplicaInfo};
+
+/// A stopped store.
+pub struct Inspector {
+    place: String,
+    superblock: Superblock,
+    identity: Identity,
+    geometry: Geometry,
+    wal: Region,
+    frames: Region,
+    copies: Vec<Result<Superblock, superblock::Damage>>,
+}
+
+/// A commit of the write-ahead log.
+#[derive(Debug)]
+pub struct CommitView<'a> {
+    pub commit: Commit,
+    /// Bytes from the log's tail to its start.
+    pub offset: u64,
+    pub records: &'a [Record<'a>],
+}
+
+/// Where the write-ahead log ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WalEnd {
+    /// The lsn of the first commit, and the one after the last.
+    pub from_lsn: u64,
+    pub to_lsn: u64,
+    pub bytes: u64,
+    /// The server had noted this end when it stopped.
+    pub clean: bool,
+}
+
+/// What a frame's slots say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotView {
+    pub frame: u32,
+    /// The slot that counts; `None` if the frame was never used, or both slots are damaged.
+    pub slot: Option<Slot>,
+    /// Slots that were written and don't match their CRC. One may be so by a power cut.
+    pub damaged: u32,
+}
+
+/// One replica, verified.
+#[derive(Debug)]
+pub struct ReplicaCheck {
+    pub info: ReplicaInfo,
+    /// What is wrong with it.
+    pub problem: Option<Error>,
+}
+
+impl Inspector {
+    /// Looks at a disk.
+    ///
+    /// # Errors
+    /// There is no store, or its superblock can't be read at all.
+    pub fn new(disk: &dyn Disk) -> Result<Inspector, Error> {
+        let place = disk.label();
+        let Probe::Store(superblock) = create::probe(disk)? else {
+            return Err(Error::Absent { place });
+        };
+        let (identity, geometry) = create::accept(&place, &superblock, &Expected::default())?;
+        let how = OpenHow::Read;
+        let region = region::superblock(disk, how)
+            .map_err(|error| Error::io(&place, "open the superblock", error))?;
+        let copies = COPY_AT
+            .iter()
+            .map(|at| {
+                let mut block = vec![0; superblock::BLOCK_BYTES];
+                match region.read_at(*at, &mut block) {
+                    Ok(()) => Superblock::decode(&block),
+                    Err(_) => Err(superblock::Damage::Truncated { available: 0 }),
+                }
+            })
+            .collect();
+        let wal = region::wal(disk, how)
+            .map_err(|error| Error::io(&place, "open the write-ahead log", error))?;
+        let frames = region::frames(disk, how, geometry.wal_bytes)
+            .map_err(|error| Error::io(&place, "open the frames", error))?;
+        Ok(Inspector {
+            place,
+            superblock,
+            identity,
+            geometry,
+            wal,
+            frames,
+            copies,
+        })
+    }
+
+    /// The superblock that counts.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Both of its copies.
+    pub fn superblock_copies(&self) -> &[Result<Superblock, superblock::Damage>] {
+        &self.copies
+    }
+
+    /// Who the store belongs to.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Its sizes.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Both header blocks of the write-ahead log.
+    pub fn wal_headers(&self) -> Vec<Result<Header, wal::Damage>> {
+        HEADER_AT
+            .iter()
+            .map(|at| {
+                let mut block = vec![0; BLOCK_BYTES];
+                match self.wal.read_at(*at, &mut block) {
+                    Ok(()) => Header::decode(&block),
+                    Err(_) => Err(wal::Damage::Truncated {
+                        needed: BLOCK_BYTES,
+                        available: 0,
+                    }),
+                }
+            })
+            .collect()
+    }
+
+    /// Visits the commits that a restart would read, in order.
+    ///
+    /// # Errors
+    /// [`Error::DamagedWal`], after every commit before the damage was visited.
+    pub fn commits(
+        &self,
+        visit: &mut dyn FnMut(&CommitView<'_>) -> ControlFlow<()>,
+    ) -> Result<WalEnd, Error> {
+        let (header, _) = scan::headers(&self.wal, self.identity.server);
+        let header = header
+            .filter(|header| header.tail_at < self.geometry.wal_bytes)
+            .ok_or_else(|| Error::DamagedWal {
+                place: self.place.clone(),
+                lsn: 0,
+                offset: 0,
+            })?;
+        let whose = Whose {
+            place: &self.place,
+            server: self.identity.server,
+        };
+        let mut reader = Reader::new(&self.wal, self.geometry.wal_bytes);
+        let mut enough = false;
+        let end = scan::scan(&mut reader, &whose, &header, true, &mut |found| {
+            let view = CommitView {
+                commit: found.commit,
+                offset: found.offset,
+                records: &found.records,
+            };
+            enough = enough || visit(&view).is_break();
+            Ok(())
+        })?;
+        Ok(WalEnd {
+            from_lsn: header.tail_lsn,
+            to_lsn: end.lsn,
+            bytes: end.bytes,
+            clean: header.end_lsn == end.lsn,
+        })
+    }
+
+    /// Visits the slots of every frame.
+    pub fn slots(&self, visit: &mut dyn FnMut(&SlotView)) {
+        let visited = rebuild::slots(
+            &self.frames,
+            self.identity.server,
+            &self.geometry,
+            &mut |found| {
+                visit(&SlotView {
+                    frame: found.frame,
+                    slot: found.slot,
+                    damaged: found.broken,
+                });
+                Ok(())
+            },
+        );
+        debug_assert!(visited.is_ok(), "the visitor gives no errors");
+    }
+}
+
+/// Verifies every replica that a restart would find, with its bytes. `progress` gets bytes read so far and in total.
+///
+/// # Errors
+/// A restart would refuse: why.
+pub fn check_replicas(
+    disk: Arc<dyn Disk>,
+    progress: &mut dyn FnMut(u64, u64),
+    visit: &mut dyn FnMut(&ReplicaCheck, &[u8]),
+) -> Result<(), Error> {
+    let (backup, replicas) = Backup::open_to_read(disk)?;
+    let total = replicas.iter().map(|info| u64::from(info.length)).sum();
+    let mut done = 0;
+    let mut bytes = vec![0; backup.geometry().segment_bytes as usize];
+    for info in replicas {
+        let problem = backup.read(info.segment, &mut bytes).err();
+        let valid = match &problem {
+            None => &bytes[..info.length as usize],
+            Some(_) => &[],
+        };
+        visit(&ReplicaCheck { info, problem }, valid);
+        done += u64::from(info.length);
+        progress(done, total);
+    }
+    Ok(())
+}
+
+/// For people: what a record does.
+pub fn describe(record: &Record<'_>) -> String {
+    let mut text = format!(
+        "{} segment {} epoch {} bytes {}..{}",
+        record.kind.name(),
+        record.segment,
+        record.epoch,
+        record.offset,
+        u64::from(record.offset) + record.payload.len() as u64
+    );
+    if record.segment == SegmentId::NONE {
+        text.push_str(" (no segment)");
+    }
+    if record.open {
+        text.push_str(" open");
+    }
+    if record.close {
+        text.push_str(" close");
+    }
+    if let Some(frame) = record.frame {
+        text.push_str(&format!(" rest in frame {frame}"));
+    }
+    match record.certificate {
+        Some(certificate) => text.push_str(&format!(
+            " certified {} crc {:08x}",
+            certificate.length, certificate.crc
+        )),
+        None => text.push_str(" uncertified"),
+    }
+    text
+}

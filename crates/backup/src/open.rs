@@ -1,0 +1,231 @@
+//! Opens a store: from superblock, write-ahead log and slots to a backup that takes writes.
+
+use std::any::Any;
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use duramen_base::ids::SegmentId;
+use duramen_format::wal::RING_AT;
+
+use crate::backup::{Backup, Staging, State};
+use crate::create::{self, Probe};
+use crate::disk::{Disk, OpenHow};
+use crate::error::Error;
+use crate::frames::Frames;
+use crate::rebuild::{self, Rebuild};
+use crate::region::{self, Region};
+use crate::ring::{Live, Ring};
+use crate::scan::{self, Reader, Whose};
+use crate::types::{Expected, Geometry, Identity, Options, ReplicaInfo, Stats};
+
+impl Backup {
+    /// Whether there is a store on this disk. Writes nothing.
+    ///
+    /// # Errors
+    /// What is there is something else, or damaged; each error says what to do.
+    pub fn exists(disk: &dyn Disk) -> Result<bool, Error> {
+        Ok(matches!(create::probe(disk)?, Probe::Store(_)))
+    }
+
+    /// Creates an empty store on an empty disk (or goes on where a creation was interrupted) and opens it.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if there is a store, [`Error::NotDuramen`] if there is something else: nothing is overwritten.
+    pub fn create(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        geometry: &Geometry,
+        identity: &Identity,
+    ) -> Result<Backup, Error> {
+        let place = disk.label();
+        create::probe(&*disk)?;
+        let lock = lock(&*disk, &place)?;
+        match create::probe(&*disk)? {
+            Probe::Store(_) => return Err(Error::Exists { place }),
+            Probe::Empty => create::format(&*disk, geometry, identity)?,
+        }
+        let expected = Expected::default();
+        Backup::open_locked(disk, options, &expected, lock, OpenHow::ReadWrite)
+            .map(|(backup, _)| backup)
+    }
+
+    /// Opens a store: the write-ahead log is read, replicas that were open are rebuilt.
+    ///
+    /// # Errors
+    /// [`Error::Absent`] if the disk is empty; otherwise each says what is wrong and what to do.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        expected: &Expected,
+    ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
+        let place = disk.label();
+        if let Probe::Empty = create::probe(&*disk)? {
+            return Err(Error::Absent { place });
+        }
+        let lock = lock(&*disk, &place)?;
+        Backup::open_locked(disk, options, expected, lock, OpenHow::ReadWrite)
+    }
+
+    /// Opens a store that no server has open, to look at it: nothing is written, no lock is taken, every write is refused.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_to_read(disk: Arc<dyn Disk>) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
+        let (options, anybody) = (Options::default(), Expected::default());
+        Backup::open_locked(disk, &options, &anybody, Box::new(()), OpenHow::Read)
+    }
+
+    fn open_locked(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        expected: &Expected,
+        lock: Box<dyn Any + Send + Sync>,
+        how: OpenHow,
+    ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
+        let place = disk.label();
+        let Probe::Store(superblock) = create::probe(&*disk)? else {
+            return Err(Error::Absent { place });
+        };
+        let (identity, geometry) = create::accept(&place, &superblock, expected)?;
+        let wal = region::wal(&*disk, how)
+            .map_err(|error| Error::io(&place, "open the write-ahead log", error))?;
+        let frames = region::frames(&*disk, how, geometry.wal_bytes)
+            .map_err(|error| Error::io(&place, "open the frames", error))?;
+        let mut state = restore(&place, &wal, &frames, &identity, &geometry)?;
+        if how == OpenHow::Read {
+            state.failed = Some("it was opened to be read alone".to_owned());
+        } else {
+            // Commits that were only in the page cache become part of the log that later commits build on.
+            wal.sync()
+                .map_err(|error| Error::io(&place, "sync the write-ahead log", error))?;
+        }
+        let backup = Backup {
+            disk,
+            place,
+            options: *options,
+            identity,
+            geometry,
+            wal,
+            frames,
+            staging: Mutex::new(Staging::new()),
+            flushing: Mutex::new(()),
+            state: Mutex::new(state),
+            scrubbing: Mutex::new(Vec::new()),
+            _lock: lock,
+        };
+        if how != OpenHow::Read {
+            backup.begin()?;
+        }
+        let replicas = backup.replicas();
+        Ok((backup, replicas))
+    }
+
+    /// Notes a new generation before anything of it is written (format's W4).
+    fn begin(&self) -> Result<(), Error> {
+        let header = self.state().ring.header();
+        self.write_header(&header)?;
+        self.state().ring.sequence = header.sequence;
+        Ok(())
+    }
+}
+
+fn lock(disk: &dyn Disk, place: &str) -> Result<Box<dyn Any + Send + Sync>, Error> {
+    disk.lock().map_err(|error| {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            Error::Locked {
+                place: place.to_owned(),
+            }
+        } else {
+            Error::io(place, "take the lock", error)
+        }
+    })
+}
+
+/// Reads slots and the write-ahead log.
+fn restore(
+    place: &str,
+    wal: &Region,
+    frames: &Region,
+    identity: &Identity,
+    geometry: &Geometry,
+) -> Result<State, Error> {
+    let wal_bytes = wal
+        .bytes()
+        .map_err(|error| Error::io(place, "measure the write-ahead log", error))?;
+    let damaged = |lsn, offset| Error::DamagedWal {
+        place: place.to_owned(),
+        lsn,
+        offset,
+    };
+    if wal_bytes < geometry.wal_bytes {
+        return Err(damaged(0, wal_bytes));
+    }
+    let (header, _) = scan::headers(wal, identity.server);
+    let header = header.ok_or_else(|| damaged(0, 0))?;
+    let capacity = geometry.wal_bytes - RING_AT;
+    if header.tail_at - RING_AT >= capacity {
+        return Err(damaged(header.tail_lsn, header.tail_at));
+    }
+    let mut rebuild = Rebuild::new(identity.server, geometry);
+    rebuild::slots(frames, identity.server, geometry, &mut |found| {
+        rebuild.slot(found);
+        Ok(())
+    })?;
+    let tail = header.tail_at - RING_AT;
+    let mut live = VecDeque::new();
+    let whose = Whose {
+        place,
+        server: identity.server,
+    };
+    let mut reader = Reader::new(wal, geometry.wal_bytes);
+    let end = scan::scan(&mut reader, &whose, &header, true, &mut |found| {
+        for record in &found.records {
+            rebuild.record(found.commit.lsn, record);
+        }
+        live.push_back(Live {
+            lsn: found.commit.lsn,
+            start: tail + found.offset,
+            generation: found.commit.generation,
+        });
+        Ok(())
+    })?;
+    let taken = rebuild.finish();
+    let frames_bytes = frames
+        .bytes()
+        .map_err(|error| Error::io(place, "measure the frames", error))?;
+    let data = duramen_format::frame::data_start(geometry.frames);
+    let allocated = frames_bytes.saturating_sub(data) / u64::from(geometry.segment_bytes);
+    let needs = rebuild
+        .replicas
+        .iter()
+        .filter_map(|(segment, replica)| Some((replica.wal_from?, *segment)))
+        .collect();
+    Ok(State {
+        needs,
+        frames: Frames::new(
+            *geometry,
+            std::mem::take(&mut rebuild.current),
+            &taken,
+            allocated.min(u64::from(geometry.frames)) as u32,
+        ),
+        ring: Ring {
+            server: identity.server,
+            capacity,
+            generation: end.generation.max(header.generation) + 1,
+            head: tail + end.bytes,
+            tail,
+            committed_lsn: end.lsn - 1,
+            durable_lsn: end.lsn - 1,
+            sequence: header.sequence,
+            live,
+        },
+        stamp: rebuild.stamp,
+        replicas: rebuild.replicas,
+        failed: None,
+        doomed: BTreeSet::new(),
+        pool: Vec::new(),
+        scrub_after: SegmentId::NONE,
+        stats: Stats::default(),
+    })
+}

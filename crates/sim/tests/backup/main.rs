@@ -1,0 +1,119 @@
+//! The backup under power cuts, kills, failing devices and damage. Scenarios by their numbers in 90-traps.md §I.
+
+mod model;
+
+use duramen_backup::planted::Bug;
+use duramen_sim::disk::Fault;
+
+use model::{crash_at, fresh_disk};
+
+/// Seeds of this run: so many fixed ones (times `DURAMEN_SIM_TIMES`), or the one to be replayed.
+fn seeds(fixed: u64) -> Vec<u64> {
+    let number = |name: &str| {
+        let text = std::env::var(name).ok()?;
+        Some(
+            text.parse::<u64>()
+                .unwrap_or_else(|_| panic!("{name} is a number")),
+        )
+    };
+    match number("DURAMEN_SIM_SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=fixed * number("DURAMEN_SIM_TIMES").unwrap_or(1)).collect(),
+    }
+}
+
+fn must(seed: u64, what: &str, result: Result<u64, String>) -> u64 {
+    match result {
+        Ok(operations) => operations,
+        Err(problem) => panic!(
+            "seed {seed}, {what}: {problem}\nreplay: DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test backup"
+        ),
+    }
+}
+
+/// Scenarios 1, 2 and 39: a fault at every operation of a trace, then a second crash.
+fn sweep(fault: Fault, fixed: u64, steps: u32, stride: u64) {
+    let base = fresh_disk(99);
+    for seed in seeds(fixed) {
+        let operations = must(seed, "no fault", crash_at(&base, seed, None, steps, None));
+        let mut at = 1 + seed % stride;
+        while at < operations {
+            let result = crash_at(&base, seed, None, steps, Some((at, fault)));
+            must(seed, &format!("{fault:?} at operation {at}"), result);
+            at += stride;
+        }
+    }
+}
+
+#[test]
+fn scenario_1_2_39_power_cut_before_every_operation() {
+    sweep(Fault::PowerCut, 8, 120, 1);
+}
+
+#[test]
+fn scenario_1_2_39_power_cut_within_every_operation() {
+    sweep(Fault::PowerCutWithin, 12, 120, 1);
+}
+
+#[test]
+fn scenario_2_kill_at_every_operation() {
+    sweep(Fault::Kill, 5, 120, 1);
+}
+
+#[test]
+fn scenario_39_an_error_at_every_operation_loses_nothing_acknowledged() {
+    sweep(Fault::Error, 8, 120, 1);
+}
+
+#[test]
+fn scenario_39_a_full_disk_at_every_operation_loses_nothing() {
+    sweep(Fault::Full, 5, 120, 1);
+}
+
+/// A proof of the tests: each bug, planted, is found.
+fn finds(bug: Bug, faults: &[Fault]) {
+    let base = fresh_disk(99);
+    for seed in 1..400 {
+        for fault in faults {
+            let mut at = 1;
+            while at < 200 {
+                let found = std::panic::catch_unwind(|| {
+                    crash_at(&base, seed, Some(bug), 150, Some((at, *fault)))
+                });
+                if !matches!(found, Ok(Ok(_))) {
+                    return;
+                }
+                at += 1 + seed % 3;
+            }
+        }
+    }
+    panic!("{bug:?} was not found");
+}
+
+#[test]
+fn planted_trap_10_slot_in_place_is_found() {
+    finds(Bug::SlotInPlace, &[Fault::PowerCutWithin]);
+}
+
+#[test]
+fn planted_trap_10_slot_before_data_is_found() {
+    finds(
+        Bug::SlotBeforeData,
+        &[Fault::PowerCutWithin, Fault::PowerCut],
+    );
+}
+
+#[test]
+fn planted_trap_11_close_from_memory_is_found() {
+    finds(Bug::CloseFromMemory, &[Fault::Kill]);
+}
+
+#[test]
+fn planted_trim_before_header_is_found() {
+    finds(Bug::TrimBeforeHeader, &[Fault::PowerCut]);
+}
+
+#[test]
+fn planted_sync_again_is_found() {
+    finds(Bug::SyncAgain, &[Fault::Error]);
+}

@@ -1,0 +1,565 @@
+//! A log writer over a simulated disk that knows what has to survive.
+//!
+//! Every commit has a number. After a crash the replicas must be those after some commit `k`, the same for all segments:
+//! not less than the last commit that was acknowledged at the level that survives the crash, not more than the last that
+//! was tried. That is scenarios 1, 2 and 39 of 90-traps.md §I at once: all or nothing, nothing acknowledged lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duramen_backup::planted::Bug;
+use duramen_backup::{
+    Backup, Chunk, Error, Expected, Geometry, Identity, Options, ReplicaInfo, ScrubStep,
+};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use duramen_sim::Random;
+use duramen_sim::disk::{Fault, SimDisk};
+
+/// Small enough that a short run goes round the write-ahead log and through all frames.
+pub const GEOMETRY: Geometry = Geometry {
+    segment_bytes: 24 << 10,
+    wal_bytes: 72 << 10,
+    frames: 14,
+};
+
+pub fn identity() -> Identity {
+    Identity {
+        cluster: "sim".to_owned(),
+        server: 0xfeed,
+        hash_seed: 1,
+    }
+}
+
+pub fn options(planted: Option<Bug>) -> Options {
+    Options {
+        bypass_bytes: 9000,
+        wal_fill_percent: 40,
+        planted,
+    }
+}
+
+/// The bytes of a segment, which its id decides.
+pub fn content(segment: u64, from: u32, to: u32) -> Vec<u8> {
+    (from..to)
+        .map(|n| {
+            (u64::from(n).wrapping_mul(0x9e37_79b9) >> 11
+                ^ segment.wrapping_mul(0x85eb)
+                ^ segment >> 3) as u8
+        })
+        .collect()
+}
+
+fn certificate(segment: u64, length: u32) -> Certificate {
+    Certificate::of(&content(segment, 0, length))
+}
+
+/// What a segment is after a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stage {
+    commit: u64,
+    length: u32,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Segment {
+    staged: u32,
+    closed: bool,
+    history: Vec<Stage>,
+    /// Its freeing was tried: it may be there or not.
+    freed: bool,
+    /// It was written straight to a frame: there for sure (or only perhaps, if the call did not return).
+    survivor: Option<bool>,
+}
+
+impl Segment {
+    fn at(&self, commit: u64) -> Option<(u32, bool)> {
+        let stage = self
+            .history
+            .iter()
+            .rev()
+            .find(|stage| stage.commit <= commit)?;
+        Some((stage.length, stage.closed))
+    }
+}
+
+/// A run of the backup.
+pub struct Run {
+    pub disk: SimDisk,
+    pub backup: Option<Backup>,
+    options: Options,
+    random: Random,
+    segments: BTreeMap<u64, Segment>,
+    /// Segments with something staged, and whether it is certified.
+    staged: Vec<(u64, bool)>,
+    next_segment: u64,
+    tried: u64,
+    buffered: u64,
+    synced: u64,
+    pub steps: u32,
+}
+
+/// How the machine stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    Power,
+    Kill,
+}
+
+impl Run {
+    /// A run on a disk with an empty store.
+    pub fn new(disk: SimDisk, seed: u64, planted: Option<Bug>) -> Run {
+        let options = options(planted);
+        let (backup, _) = Backup::open(Arc::new(disk.clone()), &options, &Expected::default())
+            .expect("an empty store opens");
+        Run {
+            disk,
+            backup: Some(backup),
+            options,
+            random: Random::new(seed),
+            segments: BTreeMap::new(),
+            staged: Vec::new(),
+            next_segment: 1,
+            tried: 0,
+            buffered: 0,
+            synced: 0,
+            steps: 0,
+        }
+    }
+
+    fn backup(&self) -> &Backup {
+        self.backup.as_ref().expect("the store is open")
+    }
+
+    /// One thing that a master, a flusher or a scrubber does.
+    ///
+    /// # Errors
+    /// The backup's.
+    pub fn step(&mut self) -> Result<(), Error> {
+        self.steps += 1;
+        match self.any_step() {
+            // A master waits for space, or makes some.
+            Err(Error::Full { .. }) => match self.free_closed() {
+                Err(Error::Full { .. }) => Ok(()),
+                other => other,
+            },
+            other => other,
+        }
+    }
+
+    fn any_step(&mut self) -> Result<(), Error> {
+        match self.random.below(20) {
+            0..=9 => self.append(),
+            10..=13 => self.commit(),
+            14..=16 => self.backup().flush_step().map(|_| ()),
+            17 => self.write_frame(),
+            18 => self.free(),
+            _ => match self.random.below(3) {
+                0 => self.sync(),
+                1 => self.scrub(),
+                _ => self.close(),
+            },
+        }
+    }
+
+    fn open_heads(&self) -> Vec<u64> {
+        self.segments
+            .iter()
+            .filter(|(_, segment)| !segment.closed && !segment.freed && segment.survivor.is_none())
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    fn append(&mut self) -> Result<(), Error> {
+        let heads = self.open_heads();
+        let fresh = heads.len() < 3 && self.random.one_in(3) || heads.is_empty();
+        let id = if fresh {
+            self.next_segment
+        } else {
+            heads[self.random.below(heads.len() as u64) as usize]
+        };
+        let from = self.segments.get(&id).map_or(0, |segment| segment.staged);
+        let size = match self.random.below(8) {
+            0 => 0,
+            1..=4 => 1 + self.random.below(300),
+            5 | 6 => self.random.below(5000),
+            _ => 9000 + self.random.below(6000),
+        } as u32;
+        let to = (from + size).min(GEOMETRY.segment_bytes);
+        let close = to == GEOMETRY.segment_bytes || self.random.one_in(9);
+        let certified = close || !self.random.one_in(6);
+        let staged = self.backup().stage(Chunk {
+            segment: SegmentId(id),
+            epoch: 1,
+            kind: Kind::Head,
+            offset: from,
+            bytes: &content(id, from, to),
+            certificate: certified.then(|| certificate(id, to)),
+            open: fresh,
+            close,
+        });
+        match staged {
+            Err(Error::CommitTooLarge { .. }) => return self.commit(),
+            other => other?,
+        }
+        self.next_segment = self.next_segment.max(id + 1);
+        let segment = self.segments.entry(id).or_default();
+        segment.staged = to;
+        segment.closed |= close;
+        self.staged.push((id, certified));
+        let (length, closed) = segment.at(u64::MAX).unwrap_or((0, false));
+        segment.history.push(Stage {
+            commit: self.tried + 1,
+            length: if certified { to } else { length },
+            closed: closed | close,
+        });
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), Error> {
+        if self.staged.is_empty() {
+            return Ok(());
+        }
+        let level = if self.random.one_in(3) {
+            Level::Buffered
+        } else {
+            Level::Synced
+        };
+        match self.backup().commit(level) {
+            Err(error @ Error::Full { .. }) => return Err(error), // still staged
+            Err(error) => {
+                self.tried += 1;
+                return Err(error);
+            }
+            Ok(committed) => {
+                assert!(committed.level >= level, "a commit reaches its level");
+                self.tried += 1;
+                self.buffered = self.tried;
+                if committed.level == Level::Synced {
+                    self.synced = self.tried;
+                }
+            }
+        }
+        self.staged.clear();
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), Error> {
+        self.backup().sync()?;
+        self.synced = self.buffered;
+        Ok(())
+    }
+
+    fn scrub(&mut self) -> Result<(), Error> {
+        match self.backup().scrub_step()? {
+            ScrubStep::Damaged { segment } => panic!("scrubbing found segment {segment} damaged"),
+            _ => Ok(()),
+        }
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        self.backup().close()?;
+        self.synced = self.buffered;
+        Ok(())
+    }
+
+    fn write_frame(&mut self) -> Result<(), Error> {
+        let id = self.next_segment;
+        self.next_segment += 1;
+        let length = 1 + self.random.below(u64::from(GEOMETRY.segment_bytes)) as u32;
+        let segment = self.segments.entry(id).or_default();
+        segment.survivor = Some(false);
+        segment.closed = true;
+        segment.staged = length;
+        let written = self.backup().write_frame(
+            SegmentId(id),
+            1,
+            &content(id, 0, length),
+            certificate(id, length),
+            Kind::Survivor,
+        );
+        match written {
+            Ok(()) => {
+                if let Some(segment) = self.segments.get_mut(&id) {
+                    segment.survivor = Some(true);
+                }
+                self.synced = self.buffered; // it syncs what it builds on
+                Ok(())
+            }
+            Err(Error::Full { .. }) => {
+                // Perhaps it is there, if the slot was written; nobody will list it.
+                if let Some(segment) = self.segments.get_mut(&id) {
+                    segment.freed = true;
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Frees some segment that is closed and durable, as a master does after a swap.
+    fn free(&mut self) -> Result<(), Error> {
+        let used = self.segments.len() as u64;
+        if used < 5 {
+            return Ok(());
+        }
+        self.free_closed()
+    }
+
+    fn free_closed(&mut self) -> Result<(), Error> {
+        let synced = self.synced;
+        let closed: Vec<u64> = self
+            .segments
+            .iter()
+            .filter(|(_, segment)| {
+                segment.survivor == Some(true)
+                    || segment.at(synced).is_some_and(|(_, closed)| closed)
+            })
+            .filter(|(_, segment)| !segment.freed)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in closed {
+            if self.random.one_in(2) {
+                if let Some(segment) = self.segments.get_mut(&id) {
+                    segment.freed = true;
+                }
+                self.backup().free(SegmentId(id))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the store as it is: what the crash does to the disk has happened already, or happens here.
+    pub fn stop(&mut self, crash: Crash) {
+        if crash == Crash::Power && !self.disk.is_down() {
+            self.disk.cut_power();
+        }
+        self.backup = None;
+        self.disk.restart();
+        self.disk.restart();
+    }
+
+    /// Opens the store again and checks it. Afterwards the run can go on.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn reopen(&mut self, crash: Crash) -> Result<(), String> {
+        let opened = Backup::open(
+            Arc::new(self.disk.clone()),
+            &self.options,
+            &Expected::default(),
+        );
+        let (backup, found) = opened.map_err(|error| format!("does not open: {error}"))?;
+        let kept = match crash {
+            Crash::Power => self.synced,
+            Crash::Kill => self.buffered,
+        };
+        let found: BTreeMap<u64, ReplicaInfo> = found
+            .into_iter()
+            .map(|info| (info.segment.0, info))
+            .collect();
+        let newest = self.tried;
+        // What was staged for a commit that was never tried has no effect.
+        let k = (kept..=newest)
+            .rev()
+            .find(|k| self.explains(*k, &found))
+            .ok_or_else(|| self.describe(kept, newest, &found, &backup))?;
+        for (id, info) in &found {
+            let segment = self.segments.get(id);
+            if segment.is_none_or(|segment| segment.freed) {
+                continue;
+            }
+            let mut into = vec![0xee; GEOMETRY.segment_bytes as usize];
+            backup
+                .read(SegmentId(*id), &mut into)
+                .map_err(|error| format!("segment {id}: {error}"))?;
+            if into[..info.length as usize] != content(*id, 0, info.length) {
+                return Err(format!("segment {id} has other bytes"));
+            }
+        }
+        self.settle(k, &found, &backup);
+        self.backup = Some(backup);
+        Ok(())
+    }
+
+    /// Whether what was found is what there is after commit `k`.
+    fn explains(&self, k: u64, found: &BTreeMap<u64, ReplicaInfo>) -> bool {
+        self.segments.iter().all(|(id, segment)| {
+            if segment.freed {
+                return true;
+            }
+            let found = found.get(id);
+            match segment.survivor {
+                Some(sure) => found.map_or(!sure, |found| {
+                    !found.damaged && found.closed && found.length == segment.staged
+                }),
+                None => {
+                    let found = found.map(|found| (found.length, found.closed, found.damaged));
+                    found
+                        == segment
+                            .at(k)
+                            .map(|(length, closed)| (length, closed, false))
+                }
+            }
+        })
+    }
+
+    fn describe(
+        &self,
+        kept: u64,
+        newest: u64,
+        found: &BTreeMap<u64, ReplicaInfo>,
+        backup: &Backup,
+    ) -> String {
+        let mut text = format!("no commit of {kept}..={newest} explains what is there:");
+        for (id, segment) in self.segments.iter().filter(|(_, segment)| !segment.freed) {
+            text += &format!(
+                "\n  {id}: found {:?}, kept {:?}, newest {:?}, survivor {:?}",
+                found
+                    .get(id)
+                    .map(|info| (info.length, info.closed, info.damaged, info.place)),
+                segment.at(kept),
+                segment.at(newest),
+                segment.survivor,
+            );
+            let read = backup.read(
+                SegmentId(*id),
+                &mut vec![0; GEOMETRY.segment_bytes as usize],
+            );
+            if let (Err(error), true) = (read, found.contains_key(id)) {
+                text += &format!(", {error}");
+            }
+        }
+        text
+    }
+
+    /// The model goes on from what was found.
+    fn settle(&mut self, k: u64, found: &BTreeMap<u64, ReplicaInfo>, backup: &Backup) {
+        for (id, info) in found {
+            let known = self.segments.get(id).is_some_and(|segment| !segment.freed);
+            if !known {
+                // A freed one that reappeared: nobody lists it, so it is freed again.
+                backup
+                    .free(info.segment)
+                    .expect("what reappeared can be freed");
+            }
+        }
+        self.segments
+            .retain(|id, segment| !segment.freed && found.contains_key(id));
+        for (id, segment) in &mut self.segments {
+            let info = found[id];
+            segment.staged = info.length;
+            segment.closed = info.closed;
+            if segment.survivor.is_some() {
+                segment.survivor = Some(true);
+            } else {
+                segment.history = vec![Stage {
+                    commit: k,
+                    length: info.length,
+                    closed: info.closed,
+                }];
+            }
+        }
+        self.staged.clear();
+        self.tried = k;
+        self.buffered = k;
+        self.synced = k; // opening synced what it found
+        self.next_segment = self
+            .next_segment
+            .max(found.keys().last().map_or(0, |last| last + 1));
+    }
+}
+
+/// A disk with an empty store on it.
+pub fn fresh_disk(seed: u64) -> SimDisk {
+    let disk = SimDisk::new(seed, 4 << 20);
+    let made = Backup::create(
+        Arc::new(disk.clone()),
+        &options(None),
+        &GEOMETRY,
+        &identity(),
+    );
+    drop(made.expect("a store is created"));
+    disk
+}
+
+/// Runs `steps` steps with a fault at one operation, crashes, checks, and goes on for as many steps and another crash.
+/// Returns the number of operations of the run before the fault.
+///
+/// # Errors
+/// What was lost.
+pub fn crash_at(
+    base: &SimDisk,
+    seed: u64,
+    planted: Option<Bug>,
+    steps: u32,
+    fault: Option<(u64, Fault)>,
+) -> Result<u64, String> {
+    let disk = base.copy(seed ^ fault.map_or(0, |(at, _)| at << 20));
+    let mut run = Run::new(disk, seed, planted);
+    if let Some((at, fault)) = fault {
+        run.disk.inject(at, fault);
+    }
+    let mut failed = None;
+    for _ in 0..steps {
+        if let Err(error) = run.step() {
+            failed = Some(error);
+            break;
+        }
+    }
+    let operations = run.disk.operations();
+    if let (Some(error), None) = (&failed, fault) {
+        return Err(format!("without a fault: {error}"));
+    }
+    let crash = match fault {
+        Some((_, Fault::Kill)) => Crash::Kill,
+        _ => Crash::Power,
+    };
+    run.stop(crash);
+    run.reopen(crash)?;
+    for _ in 0..steps / 2 {
+        run.step()
+            .map_err(|error| format!("after the restart: {error}"))?;
+    }
+    run.stop(Crash::Power);
+    let before = if std::env::var_os("DURAMEN_SIM_SEED").is_some() {
+        dump(&run.disk)
+    } else {
+        String::new()
+    };
+    run.reopen(Crash::Power)
+        .map_err(|error| format!("{error}\n{before}"))
+        .map_err(|error| format!("after the second crash: {error}"))?;
+    Ok(operations)
+}
+
+/// What is on the disk, for whoever looks at a failed run.
+pub fn dump(disk: &SimDisk) -> String {
+    use duramen_backup::inspect::{Inspector, describe};
+    let mut text = String::new();
+    let Ok(inspector) = Inspector::new(disk) else {
+        return "no store".to_owned();
+    };
+    for header in inspector.wal_headers() {
+        text += &format!("{header:?}\n");
+    }
+    inspector.slots(&mut |slot| {
+        if slot.slot.is_some() || slot.damaged > 0 {
+            text += &format!("{slot:?}\n");
+        }
+    });
+    let end = inspector.commits(&mut |commit| {
+        text += &format!("commit {} at +{}\n", commit.commit.lsn, commit.offset);
+        for record in commit.records {
+            text += &format!("  {}\n", describe(record));
+        }
+        std::ops::ControlFlow::Continue(())
+    });
+    text += &format!("{end:?}\n");
+    for (number, operation) in disk.trace().iter().enumerate() {
+        text += &format!("{number}: {operation}\n");
+    }
+    text
+}
