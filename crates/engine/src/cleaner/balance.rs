@@ -25,6 +25,7 @@ pub struct Load {
     pub tombstone_part: f64,
     /// Segments that the disk holds or will hold.
     pub disk_segments: u64,
+    /// With so many of them heads may not open another.
     pub disk_segments_max: u64,
     /// The last look for segments to compact found none that would free a seglet.
     pub compaction_is_dry: bool,

@@ -23,7 +23,7 @@ use super::select::{select_disk, select_memory};
 use crate::TableId;
 use crate::core::Core;
 use crate::counters::{add, sub};
-use crate::log::{Log, Pass, Swap};
+use crate::log::{Bug, Log, Pass, Swap};
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
 use duramen_base::ids::SegmentId;
 use duramen_format::entry::{self, Entry, NewTombstone};
@@ -260,7 +260,8 @@ impl Context {
         let counters = &core.context_counters[self.number];
         let from = core.space.window_of(location);
         let is_tombstone = entry.kind == entry::Kind::Tombstone;
-        if !self.is_needed(log, entry) {
+        let careless = !is_tombstone && log.has_bug(Bug::NotMaterialised);
+        if careless || !self.is_needed(log, entry) {
             if is_tombstone {
                 counters.note_moved(from, entry.padded_bytes);
                 sub(&counters.tombstones, entry.padded_bytes as u64);

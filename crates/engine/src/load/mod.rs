@@ -21,7 +21,7 @@ mod settle;
 
 use crate::core::Core;
 use crate::epoch::SlotId;
-use crate::log::{Log, Pass};
+use crate::log::{Bug, Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
@@ -169,7 +169,8 @@ impl Loader {
     /// first. Returns how many entries it has.
     ///
     /// # Errors
-    /// [`LoadError`]. Nothing of the segment was adopted then, and it may be tried again.
+    /// [`LoadError`]. Nothing of the segment was adopted then, and it may be tried again, but for want of memory: then the
+    /// load has failed.
     pub fn adopt<E>(
         &self,
         segment: SegmentId,
@@ -178,7 +179,8 @@ impl Loader {
     ) -> Result<u64, LoadError<E>> {
         let rank = self.take(segment)?;
         let adopted = self.adopt_listed(segment, length, rank, fill);
-        if adopted.is_err() {
+        // What ran out of memory half way cannot be taken back.
+        if !matches!(adopted, Ok(_) | Err(LoadError::Memory { .. })) {
             let mut expected = self.expected.lock().expect("expected segments");
             expected.insert(segment.0, rank);
         }
@@ -222,8 +224,8 @@ impl Loader {
         let verified = fill(bytes)
             .map_err(|reason| LoadError::Read { segment, reason })
             .and_then(|()| self.verify(segment, bytes));
-        let entries = match verified {
-            Ok(entries) => entries,
+        let (entries, length) = match verified {
+            Ok(verified) => verified,
             Err(error) => {
                 core.space.abandon(node, window);
                 return Err(error);
@@ -243,8 +245,8 @@ impl Loader {
         Ok(entries)
     }
 
-    /// R2. Returns the number of entries.
-    fn verify<E>(&self, segment: SegmentId, bytes: &[u8]) -> Result<u64, LoadError<E>> {
+    /// R2. Returns the number of entries, and where they end.
+    fn verify<E>(&self, segment: SegmentId, bytes: &[u8]) -> Result<(u64, u32), LoadError<E>> {
         let header =
             Header::decode(bytes).map_err(|damage| LoadError::Header { segment, damage })?;
         if header.segment != segment || header.log != self.log().options().server {
@@ -259,6 +261,7 @@ impl Loader {
         while at < bytes.len() {
             match entry::parse(&bytes[at..]) {
                 Ok(entry) => at += entry.padded_bytes,
+                Err(_) if self.log().has_bug(Bug::DamageIsSkipped) => break,
                 Err(damage) => {
                     let offset = at as u32;
                     return Err(LoadError::Damaged {
@@ -270,7 +273,7 @@ impl Loader {
             }
             entries += 1;
         }
-        Ok(entries)
+        Ok((entries, at as u32))
     }
 
     /// A window for a segment of this length, compacting what was adopted before if memory is short.

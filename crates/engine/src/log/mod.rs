@@ -28,7 +28,7 @@ mod swap;
 
 pub(crate) use group::roll;
 pub(crate) use order::{Buried, HEADS_MAX};
-#[cfg(feature = "planted")]
+#[cfg_attr(not(feature = "planted"), allow(unreachable_pub, unused_imports))]
 pub use planted::Bug;
 pub use position::Position;
 pub use stream::{Collected, Piece};

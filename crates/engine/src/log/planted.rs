@@ -11,6 +11,14 @@ pub enum Bug {
     AnyHead,
     /// Entries of a transaction may be collected one by one.
     GroupsInParts,
+    /// Trap 3: a Swap does not wait for what killed the objects that the pass dropped.
+    SwapBeforeReasons,
+    /// Trap 8: the loader passes over what is damaged.
+    DamageIsSkipped,
+    /// Trap 9: a Swap does not wait for its survivors' frames.
+    SwapBeforeFrames,
+    /// Dead objects leave no tombstone when they are cleaned.
+    NotMaterialised,
 }
 
 /// The bug that is planted, if any.
@@ -34,6 +42,12 @@ impl Planted {
 }
 
 impl super::Log {
+    /// True if this bug is planted; false at compile time without the feature.
+    #[inline(always)]
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        self.planted.is(bug)
+    }
+
     /// Makes the log wrong in this way from now on.
     #[cfg(feature = "planted")]
     pub fn plant(&self, bug: Bug) {

@@ -11,7 +11,7 @@
 //!   that the pass may have taken for a reason to drop something is itself durable (§0.3).
 //! - D3: a survivor may be a victim only after its own Swap is durable: the victims that it was filled from are gone then.
 //!   Otherwise the killer of an entry in the survivor, which names the survivor, could be dropped before the copy in the
-//!   victim is gone.
+//!   victim is gone. (D5 alone has the same effect; this keeps it true should swaps ever overtake one another.)
 //! - D4: a crash between the copying and the Swap leaves killers that name a survivor which was never listed. The pass's
 //!   announcement is durable before such a killer is, so that after a restart they are needed as long as one of the
 //!   pass's victims is listed.
@@ -21,6 +21,7 @@
 //! lock may be taken under the queue's, never the other way round.
 //! Paper: [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (90-traps.md §0.3 names the first).
 
+use super::planted::Bug;
 use super::{Log, Position};
 use crate::space::Purpose;
 use duramen_base::ids::{Level, SegmentId};
@@ -173,7 +174,8 @@ impl Swaps {
         Swaps {
             list: RwLock::default(),
             queues: Mutex::default(),
-            limit,
+            // Windows must be left for heads, survivors, and what waits for its readers.
+            limit: limit.min((windows - windows / 4) as u64),
             count: AtomicU64::new(0),
             done: AtomicU64::new(0),
             progress: AtomicU64::new(0),
@@ -217,9 +219,12 @@ impl Swaps {
         self.needs().list.segments.contains_key(&segment.0)
     }
 
-    /// Segments listed, and the most there may be.
+    /// Segments listed, and the number at which heads may not open another.
     pub fn room(&self) -> (u64, u64) {
-        (self.count.load(Ordering::Relaxed), self.limit)
+        (
+            self.count.load(Ordering::Relaxed),
+            self.limit.saturating_sub(self.reserve()),
+        )
     }
 
     /// Segments that only survivors may take: without them a full disk could never be cleaned.
@@ -430,8 +435,8 @@ impl Swaps {
     fn next(&self, early: bool, reached: impl Fn(&Position) -> bool) -> Option<Swap> {
         let queues = self.queues();
         let pending = queues.pending.front()?;
-        ((pending.unwritten == 0 || early) && reached(&pending.position))
-            .then(|| pending.swap.clone())
+        let written = pending.unwritten == 0 || early;
+        (written && reached(&pending.position)).then(|| pending.swap.clone())
     }
 
     /// The position that the next Swap waits for, if nothing else is missing.
@@ -500,8 +505,11 @@ impl Log {
 
     /// The next Swap that may be recorded (D2); the same until [`swapped`](Self::swapped).
     pub fn next_swap(&self) -> Option<Swap> {
-        self.swaps()
-            .next(false, |position| self.reached(position) >= Level::Synced)
+        let early = self.has_bug(Bug::SwapBeforeFrames);
+        let careless = self.has_bug(Bug::SwapBeforeReasons);
+        self.swaps.next(early, |position| {
+            careless || self.reached(position) >= Level::Synced
+        })
     }
 
     /// The position that the next Swap waits for, if that is all it waits for: time to sync.

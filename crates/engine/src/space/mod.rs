@@ -41,6 +41,8 @@ const SEGMENT_BYTES_MAX: u64 = 8 * MIB;
 const SEGMENT_BYTES_MIN: u64 = 2 * MIB;
 /// Enough segments that heads and survivors are a small part of the budget.
 const SEGMENTS_WANTED: u64 = 512;
+/// Windows, in times of the budget, that a log on a large disk gets at most: the segment table is part of the budget.
+const DISK_EXPANSION_MAX: u64 = 8;
 /// Locations have 38 bits of 8-byte units.
 const REGION_BYTES_MAX: u64 = 8 << 38;
 /// At least half of the region.
@@ -97,9 +99,16 @@ impl Space {
         };
         let nodes = topology.nodes();
         // Twice the budget in address space: compacted segments leave the tails of their windows unbacked.
-        // With a log, thrice: of what is dead on disk and not yet cleaned there, memory keeps a short rest in a window.
-        let times = if options.log.is_some() { 3 } else { 2 };
-        let addressed = (times * bytes).min(REGION_BYTES_MAX);
+        // With a log more: of every segment on disk memory may keep a short rest in a window.
+        let addressed = match &options.log {
+            None => 2 * bytes,
+            Some(log) => log
+                .disk_segments_max
+                .saturating_mul(segment_bytes)
+                .saturating_add(bytes)
+                .clamp(3 * bytes, DISK_EXPANSION_MAX * bytes)
+                .min(REGION_BYTES_MAX),
+        };
         let windows_per_node = addressed.div_ceil(segment_bytes * nodes as u64) as u32;
         let windows = windows_per_node as usize * nodes;
         let region = Region::reserve(windows * segment_bytes as usize, options.huge_pages)?;

@@ -1,0 +1,307 @@
+//! A log writer and its disk, simulated: what is durable is exactly what this module has been told, and a restart goes
+//! through the real loader. Steps are separate, so that a test can lose power between any two of them.
+
+use duramen_base::ids::{Level, SegmentId};
+use duramen_engine::{
+    Clock, Collected, Log, LogOptions, Mode, Options, Pass, Piece, Store, Swap, TableChange,
+    TableId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// What the device holds, and what the control log says.
+#[derive(Clone, Debug, Default)]
+pub struct Device {
+    /// Bytes of segments. Those of freed frames stay until they are used again (90-traps.md §0.1).
+    pub frames: BTreeMap<u64, Vec<u8>>,
+    pub listed: BTreeSet<u64>,
+    pub passes: Vec<Pass>,
+    pub version_floor: u64,
+    pub table_floor: u64,
+    pub swaps: u64,
+    /// The highest id that left the log.
+    highest: u64,
+}
+
+/// Mistakes of a log writer, for tests that must find them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mistake {
+    #[default]
+    None,
+    /// Replays every frame, listed or not (trap 1).
+    ReplaysAll,
+    /// Frees victims' frames when the Swap is proposed, not when it is durable (trap 2).
+    FreesEarly,
+    /// Does not keep the announcements of passes (D4).
+    ForgetsPasses,
+}
+
+pub struct Writer {
+    pub device: Device,
+    pub mistake: Mistake,
+    /// Collected, not durable.
+    staged: Collected,
+    proposed: Option<Swap>,
+    /// Written to a frame, not yet reported.
+    framed: Option<SegmentId>,
+    demands: u32,
+}
+
+impl Writer {
+    pub fn new(device: Device, mistake: Mistake) -> Writer {
+        Writer {
+            device,
+            mistake,
+            staged: Collected::default(),
+            proposed: None,
+            framed: None,
+            demands: 0,
+        }
+    }
+
+    pub fn stage(&mut self, log: &Log) {
+        log.collect(&mut self.staged);
+    }
+
+    /// What was staged becomes durable, in one atomic commit.
+    pub fn commit(&mut self, log: &Log) {
+        for change in self.staged.changes() {
+            if let TableChange::Clear { floor, .. } = change {
+                self.device.table_floor = *floor;
+            }
+        }
+        if self.mistake != Mistake::ForgetsPasses {
+            self.device.passes.extend_from_slice(self.staged.passes());
+        }
+        for piece in log.pieces(&self.staged) {
+            match piece {
+                Piece::Open { segment, .. } => {
+                    self.device.listed.insert(segment.0);
+                    self.device.frames.insert(segment.0, Vec::new());
+                }
+                Piece::Data {
+                    segment,
+                    offset,
+                    bytes,
+                } => {
+                    let frame = self.device.frames.get_mut(&segment.0).expect("opened");
+                    assert_eq!(frame.len(), offset as usize, "pieces come in order");
+                    frame.extend_from_slice(bytes);
+                }
+                Piece::Close { segment, length } => {
+                    assert_eq!(self.device.frames[&segment.0].len(), length as usize);
+                }
+            }
+        }
+        log.complete(&mut self.staged, Level::Synced);
+    }
+
+    /// Writes the next survivor's frame, or reports the one that was written. False: there is none.
+    pub fn frame(&mut self, log: &Log) -> bool {
+        if let Some(segment) = self.framed.take() {
+            log.survivor_durable(segment);
+            return true;
+        }
+        let Some(ready) = log.next_survivor() else {
+            return false;
+        };
+        let bytes = ready.bytes.to_vec();
+        self.device.frames.insert(ready.segment.0, bytes);
+        self.framed = Some(ready.segment);
+        true
+    }
+
+    /// Takes the next Swap, makes its record durable, or tells the engine, one at a time. False: there is none.
+    pub fn swap(&mut self, log: &Log) -> bool {
+        if let Some(swap) = self.proposed.take() {
+            if swap
+                .remove
+                .iter()
+                .all(|id| !self.device.listed.contains(&id.0))
+            {
+                log.swapped(&swap);
+                return true;
+            }
+            self.device.apply(&swap);
+            self.proposed = Some(swap);
+            return true;
+        }
+        self.proposed = log.next_swap();
+        if let (Some(swap), Mistake::FreesEarly) = (&self.proposed, self.mistake) {
+            for segment in &swap.remove {
+                self.device.frames.remove(&segment.0);
+            }
+        }
+        self.proposed.is_some()
+    }
+
+    /// Everything that can be done, is done.
+    pub fn settle(&mut self, log: &Log) {
+        self.commit(log);
+        loop {
+            self.stage(log);
+            self.commit(log);
+            if !(self.frame(log) || self.swap(log)) {
+                return;
+            }
+        }
+    }
+}
+
+impl Device {
+    fn apply(&mut self, swap: &Swap) {
+        self.swaps += 1;
+        self.listed.extend(swap.add.iter().map(|id| id.0));
+        for segment in &swap.remove {
+            assert!(self.listed.remove(&segment.0), "{segment} is not listed");
+            self.highest = self.highest.max(segment.0);
+            // A freed frame is taken for something else at some time; until then its bytes stay.
+            if segment.0 % 2 == 0 {
+                self.frames.remove(&segment.0);
+            }
+        }
+        for pass in &mut self.passes {
+            pass.victims.retain(|victim| !swap.remove.contains(victim));
+        }
+        self.passes.retain(|pass| !pass.victims.is_empty());
+        self.version_floor = self.version_floor.max(swap.version_floor);
+    }
+
+    fn next_segment(&self) -> u64 {
+        let passes = self.passes.iter();
+        let reserved = passes.map(|pass| pass.first.0 + u64::from(pass.count));
+        let used = self.frames.keys().map(|id| id + 1);
+        // A control log would remember the highest id given; frames that were lost to the crash had higher ones.
+        reserved
+            .chain(used)
+            .max()
+            .unwrap_or(1)
+            .max(self.highest + 1)
+            + 1000
+    }
+}
+
+/// How a store of these tests is made.
+#[derive(Clone)]
+pub struct Setup {
+    pub memory_bytes: u64,
+    pub heads: usize,
+    pub cleaners: usize,
+    pub disk_segments_max: u64,
+    pub mode: Mode,
+    pub now_ms: Arc<AtomicU64>,
+}
+
+impl Setup {
+    pub fn small() -> Setup {
+        Setup {
+            memory_bytes: 64 << 20,
+            heads: 2,
+            cleaners: 0,
+            disk_segments_max: 24,
+            mode: Mode::Store,
+            now_ms: Arc::new(AtomicU64::new(1000)),
+        }
+    }
+
+    pub fn open(&self, device: &Device) -> Arc<Store> {
+        Store::new(Options {
+            heads: self.heads,
+            cleaners: self.cleaners,
+            mode: self.mode,
+            hash_seed: Some(7),
+            huge_pages: false,
+            clock: Clock::Manual(self.now_ms.clone()),
+            log: Some(LogOptions {
+                first_segment: device.next_segment(),
+                version_floor: device.version_floor + 1,
+                disk_segments_max: self.disk_segments_max,
+                ..LogOptions::new(77)
+            }),
+            ..Options::new(self.memory_bytes)
+        })
+        .unwrap()
+    }
+
+    /// Starts a store from what the device holds, through the real loader, with a writer that goes on from there.
+    pub fn start(&self, mut device: Device, mistake: Mistake, threads: usize) -> Running {
+        let store = self.open(&device);
+        store
+            .restore_table(TableId::DEFAULT, "default", device.table_floor, None)
+            .unwrap();
+        if mistake == Mistake::ReplaysAll {
+            device.listed = device.frames.keys().copied().collect();
+        }
+        for segment in &device.listed {
+            let is_there = device.frames.contains_key(segment);
+            assert!(is_there, "the frame of segment {segment} is gone");
+        }
+        let listed: Vec<SegmentId> = device.listed.iter().map(|id| SegmentId(*id)).collect();
+        let loader = store.loader(&listed, &device.passes);
+        // Not in order: whatever it is, the result must be the same (scenario 19).
+        let next = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    loop {
+                        let n = next.fetch_add(1, Ordering::Relaxed) as usize;
+                        if n >= listed.len() {
+                            return;
+                        }
+                        let stride = if listed.len().is_multiple_of(7) { 1 } else { 7 };
+                        let segment = &listed[n * stride % listed.len()];
+                        let bytes = device.frames.get(&segment.0).expect("looked above");
+                        loader
+                            .adopt(*segment, bytes.len() as u32, &mut |out: &mut [u8]| {
+                                out.copy_from_slice(bytes);
+                                Ok::<(), ()>(())
+                            })
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        loader.finish().unwrap();
+        Running::new(store, device, mistake)
+    }
+}
+
+/// A store and its log's writer.
+pub struct Running {
+    pub store: Arc<Store>,
+    pub writer: Arc<Mutex<Writer>>,
+}
+
+impl Running {
+    fn new(store: Arc<Store>, device: Device, mistake: Mistake) -> Running {
+        let writer = Arc::new(Mutex::new(Writer::new(device, mistake)));
+        let (weak, hook): (Weak<Store>, _) = (Arc::downgrade(&store), writer.clone());
+        store.log().unwrap().on_demand(move || {
+            let (Some(store), Ok(mut writer)) = (weak.upgrade(), hook.try_lock()) else {
+                return;
+            };
+            writer.demands += 1;
+            // Not at once: who asks must be able to wait, and what is not durable yet is what these tests are about.
+            if writer.demands.is_multiple_of(3) {
+                let log = store.log().unwrap();
+                writer.commit(log);
+                writer.stage(log);
+                writer.commit(log);
+            }
+            if writer.demands.is_multiple_of(32) {
+                writer.settle(store.log().unwrap());
+            }
+        });
+        Running { store, writer }
+    }
+
+    pub fn writer<T>(&self, act: impl FnOnce(&mut Writer, &Log) -> T) -> T {
+        act(&mut self.writer.lock().unwrap(), self.store.log().unwrap())
+    }
+
+    /// Power is lost: what is durable is left.
+    pub fn crash(self) -> Device {
+        self.writer.lock().unwrap().device.clone()
+    }
+}

@@ -1,0 +1,336 @@
+//! Random histories with crashes, held against what each key may be.
+
+use crate::disk::{Device, Mistake, Running, Setup};
+use duramen_base::ids::Level;
+use duramen_engine::{Guard, Position, Session, TableId};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+const TABLE: TableId = TableId::DEFAULT;
+pub const KEYS: u64 = 24;
+
+/// A small generator whose whole state is the seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// What a key was at one moment: the value's number, and when it expires.
+type State = Option<(u64, u64)>;
+
+/// What each key has been since it was last certainly durable.
+#[derive(Default)]
+struct Key {
+    /// The durable state first; then every state written since, with the position that covers it.
+    states: Vec<(State, Position)>,
+    /// The highest version given up to each of these states.
+    versions: Vec<u64>,
+}
+
+impl Key {
+    fn push(&mut self, state: State, position: Position, version: Option<u64>) {
+        let last = self.versions.last().copied().unwrap_or(0);
+        if let Some(version) = version {
+            assert!(version > last, "version {version} after {last}"); // scenario 18
+        }
+        self.states.push((state, position));
+        self.versions.push(version.unwrap_or(last));
+    }
+}
+
+pub struct History {
+    keys: BTreeMap<u64, Key>,
+    next_value: u64,
+    value_bytes: u64,
+}
+
+fn name_of(key: u64) -> Vec<u8> {
+    format!("key-{key}").into_bytes()
+}
+
+fn value_of(number: u64, bytes: u64) -> Vec<u8> {
+    let mut value = number.to_le_bytes().to_vec();
+    value.resize(8 + (number * 37 % bytes) as usize, number as u8);
+    value
+}
+
+impl History {
+    pub fn new(value_bytes: u64) -> History {
+        let keys = (0..KEYS).map(|key| {
+            let mut known = Key::default();
+            known.push(None, Position::default(), None);
+            (key, known)
+        });
+        History {
+            keys: keys.collect(),
+            next_value: 1,
+            value_bytes,
+        }
+    }
+
+    fn now(&self, key: u64) -> State {
+        self.keys[&key].states.last().expect("a state").0
+    }
+
+    fn write(&mut self, session: &mut Session, key: u64, expires_at_ms: Option<u64>) {
+        let number = self.next_value;
+        let value = value_of(number, self.value_bytes);
+        let mut guard = session.pin();
+        let name = name_of(key);
+        let hash = guard.hash(&name);
+        match guard.write(TABLE, hash, &name, &value, expires_at_ms) {
+            Ok(outcome) => {
+                self.next_value += 1;
+                let known = self.keys.get_mut(&key).unwrap();
+                let state = Some((number, expires_at_ms.unwrap_or(u64::MAX)));
+                known.push(state, guard.take_position(), outcome.after);
+            }
+            Err(error) => panic!("a write of key {key}: {error}"),
+        }
+    }
+
+    fn remove(&mut self, session: &mut Session, key: u64) {
+        let mut guard = session.pin();
+        let name = name_of(key);
+        let hash = guard.hash(&name);
+        guard.remove(TABLE, hash, &name).unwrap();
+        let position = guard.take_position();
+        let known = self.keys.get_mut(&key).unwrap();
+        known.push(None, position, None);
+    }
+
+    fn shown(&self, guard: &Guard<'_>, key: u64) -> Option<u64> {
+        let name = name_of(key);
+        let object = guard.read(TABLE, guard.hash(&name), &name).unwrap()?;
+        let number = u64::from_le_bytes(object.value[..8].try_into().unwrap());
+        assert_eq!(object.value, value_of(number, self.value_bytes));
+        Some(number)
+    }
+
+    fn alive(state: State, now_ms: u64) -> Option<u64> {
+        state
+            .filter(|(_, expires_at_ms)| *expires_at_ms > now_ms)
+            .map(|(number, _)| number)
+    }
+
+    /// The running store shows the last state of every key.
+    pub fn check(&self, session: &mut Session) {
+        let guard = session.pin();
+        for key in 0..KEYS {
+            let expected = Self::alive(self.now(key), guard.now_ms());
+            assert_eq!(self.shown(&guard, key), expected, "key {key}");
+        }
+    }
+
+    /// What is acknowledged may not be lost any more: forgets the states before it.
+    fn acknowledge(&mut self, running: &Running) {
+        let log = running.store.log().unwrap();
+        for known in self.keys.values_mut() {
+            let mut states = known.states.iter();
+            let durable = states
+                .rposition(|(_, position)| log.reached(position) >= Level::Synced)
+                .unwrap_or(0);
+            known.states.drain(..durable);
+            known.versions.drain(..durable);
+        }
+    }
+
+    /// After a restart every key is in one of the states since the last acknowledged one; that is its state from now on.
+    fn recover(&mut self, session: &mut Session) {
+        let guard = session.pin();
+        let now_ms = guard.now_ms();
+        for key in 0..KEYS {
+            let shown = self.shown(&guard, key);
+            let known = self.keys.get_mut(&key).unwrap();
+            // The first of those that look alike: what came after it may be lost, and with it the versions given.
+            let found = known
+                .states
+                .iter()
+                .position(|(state, _)| Self::alive(*state, now_ms) == shown);
+            let Some(found) = found else {
+                panic!(
+                    "key {key} is {shown:?} after the restart, which it was not since {:?}",
+                    known
+                        .states
+                        .iter()
+                        .map(|(state, _)| state)
+                        .collect::<Vec<_>>()
+                );
+            };
+            let (state, _) = known.states[found];
+            known.states = vec![(state, Position::default())];
+            known.versions = vec![known.versions[found]];
+        }
+    }
+}
+
+/// What a run went through.
+#[derive(Debug, Default)]
+pub struct Went {
+    pub swaps: u64,
+    pub compactions: u64,
+    pub crashes: u64,
+    pub crashes_in_pass: u64,
+}
+
+/// How a history is made.
+#[derive(Clone)]
+pub struct Plan {
+    pub setup: Setup,
+    pub mistake: Mistake,
+    #[cfg(feature = "planted")]
+    pub bug: Option<duramen_engine::Bug>,
+    pub steps: u64,
+    pub value_bytes: u64,
+    /// Of 1000 steps, how many lose power.
+    pub crashes: u64,
+    pub expiry: bool,
+}
+
+impl Plan {
+    pub fn new() -> Plan {
+        Plan {
+            setup: Setup::small(),
+            mistake: Mistake::None,
+            #[cfg(feature = "planted")]
+            bug: None,
+            steps: 1500,
+            value_bytes: 900,
+            crashes: 10,
+            expiry: false,
+        }
+    }
+}
+
+/// Runs one history; panics where something was lost or came back.
+pub fn run(seed: u64, plan: &Plan) -> Went {
+    let mut random = Random(seed);
+    let mut went = Went::default();
+    let mut history = History::new(plan.value_bytes);
+    let mut running = plan.setup.start(Device::default(), plan.mistake, 1);
+    let mut step = 0;
+    while step < plan.steps {
+        plant(&running, plan);
+        let mut sessions: Vec<Session> = (0..plan.setup.heads)
+            .map(|_| running.store.session().unwrap())
+            .collect();
+        let mut crash = false;
+        while step < plan.steps && !crash {
+            step += 1;
+            act(&mut random, &running, &mut sessions, &mut history, plan);
+            crash = random.below(1000) < plan.crashes;
+        }
+        history.check(&mut sessions[0]);
+        history.acknowledge(&running);
+        went.compactions += running.store.stats().cleaner.compactions;
+        drop(sessions);
+        let device = running.crash();
+        went.crashes += 1;
+        went.crashes_in_pass += u64::from(!device.passes.is_empty());
+        went.swaps = device.swaps;
+        running = plan
+            .setup
+            .start(device, plan.mistake, 1 + (seed % 3) as usize);
+        history.recover(&mut running.store.session().unwrap());
+        check_counters(&running);
+    }
+    went
+}
+
+#[cfg(feature = "planted")]
+fn plant(running: &Running, plan: &Plan) {
+    if let Some(bug) = plan.bug {
+        running.store.log().unwrap().plant(bug);
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+fn plant(_: &Running, _: &Plan) {}
+
+fn act(
+    random: &mut Random,
+    running: &Running,
+    sessions: &mut [Session],
+    history: &mut History,
+    plan: &Plan,
+) {
+    let session = random.below(sessions.len() as u64) as usize;
+    let session = &mut sessions[session];
+    // A few keys are written all the time, the others now and then: segments of all ages keep something alive.
+    let key = random.below(KEYS).min(random.below(KEYS));
+    match random.below(100) {
+        0..38 => {
+            let ttl = plan.expiry && random.below(3) == 0;
+            let expires = plan.setup.now_ms.load(Ordering::Relaxed) + 1 + random.below(200);
+            history.write(session, key, ttl.then_some(expires));
+        }
+        38..52 => history.remove(session, key),
+        52..60 => running.store.close_heads(),
+        60..76 => {
+            running
+                .store
+                .clean_step(1 + random.below(40) * random.below(40) * 16);
+        }
+        76..82 => running.writer(|writer, log| writer.stage(log)),
+        82..86 => running.writer(|writer, log| writer.commit(log)),
+        86..91 => {
+            running.writer(|writer, log| writer.frame(log));
+        }
+        91..97 => {
+            running.writer(|writer, log| writer.swap(log));
+        }
+        97 => history.acknowledge(running),
+        98 if plan.expiry => {
+            let by = random.below(60);
+            plan.setup.now_ms.fetch_add(by, Ordering::Relaxed);
+        }
+        _ => history.check(session),
+    }
+}
+
+/// R4: what counters say after a restart is what is there.
+fn check_counters(running: &Running) {
+    let mut session = running.store.session().unwrap();
+    let guard = session.pin();
+    let mut objects = 0;
+    let mut cursor = 0;
+    loop {
+        cursor = guard.scan(TABLE, cursor, 1000, |_| objects += 1).unwrap();
+        if cursor == 0 {
+            break;
+        }
+    }
+    let counted = running.store.objects(TABLE);
+    // Expired objects are counted until somebody meets them.
+    assert!(counted >= objects, "{counted} counted, {objects} there");
+    let report = running.store.memory_report();
+    assert_eq!(report.total_bytes, running.store.stats().committed_bytes);
+}
+
+#[test]
+fn random_histories_survive_crashes() {
+    let mut total = Went::default();
+    for seed in 0..200 {
+        let went = run(seed, &Plan::new());
+        total.swaps += went.swaps;
+        total.compactions += went.compactions;
+        total.crashes += went.crashes;
+        total.crashes_in_pass += went.crashes_in_pass;
+    }
+    println!("{total:?}");
+    assert!(
+        total.swaps > 200 && total.compactions > 200 && total.crashes_in_pass > 100,
+        "{total:?}"
+    );
+}

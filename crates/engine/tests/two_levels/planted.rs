@@ -1,0 +1,70 @@
+//! Mistakes that the random histories must find: a test that cannot fail proves nothing. By number as in 90-traps.md §0.
+
+use crate::disk::Mistake;
+use crate::model::{Plan, run};
+use duramen_engine::Bug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs histories until one of them finds what is wrong, and says so in these words.
+fn must_be_found(plan: &Plan, words: &str, histories: u64) {
+    for seed in 1000..1000 + histories {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed, plan))) else {
+            continue;
+        };
+        let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+        let text = panic.downcast_ref::<&str>().unwrap_or(&text);
+        assert!(text.contains(words), "it ended for another reason: {text}");
+        return;
+    }
+    panic!("{:?} {:?} was not found", plan.mistake, plan.bug);
+}
+
+const LOST_OR_BACK: &str = "after the restart";
+
+fn writer_that(mistake: Mistake) -> Plan {
+    Plan {
+        mistake,
+        ..Plan::new()
+    }
+}
+
+fn engine_with(bug: Bug) -> Plan {
+    Plan {
+        bug: Some(bug),
+        ..Plan::new()
+    }
+}
+
+#[test]
+fn trap_1_a_replay_of_everything_is_found() {
+    let mut plan = writer_that(Mistake::ReplaysAll);
+    plan.setup.disk_segments_max = 80; // with this mistake nothing ever leaves
+    plan.steps = 500;
+    plan.crashes = 20;
+    must_be_found(&plan, LOST_OR_BACK, 100);
+}
+
+#[test]
+fn trap_2_frames_freed_before_the_swap_are_found() {
+    must_be_found(&writer_that(Mistake::FreesEarly), "is gone", 100);
+}
+
+#[test]
+fn trap_3_a_swap_before_its_reasons_are_durable_is_found() {
+    must_be_found(&engine_with(Bug::SwapBeforeReasons), LOST_OR_BACK, 100);
+}
+
+#[test]
+fn trap_9_a_survivor_listed_before_its_frame_is_found() {
+    must_be_found(&engine_with(Bug::SwapBeforeFrames), "is gone", 100);
+}
+
+#[test]
+fn a_pass_that_is_not_announced_is_found() {
+    must_be_found(&writer_that(Mistake::ForgetsPasses), LOST_OR_BACK, 200);
+}
+
+#[test]
+fn dead_objects_without_a_tombstone_are_found() {
+    must_be_found(&engine_with(Bug::NotMaterialised), LOST_OR_BACK, 100);
+}
