@@ -4,6 +4,7 @@ mod atomicity;
 mod commands;
 mod duramen;
 mod groups;
+mod loading;
 mod operations;
 
 use super::{Client, Executor, Turn, Verdict};
