@@ -6,6 +6,7 @@ mod duramen;
 mod groups;
 mod loading;
 mod operations;
+mod waiting;
 
 use super::{Client, Executor, Turn, Verdict};
 use crate::config::{Level, ServerConfig};
