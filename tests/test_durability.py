@@ -471,7 +471,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk_refuses_writes_and_recovers(durable, small_disk):
+def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):
     ballast = small_disk / "ballast"
     server = durable(dir=small_disk / "data", memory="128mb")
     acknowledged = {}
