@@ -83,7 +83,10 @@ fn info_tells_how_far_it_is() {
         assert!(info.contains(&format!("{line}\r\n")), "{line} in {info}");
     }
     let refused = run(&mut executor, &mut client, b"GET k\r\n");
-    assert!(refused.contains("25 % of 100 MB, about 7 s left"), "{refused}");
+    assert!(
+        refused.contains("25 % of 100 MB, about 7 s left"),
+        "{refused}"
+    );
     serve(&shared);
     let info = run(&mut executor, &mut client, b"INFO persistence\r\n");
     assert!(info.contains("loading:0\r\n"), "{info}");

@@ -215,7 +215,10 @@ fn requests_and_tables_have_levels_of_their_own() {
         .expect("a table");
     assert_eq!(bench.shared.commands.level(table), Some(Level::Memory));
     bench.commit(Level::Synced);
-    let (reply, wait) = bench.one(&mut client, "DURAMEN.USE fast\r\nSET a 1\r\nGET a\r\nDEL a\r\nGET a\r\n");
+    let (reply, wait) = bench.one(
+        &mut client,
+        "DURAMEN.USE fast\r\nSET a 1\r\nGET a\r\nDEL a\r\nGET a\r\n",
+    );
     assert!(wait.is_none(), "{reply}");
     // Its reply may be asked to wait nevertheless.
     let (_, wait) = bench.one(&mut client, "DURAMEN.WRITE a 1 LEVEL synced\r\n");
@@ -233,7 +236,10 @@ fn a_disk_that_fails_turns_waiting_replies_into_errors() {
     let log = bench.shared.store().log().expect("a log");
     let failure = || Some("EIO".to_owned());
     match wait.state(|position| log.reached(position), failure, START_MS) {
-        WaitState::Failed(text) => assert!(text.starts_with("MISCONF") && text.contains("EIO"), "{text}"),
+        WaitState::Failed(text) => assert!(
+            text.starts_with("MISCONF") && text.contains("EIO"),
+            "{text}"
+        ),
         state => panic!("{state:?}"),
     }
     bench.commit(Level::Synced);
