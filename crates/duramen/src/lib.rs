@@ -18,6 +18,7 @@ mod snapshot;
 mod stats;
 mod store;
 mod threads;
+mod throttle;
 mod writer;
 
 pub use duramen_base::ids::Level;

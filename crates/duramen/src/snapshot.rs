@@ -8,6 +8,7 @@
 
 use crate::commit::LOCAL;
 use crate::restart::replication_config;
+use crate::throttle::Throttled;
 use crate::writer::LogWriter;
 use crate::{DurabilityStats, Error, Phase, Progress, SnapshotReport};
 use duramen_backup::disk::Disk;
@@ -22,9 +23,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
-
-/// After so much work it rests as long as it worked, so that commits find the device free half of the time.
-const REST_FACTOR: u32 = 1;
 
 /// What a store remembers of its snapshots.
 #[derive(Default)]
@@ -99,14 +97,18 @@ fn take(
         ..*source.geometry()
     };
     let options = duramen_backup::Options::default();
-    let target =
-        Backup::create(disk, &options, &geometry, source.identity()).map_err(Error::Disk)?;
+    let target = Backup::create(
+        considerate(log, disk),
+        &options,
+        &geometry,
+        source.identity(),
+    )
+    .map_err(Error::Disk)?;
     let (cut, _pinned) = cut(log)?;
     let bytes_total = cut.certificates.values().map(|c| u64::from(c.length)).sum();
     let mut buffer = vec![0; geometry.segment_bytes as usize];
     let mut bytes_done = 0;
     for (segment, certificate) in &cut.certificates {
-        let began = Instant::now();
         copy(
             log,
             &target,
@@ -121,9 +123,6 @@ fn take(
             bytes_total,
             ..Progress::new(Phase::Copying, started)
         });
-        if log.is_served() {
-            std::thread::sleep(began.elapsed() * REST_FACTOR);
-        }
     }
     let segments = cut.certificates.len() as u64;
     write_control(&target, cut)?;
@@ -139,6 +138,18 @@ fn take(
         ..Progress::new(Phase::Done, started)
     });
     Ok(report)
+}
+
+/// The disk to copy to: written in small steps while others commit. Driven by hand, nobody does.
+fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
+    if !log.has_thread() {
+        return disk;
+    }
+    let durable = log.durable.clone();
+    Arc::new(Throttled {
+        inner: disk,
+        busy: Arc::new(move || durable.log().undurable_bytes() > 0),
+    })
 }
 
 /// N1: one commit while nobody is inside.

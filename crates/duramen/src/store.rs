@@ -89,6 +89,7 @@ impl Store {
             if let Some(log) = hook.upgrade() {
                 if threads {
                     log.demand(Level::Synced);
+                    log.background.ring(); // it may wait for a swap
                 } else {
                     log.try_commit_here(Level::Synced);
                 }

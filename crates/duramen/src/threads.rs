@@ -17,23 +17,31 @@ const SCRUB_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Threads {
     log: Arc<LogWriter>,
-    stop: Arc<Stop>,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// Wakes the background before its time: somebody waits for room that it makes.
 #[derive(Default)]
-struct Stop {
-    stopped: AtomicBool,
+pub(crate) struct Bell {
+    /// SeqCst on both sides: a ring is either seen before the sleep, or ends it.
+    rung: AtomicBool,
     lock: Mutex<()>,
     bell: Condvar,
 }
 
-impl Stop {
+impl Bell {
+    pub fn ring(&self) {
+        if !self.rung.swap(true, Ordering::SeqCst) {
+            drop(self.lock.lock().expect("the background's bell"));
+            self.bell.notify_all();
+        }
+    }
+
     fn sleep(&self, time: Duration) {
         let guard = self.lock.lock().expect("the background's bell");
-        if !self.stopped.load(Ordering::Acquire) {
-            drop(self.bell.wait_timeout(guard, time));
-        }
+        let is_quiet = |_: &mut ()| !self.rung.load(Ordering::SeqCst);
+        drop(self.bell.wait_timeout_while(guard, time, is_quiet));
+        self.rung.store(false, Ordering::SeqCst);
     }
 }
 
@@ -41,12 +49,11 @@ impl Threads {
     pub fn start(log: &Arc<LogWriter>) -> Result<Threads, Error> {
         let threads = Threads {
             log: log.clone(),
-            stop: Arc::default(),
             handles: Mutex::default(),
         };
-        let (writer, background, stop) = (log.clone(), log.clone(), threads.stop.clone());
+        let (writer, background) = (log.clone(), log.clone());
         threads.spawn("duramen-log", move || writer.run())?;
-        threads.spawn("duramen-frames", move || run_background(&background, &stop))?;
+        threads.spawn("duramen-frames", move || run_background(&background))?;
         Ok(threads)
     }
 
@@ -68,9 +75,7 @@ impl Threads {
     pub fn end(&self) {
         self.log.stop.store(true, Ordering::SeqCst);
         self.log.wake();
-        self.stop.stopped.store(true, Ordering::Release);
-        drop(self.stop.lock.lock().expect("the background's bell"));
-        self.stop.bell.notify_all();
+        self.log.background.ring();
         let handles = std::mem::take(&mut *self.handles.lock().expect("threads"));
         for handle in handles {
             handle.join().expect("a thread of the store panicked");
@@ -78,10 +83,10 @@ impl Threads {
     }
 }
 
-fn run_background(log: &LogWriter, stop: &Stop) {
+fn run_background(log: &LogWriter) {
     let durable = &log.durable;
     let mut scrubbed = Instant::now();
-    while !stop.stopped.load(Ordering::Acquire) {
+    while !log.stop.load(Ordering::SeqCst) {
         let before = durable.ended.load(Ordering::Acquire);
         let done = durable.background_step();
         if durable.ended.load(Ordering::Acquire) != before {
@@ -95,11 +100,11 @@ fn run_background(log: &LogWriter, stop: &Stop) {
                     // What it finds it counts; a device that cannot be read shows itself there.
                     let _ = durable.scrub_step();
                 }
-                stop.sleep(LOOK_EVERY);
+                log.background.sleep(LOOK_EVERY);
             }
             Err(error) => {
                 durable.note(&error);
-                stop.sleep(TRY_AGAIN);
+                log.background.sleep(TRY_AGAIN);
             }
         }
     }

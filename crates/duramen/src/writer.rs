@@ -10,6 +10,7 @@
 //! can't wait (a reactor), and ships what nobody asked for. No lock of this file is held while another is taken.
 
 use crate::commit::{Commit, Durable};
+use crate::threads::Bell;
 use crate::{DiskState, Error};
 use duramen_base::ids::Level;
 use duramen_engine::Position;
@@ -19,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Writes at level `memory` are handed to the operating system within this time.
 pub(crate) const SHIP_WITHIN: Duration = Duration::from_millis(100);
+/// While so many bytes are not durable, it ships this often: otherwise the next synced write would wait for a large commit.
+const SHIP_BYTES: u64 = 1 << 20;
+const SHIP_OFTEN: Duration = Duration::from_millis(10);
 /// What is only buffered is synced within about this time: bounds what a power cut takes from the lower levels.
 const SYNC_WITHIN: Duration = Duration::from_secs(1);
 /// A waiter looks again at least this often, should the machine be so busy that nobody commits for it.
@@ -38,6 +42,7 @@ pub struct LogWriter {
     progress: Condvar,
     watchers: RwLock<Vec<Arc<dyn Fn() + Send + Sync>>>,
     pub(crate) stop: AtomicBool,
+    pub(crate) background: Bell,
     /// The writer's thread runs.
     pub(crate) threaded: AtomicBool,
     commit_window: Duration,
@@ -56,6 +61,7 @@ impl LogWriter {
             progress: Condvar::new(),
             watchers: RwLock::new(Vec::new()),
             stop: AtomicBool::new(false),
+            background: Bell::default(),
             threaded: AtomicBool::new(false),
             commit_window,
         }
@@ -158,9 +164,8 @@ impl LogWriter {
         }
     }
 
-    /// Whether somebody else commits while this thread copies: then it leaves the device alone now and then.
-    pub(crate) fn is_served(&self) -> bool {
-        self.threaded.load(Ordering::Relaxed) && self.durable.log().undurable_bytes() > 0
+    pub(crate) fn has_thread(&self) -> bool {
+        self.threaded.load(Ordering::Relaxed)
     }
 
     /// Whether the disk takes writes.
@@ -172,6 +177,7 @@ impl LogWriter {
     pub(crate) fn run(&self) {
         self.threaded.store(true, Ordering::Relaxed);
         let mut synced = Instant::now();
+        let mut pause = SHIP_WITHIN;
         while !self.stop.load(Ordering::Acquire) {
             let demanded = Level::from_number(self.demanded.swap(0, Ordering::SeqCst));
             let mut level = demanded.unwrap_or(Level::Memory);
@@ -179,7 +185,7 @@ impl LogWriter {
                 if !self.commit_window.is_zero() {
                     std::thread::sleep(self.commit_window); // asked for by configuration
                 }
-            } else if !self.sleep() {
+            } else if !self.sleep(pause) {
                 continue; // somebody rang
             }
             let durable = &self.durable;
@@ -187,8 +193,13 @@ impl LogWriter {
                 // Nobody asks: ship, and sync what was shipped a while ago.
                 let late = synced.elapsed() >= SYNC_WITHIN;
                 let unsynced = durable.unsynced.load(Ordering::Relaxed);
-                let behind = durable.log().undurable_bytes() > 0;
-                if !behind && !unsynced && durable.health.check().is_ok() {
+                let behind = durable.log().undurable_bytes();
+                pause = if behind >= SHIP_BYTES {
+                    SHIP_OFTEN
+                } else {
+                    SHIP_WITHIN
+                };
+                if behind == 0 && !unsynced && durable.health.check().is_ok() {
                     continue;
                 }
                 level = if late { Level::Synced } else { Level::Buffered };
@@ -199,13 +210,13 @@ impl LogWriter {
             }
             if result.is_err() {
                 // A demand that can't be met now is met when there is space; its waiters were told.
-                self.sleep();
+                self.sleep(SHIP_WITHIN);
             }
         }
     }
 
     /// Sleeps until somebody rings or it is time to ship; returns whether it is time.
-    fn sleep(&self) -> bool {
+    fn sleep(&self, time: Duration) -> bool {
         let guard = self.bell.lock().expect("the writer's bell");
         self.asleep.store(true, Ordering::SeqCst);
         // SeqCst: either this sees the demand, or `wake` sees that we sleep.
@@ -215,7 +226,7 @@ impl LogWriter {
         }
         let (_guard, timeout) = self
             .ring
-            .wait_timeout_while(guard, SHIP_WITHIN, |()| self.asleep.load(Ordering::SeqCst))
+            .wait_timeout_while(guard, time, |()| self.asleep.load(Ordering::SeqCst))
             .expect("the writer's bell");
         self.asleep.store(false, Ordering::SeqCst);
         timeout.timed_out()

@@ -228,7 +228,9 @@ fn cleaning_and_restarts_keep_everything() {
                 model.remove(&key);
             } else {
                 let bytes = 1000 + (seed >> 40) as usize % 1000;
-                session.set(T, &key, &vec![n as u8; bytes]).unwrap();
+                session
+                    .set(T, &key, &vec![n as u8; bytes])
+                    .unwrap_or_else(|e| panic!("{e} {n} {round} {:?}", store.stats()));
                 model.insert(key, (n, bytes));
             }
         }

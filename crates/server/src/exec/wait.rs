@@ -78,7 +78,7 @@ impl Wait {
         self.more = Some(Box::new(More { until, hoped }));
     }
 
-    /// `reached` tells at which level a position is; `failure` why none is reached now.
+    /// `reached` tells at which level a position is; `failure` why none will ever be reached again.
     pub fn state(
         &self,
         reached: impl Fn(&Position) -> Level,
@@ -89,7 +89,7 @@ impl Wait {
         if !holds(&self.position, self.position.level()) {
             return match failure() {
                 Some(why) => State::Failed(format!(
-                    "MISCONF {why}: this request is not acknowledged, and it is not known whether its effect will last"
+                    "MISCONF the disk failed, and whether this request was kept is not known: {why}"
                 )),
                 None => State::Waiting { deadline_ms: 0 },
             };
