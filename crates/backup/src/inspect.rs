@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::rebuild;
 use crate::region::{self, Region};
 use crate::scan::{self, Reader, Whose};
-use crate::types::{Expected, Geometry, Identity, ReplicaInfo};
+use crate::types::{Expected, Geometry, Identity, Options, ReplicaInfo};
 
 /// A stopped store.
 pub struct Inspector {
@@ -212,7 +212,7 @@ pub fn check_replicas(
     progress: &mut dyn FnMut(u64, u64),
     visit: &mut dyn FnMut(&ReplicaCheck, &[u8]),
 ) -> Result<(), Error> {
-    let (backup, replicas) = Backup::open_to_read(disk)?;
+    let (backup, replicas) = Backup::open_to_read(disk, &Options::default())?;
     let total = replicas.iter().map(|info| u64::from(info.length)).sum();
     let mut done = 0;
     let mut bytes = vec![0; backup.geometry().segment_bytes as usize];

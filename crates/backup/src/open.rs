@@ -71,9 +71,12 @@ impl Backup {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_to_read(disk: Arc<dyn Disk>) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
-        let (options, anybody) = (Options::default(), Expected::default());
-        Backup::open_locked(disk, &options, &anybody, Box::new(()), OpenHow::Read)
+    pub fn open_to_read(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+    ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
+        let anybody = Expected::default();
+        Backup::open_locked(disk, options, &anybody, Box::new(()), OpenHow::Read)
     }
 
     fn open_locked(
@@ -92,7 +95,11 @@ impl Backup {
             .map_err(|error| Error::io(&place, "open the write-ahead log", error))?;
         let frames = region::frames(&*disk, how, geometry.wal_bytes)
             .map_err(|error| Error::io(&place, "open the frames", error))?;
-        let mut state = restore(&place, &wal, &frames, &identity, &geometry)?;
+        #[cfg(feature = "planted")]
+        let look_ahead = options.planted != Some(crate::planted::Bug::NoLookAhead);
+        #[cfg(not(feature = "planted"))]
+        let look_ahead = true;
+        let mut state = restore(&place, &wal, &frames, &identity, &geometry, look_ahead)?;
         if how == OpenHow::Read {
             state.failed = Some("it was opened to be read alone".to_owned());
         } else {
@@ -149,6 +156,7 @@ fn restore(
     frames: &Region,
     identity: &Identity,
     geometry: &Geometry,
+    look_ahead: bool,
 ) -> Result<State, Error> {
     let wal_bytes = wal
         .bytes()
@@ -179,7 +187,7 @@ fn restore(
         server: identity.server,
     };
     let mut reader = Reader::new(wal, geometry.wal_bytes);
-    let end = scan::scan(&mut reader, &whose, &header, true, &mut |found| {
+    let end = scan::scan(&mut reader, &whose, &header, look_ahead, &mut |found| {
         for record in &found.records {
             rebuild.record(found.commit.lsn, record);
         }

@@ -178,6 +178,17 @@ impl SimDisk {
         }
     }
 
+    /// Changes bytes on the medium, within the file.
+    pub fn put(&self, name: &str, at: u64, bytes: &[u8]) {
+        let mut state = self.state();
+        if let Some(contents) = state.files.get_mut(name) {
+            let end = (at as usize + bytes.len()).min(contents.seen.len());
+            let bytes = &bytes[..end.saturating_sub(at as usize)];
+            put(&mut contents.seen, at, bytes);
+            put(&mut contents.kept, at, bytes);
+        }
+    }
+
     /// Removes a file.
     pub fn remove(&self, name: &str) {
         self.state().files.remove(name);

@@ -1,5 +1,6 @@
 //! The backup under power cuts, kills, failing devices and damage. Scenarios by their numbers in 90-traps.md §I.
 
+mod damage;
 mod model;
 
 use duramen_backup::planted::Bug;

@@ -87,6 +87,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
             "duramen",
             "duramen-wire",
             "duramen-server",
+            "duramen-sim",
         ],
     ),
 ];

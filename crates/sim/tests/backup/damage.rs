@@ -1,0 +1,275 @@
+//! Bits that flip and writes that go astray: no wrong byte is ever given out, and nothing is silently missing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duramen_backup::planted::Bug;
+use duramen_backup::{Backup, Chunk, Error, Expected, Geometry, Options, ReplicaInfo};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use duramen_sim::Random;
+use duramen_sim::disk::{Fault, SimDisk};
+
+use crate::model::{Crash, Run, content, fresh_disk, identity};
+
+const SMALL: Geometry = Geometry {
+    segment_bytes: 12 << 10,
+    wal_bytes: 64 << 10,
+    frames: 5,
+};
+
+fn options(planted: Option<Bug>) -> Options {
+    Options {
+        bypass_bytes: 6000,
+        planted,
+        ..Options::default()
+    }
+}
+
+fn append(backup: &Backup, segment: u64, from: u32, to: u32, close: bool) {
+    let chunk = Chunk {
+        segment: SegmentId(segment),
+        epoch: 1,
+        kind: Kind::Head,
+        offset: from,
+        bytes: &content(segment, from, to),
+        certificate: Some(Certificate::of(&content(segment, 0, to))),
+        open: from == 0,
+        close,
+    };
+    backup.stage(chunk).unwrap();
+}
+
+/// A store with everything in it that can be in one: whole frames, a frame with an open part and a tail in its slot, bytes that
+/// went straight to a frame, commits alone, a freed frame. Returns the lengths.
+fn small_store(clean: bool) -> (SimDisk, BTreeMap<u64, u32>) {
+    let disk = SimDisk::new(3, 2 << 20);
+    let shared = Arc::new(disk.clone());
+    let backup = Backup::create(shared, &options(None), &SMALL, &identity()).unwrap();
+    append(&backup, 1, 0, 5000, true);
+    append(&backup, 2, 0, 700, false);
+    backup.commit(Level::Synced).unwrap();
+    append(&backup, 3, 0, 7001, false); // straight to its frame
+    append(&backup, 2, 700, 900, false);
+    backup.commit(Level::Synced).unwrap();
+    while backup.flush_step().unwrap() {}
+    append(&backup, 5, 0, 300, true);
+    backup.commit(Level::Synced).unwrap();
+    while backup.flush_step().unwrap() {}
+    backup.free(SegmentId(5)).unwrap();
+    // Goes on until the log was full once: then 2 and 3 have slots with tails.
+    let mut length = 900;
+    while backup.stats().stalls == 0 {
+        append(&backup, 2, length, length + 17, false);
+        backup.commit(Level::Synced).unwrap();
+        length += 17;
+    }
+    append(&backup, 3, 7001, 7100, false);
+    append(&backup, 4, 0, 555, false);
+    backup.commit(Level::Synced).unwrap();
+    append(&backup, 4, 555, 600, false);
+    backup.commit(Level::Synced).unwrap();
+    if clean {
+        backup.close().unwrap();
+    }
+    drop(backup);
+    (
+        disk,
+        BTreeMap::from([(1, 5000), (2, length), (3, 7100), (4, 600)]),
+    )
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// Everything is there.
+    Recovered,
+    /// The store does not open.
+    Refused,
+    /// A replica is reported as damaged.
+    Damaged,
+    /// A replica is not there at all: the control log lists it, so its absence is reported.
+    Absent,
+    /// The last commit is taken for one that a power cut tore.
+    LastLost,
+}
+
+/// Opens the store to read and looks at everything.
+fn outcome(
+    disk: &SimDisk,
+    lengths: &BTreeMap<u64, u32>,
+    planted: Option<Bug>,
+) -> Result<Outcome, String> {
+    let opened = Backup::open_to_read(Arc::new(disk.clone()), &options(planted));
+    let (backup, found) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            assert!(
+                error.to_string().len() > 30,
+                "an error says what to do: {error}"
+            );
+            return Ok(Outcome::Refused);
+        }
+    };
+    let found: BTreeMap<u64, ReplicaInfo> = found
+        .into_iter()
+        .map(|info| (info.segment.0, info))
+        .collect();
+    let mut worst = Outcome::Recovered;
+    for (id, length) in lengths {
+        let Some(info) = found.get(id) else {
+            worst = worst.max(Outcome::Absent);
+            continue;
+        };
+        let mut into = vec![0; SMALL.segment_bytes as usize];
+        match backup.read(SegmentId(*id), &mut into) {
+            Ok(info) if into[..info.length as usize] != content(*id, 0, info.length) => {
+                return Err(format!("segment {id}: other bytes are given out"));
+            }
+            Ok(info) if info.length == *length => {}
+            Ok(info) if *id == 4 && info.length == 555 => worst = worst.max(Outcome::LastLost),
+            Ok(info) => {
+                return Err(format!(
+                    "segment {id} has {} of {length} bytes, and nobody says so",
+                    info.length
+                ));
+            }
+            Err(Error::DamagedSegment { .. }) => worst = worst.max(Outcome::Damaged),
+            Err(error) => return Err(format!("segment {id}, {info:?}: {error}")),
+        }
+    }
+    Ok(worst)
+}
+
+/// Flips a bit of every byte that is not in a blank block, and of some that are. Returns how often each outcome came.
+fn flip_everything(
+    clean: bool,
+    planted: Option<Bug>,
+) -> Result<BTreeMap<(String, Outcome), u32>, String> {
+    let (disk, lengths) = small_store(clean);
+    let mut random = Random::new(7);
+    let mut counts = BTreeMap::new();
+    for name in ["superblock", "wal", "frames"] {
+        let bytes = disk.bytes_of(name);
+        for (number, block) in bytes.chunks(4096).enumerate() {
+            let blank = block.iter().all(|byte| *byte == 0);
+            let step = if blank { 509 } else { 1 };
+            for place in (0..block.len()).step_by(step) {
+                let at = (number * 4096 + place) as u64;
+                let bit = random.below(8) as u8;
+                disk.flip(name, at, bit);
+                let outcome = outcome(&disk, &lengths, planted)
+                    .map_err(|problem| format!("bit {bit} of byte {at} of {name}: {problem}"))?;
+                disk.flip(name, at, bit);
+                let allowed = match outcome {
+                    Outcome::LastLost => !clean && name == "wal",
+                    Outcome::Absent => name == "frames",
+                    _ => true,
+                };
+                if !allowed {
+                    return Err(format!("bit {bit} of byte {at} of {name}: {outcome:?}"));
+                }
+                *counts.entry((name.to_owned(), outcome)).or_default() += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
+    for clean in [false, true] {
+        let counts = flip_everything(clean, None).unwrap();
+        println!("clean {clean}: {counts:?}");
+        let count = |name: &str, outcome| counts.get(&(name.to_owned(), outcome)).copied();
+        assert!(
+            count("superblock", Outcome::Recovered) > Some(8192),
+            "two copies"
+        );
+        assert!(count("wal", Outcome::Refused) > Some(1000), "{counts:?}");
+        assert!(
+            count("frames", Outcome::Damaged) > Some(10_000),
+            "{counts:?}"
+        );
+    }
+}
+
+#[test]
+fn planted_no_look_ahead_is_found() {
+    assert!(flip_everything(false, Some(Bug::NoLookAhead)).is_err());
+}
+
+#[test]
+fn unreadable_sectors_are_refused_or_reported() {
+    let (base, lengths) = small_store(false);
+    for name in ["superblock", "wal", "frames"] {
+        let blocks = base.bytes_of(name).len() as u64 / 4096;
+        for block in 0..blocks {
+            let disk = base.copy(1);
+            disk.make_unreadable(name, block * 4096, 4096);
+            outcome(&disk, &lengths, None)
+                .unwrap_or_else(|problem| panic!("block {block} of {name}: {problem}"));
+        }
+    }
+}
+
+/// A damaged store that opens can be used: nothing panics, and what was sound stays so.
+#[test]
+fn a_damaged_store_goes_on() {
+    let (base, lengths) = small_store(false);
+    let mut random = Random::new(11);
+    let mut opened = 0;
+    for _ in 0..600 {
+        let name = ["wal", "frames"][random.below(2) as usize];
+        let disk = base.copy(random.next_u64());
+        disk.flip(name, random.below(disk.bytes_of(name).len() as u64 / 3), 3);
+        let Ok((backup, found)) =
+            Backup::open(Arc::new(disk.clone()), &options(None), &Expected::default())
+        else {
+            continue;
+        };
+        opened += 1;
+        let sound: Vec<_> = found
+            .iter()
+            .filter(|info| !info.damaged && lengths.contains_key(&info.segment.0))
+            .collect();
+        let mut into = vec![0; SMALL.segment_bytes as usize];
+        let readable: Vec<u64> = sound
+            .iter()
+            .filter(|info| backup.read(info.segment, &mut into).is_ok())
+            .map(|info| info.segment.0)
+            .collect();
+        append(&backup, 9, 0, 4000, true);
+        backup.commit(Level::Synced).unwrap();
+        while backup.flush_step().unwrap() {}
+        for id in readable.into_iter().chain([9]) {
+            let info = backup.read(SegmentId(id), &mut into).unwrap();
+            assert!(into[..info.length as usize] == content(id, 0, info.length));
+        }
+    }
+    assert!(opened > 300, "{opened} opened");
+}
+
+/// Writes that land elsewhere, or nowhere, without an error: a device that lies. What it was told to keep may be lost, but what is
+/// given out is right.
+#[test]
+fn misdirected_and_lost_writes_never_give_out_wrong_bytes() {
+    let base = fresh_disk(5);
+    for fault in [Fault::Misdirected, Fault::Lost] {
+        for seed in 1..12 {
+            for at in (2..130).step_by(3) {
+                let mut run = Run::new(base.copy(seed * 1000 + at), seed, None);
+                run.disk.inject(at, fault);
+                for _ in 0..100 {
+                    // Its own reads may find the damage already.
+                    if run.step_unchecked().is_err() {
+                        break;
+                    }
+                }
+                run.stop(Crash::Power);
+                run.nothing_wrong_is_read()
+                    .unwrap_or_else(|problem| panic!("{fault:?} at {at}, seed {seed}: {problem}"));
+            }
+        }
+    }
+}
