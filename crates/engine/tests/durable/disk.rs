@@ -155,6 +155,24 @@ impl Disk {
         told
     }
 
+    /// A version of a key below the highest that is there, if one is missing. Cleaning leaves such gaps; a crash must not:
+    /// what was made of a version that is lost would be there without it.
+    pub fn gap(&self, name: &Name) -> Option<u64> {
+        let mut versions = BTreeSet::new();
+        for (bytes, _) in self.segments.values() {
+            let mut at = HEADER_BYTES;
+            while at < bytes.len() {
+                let entry = entry::parse(&bytes[at..]).expect("whole entries");
+                if (entry.table, entry.key) == (name.0, &name.1[..]) {
+                    versions.insert(entry.version);
+                }
+                at += entry.padded_bytes;
+            }
+        }
+        let (first, last) = (versions.first().copied()?, versions.last().copied()?);
+        (first..last).find(|version| !versions.contains(version))
+    }
+
     /// The machine starts again: what is not listed is nothing, what was open ends where it ends.
     pub fn restart(&mut self) {
         let listed = &self.listed;

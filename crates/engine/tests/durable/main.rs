@@ -8,4 +8,5 @@
 mod disk;
 mod histories;
 mod scenarios;
+mod threads;
 mod world;

@@ -193,7 +193,7 @@ struct Reply {
     version: Option<(Name, u64)>,
 }
 
-fn start(
+pub fn start(
     seed: u64,
     heads: usize,
     bug: Option<Bug>,
@@ -215,7 +215,7 @@ fn start(
 }
 
 /// When the engine asks for a commit, it is made on the spot.
-fn hook_up(store: &Arc<Store>, consumer: &Arc<Mutex<Consumer>>) {
+pub fn hook_up(store: &Arc<Store>, consumer: &Arc<Mutex<Consumer>>) {
     let (weak, hook) = (Arc::downgrade(store), consumer.clone());
     store.log().unwrap().on_demand(move || {
         if let Some(store) = weak.upgrade() {

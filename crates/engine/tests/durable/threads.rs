@@ -1,0 +1,229 @@
+//! The same promises with real threads: writers and readers at work while a consumer commits and looks at what a crash
+//! would leave at that moment.
+
+use crate::disk::{Disk, replay};
+use crate::world::{Consumer, Random, hook_up, start};
+use duramen_base::ids::Level;
+use duramen_engine::{Bug, LogOptions, Position, Session, Store, TableId};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const TABLE: TableId = TableId::DEFAULT;
+const HEADS: usize = 3;
+const COUNTERS: usize = 4;
+const PAIRS: usize = 4;
+
+/// What replies have told: numbers of counters, and of the pairs, which only grow.
+#[derive(Default)]
+struct Told {
+    counters: [AtomicU64; COUNTERS],
+    pairs: [AtomicU64; PAIRS],
+}
+
+/// Waits as a client does for its reply.
+fn wait(store: &Store, position: &Position, stop: &AtomicBool) -> bool {
+    let log = store.log().unwrap();
+    while log.reached(position) < Level::Synced {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+/// Increments counters that all threads increment; the reply tells the number that came out.
+fn count(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Random) {
+    let store = session.store().clone();
+    while !stop.load(Ordering::Relaxed) {
+        let n = random.below(COUNTERS as u64) as usize;
+        let key = [b'c', n as u8];
+        let mut guard = session.pin();
+        let hash = guard.hash(&key);
+        // A read of the number is a reply too, and so is an increment.
+        let number = if random.below(3) == 0 {
+            let found = guard.read(TABLE, hash, &key).unwrap();
+            found.map_or(0, |object| {
+                let text = std::str::from_utf8(object.value).unwrap();
+                text.parse().unwrap()
+            })
+        } else {
+            guard.increment(TABLE, hash, &key, 1).unwrap().value as u64
+        };
+        let position = guard.take_position();
+        drop(guard);
+        // Not every client waits before it goes on.
+        if random.below(4) != 0 && wait(&store, &position, stop) {
+            told.counters[n].fetch_max(number, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Writes the same number to both keys of a pair in one step, or removes both and writes them again.
+fn pair_up(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Random, large: bool) {
+    let store = session.store().clone();
+    while !stop.load(Ordering::Relaxed) {
+        let n = random.below(PAIRS as u64) as usize;
+        let keys = [[b'p', n as u8, 0], [b'p', n as u8, 1]];
+        let mut guard = session.pin();
+        let hashes = keys.map(|key| guard.hash(&key));
+        guard.lock_keys(&hashes.map(|hash| (TABLE, hash))).unwrap();
+        let old = guard.read(TABLE, hashes[0], &keys[0]).unwrap();
+        let old = old.map_or(0, |object| {
+            u64::from_le_bytes(object.value[..8].try_into().unwrap())
+        });
+        let mut value = (old + 1).to_le_bytes().to_vec();
+        // Some are so large that the segment is full in the middle of the group.
+        value.resize(
+            if large && random.below(20) == 0 {
+                300_000
+            } else {
+                8
+            },
+            0,
+        );
+        for (key, hash) in keys.iter().zip(hashes) {
+            if random.below(4) == 0 {
+                guard.remove(TABLE, hash, key).unwrap();
+            }
+            guard.write(TABLE, hash, key, &value, None).unwrap();
+        }
+        guard.unlock_keys();
+        let position = guard.take_position();
+        drop(guard);
+        if random.below(4) != 0 && wait(&store, &position, stop) {
+            told.pairs[n].fetch_max(old + 1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn judge(disk: &Disk, counters: &[u64], pairs: &[u64]) -> Result<(), String> {
+    let (found, _) = replay(disk);
+    let value = |key: &[u8]| {
+        found
+            .get(&(TABLE.0, key.to_vec()))
+            .map(|found| &found.value)
+    };
+    for (n, told) in counters.iter().enumerate() {
+        let number: u64 = value(&[b'c', n as u8]).map_or(0, |value| {
+            let text = std::str::from_utf8(value).unwrap();
+            text.parse().unwrap()
+        });
+        if number < *told {
+            return Err(format!("counter {n} fell from {told} to {number}"));
+        }
+    }
+    for (n, told) in pairs.iter().enumerate() {
+        let [a, b] = [0, 1].map(|which| {
+            value(&[b'p', n as u8, which]).map_or(0, |value| {
+                u64::from_le_bytes(value[..8].try_into().unwrap())
+            })
+        });
+        if a != b || a < *told {
+            return Err(format!("pair {n} is {a} and {b}, {told} was told"));
+        }
+    }
+    Ok(())
+}
+
+/// Commits, cleans, and crashes in thought, until the time is over. How many crashes were looked at.
+/// With `clean`, there is much to clean; without, nothing, and no version of a counter may be missing below another.
+fn run(seed: u64, bug: Option<Bug>, seconds: f64, clean: bool) -> Result<u32, String> {
+    let clock = Arc::new(AtomicU64::new(1_000_000));
+    let (store, consumer) = start(seed, HEADS, bug, &clock, LogOptions::new(7));
+    hook_up(&store, &consumer);
+    let (told, stop) = (Told::default(), AtomicBool::new(false));
+    let mut random = Random::new(seed);
+    let mut crashes = 0;
+    let ends_at = Instant::now() + Duration::from_secs_f64(seconds);
+    std::thread::scope(|scope| {
+        for n in 0..2 * HEADS as u64 {
+            let session = store.session().unwrap();
+            let random = Random::new(seed * 100 + n);
+            let (told, stop) = (&told, &stop);
+            if n < HEADS as u64 {
+                scope.spawn(move || count(session, told, stop, random));
+            } else {
+                scope.spawn(move || pair_up(session, told, stop, random, clean));
+            }
+        }
+        let judged = (|| {
+            while Instant::now() < ends_at {
+                crashes += u32::from(commit_or_crash(
+                    &store,
+                    &consumer,
+                    &told,
+                    &mut random,
+                    clean,
+                )?);
+            }
+            Ok(())
+        })();
+        stop.store(true, Ordering::Relaxed);
+        judged.map(|()| crashes)
+    })
+}
+
+fn commit_or_crash(
+    store: &Store,
+    consumer: &Mutex<Consumer>,
+    told: &Told,
+    random: &mut Random,
+    clean: bool,
+) -> Result<bool, String> {
+    let mut locked = consumer.lock().unwrap();
+    match random.below(16) {
+        0..7 => locked.collect(store),
+        7..14 => locked.complete_one(store, random.below(2) == 0),
+        14 if clean => {
+            locked.clean_one(store);
+            drop(locked);
+            store.clean_step(1 << 20);
+        }
+        _ => {
+            // Nothing is completed while the consumer is locked, so what was told by now is in there.
+            let read = |numbers: &[AtomicU64]| -> Vec<u64> {
+                let numbers = numbers.iter();
+                numbers
+                    .map(|number| number.load(Ordering::SeqCst))
+                    .collect()
+            };
+            let (counters, pairs) = (read(&told.counters), read(&told.pairs));
+            let disk = locked.crash(random, false);
+            drop(locked);
+            for n in (0..COUNTERS as u8).filter(|_| !clean) {
+                if let Some(version) = disk.gap(&(TABLE.0, vec![b'c', n])) {
+                    return Err(format!(
+                        "counter {n} has lost version {version}, not the next"
+                    ));
+                }
+            }
+            return judge(&disk, &counters, &pairs).map(|()| true);
+        }
+    }
+    Ok(false)
+}
+
+#[test]
+fn what_threads_were_told_survives() {
+    let mut crashes = 0;
+    for seed in 0..6 {
+        match run(seed, None, 0.6, seed % 2 == 0) {
+            Ok(some) => crashes += some,
+            Err(wrong) => panic!("seed {seed}: {wrong}"),
+        }
+    }
+    assert!(crashes > 20, "looked at {crashes} crashes");
+}
+
+/// Scenario 11: increments of one key by way of several heads that are committed independently.
+#[test]
+fn trap_5_planted_under_threads_is_found() {
+    assert!((0..60).any(|seed| run(seed, Some(Bug::AnyHead), 0.5, false).is_err()));
+}
+
+#[test]
+fn a_group_in_parts_under_threads_is_found() {
+    assert!((0..60).any(|seed| run(seed, Some(Bug::GroupsInParts), 0.5, true).is_err()));
+}
