@@ -129,7 +129,7 @@ fn judge(disk: &Disk, counters: &[u64], pairs: &[u64]) -> Result<(), String> {
 
 /// Commits, cleans, and crashes in thought, until the time is over. How many crashes were looked at.
 /// With `clean`, there is much to clean; without, nothing, and no version of a counter may be missing below another.
-fn run(seed: u64, bug: Option<Bug>, seconds: f64, clean: bool) -> Result<u32, String> {
+pub fn run(seed: u64, bug: Option<Bug>, seconds: f64, clean: bool) -> Result<u32, String> {
     let clock = Arc::new(AtomicU64::new(1_000_000));
     let (store, consumer) = start(seed, HEADS, bug, &clock, LogOptions::new(7));
     hook_up(&store, &consumer);
