@@ -92,6 +92,7 @@ impl Store {
                     log.background.ring(); // it may wait for a swap
                 } else {
                     log.try_commit_here(Level::Synced);
+                    let _ = log.durable.background_step(); // its failure shows in the next commit
                 }
             }
         });

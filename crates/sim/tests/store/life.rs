@@ -1,0 +1,291 @@
+//! Lives of a store on one simulated disk.
+
+use crate::model::{End, Model};
+use duramen::engine::{Guard, Session, TableId};
+use duramen::{Level, Options, Store};
+use duramen_sim::Random;
+use duramen_sim::disk::{Fault, SimDisk};
+use std::sync::Arc;
+
+const T: TableId = TableId::DEFAULT;
+pub const FAULTS: [Fault; 3] = [Fault::PowerCut, Fault::PowerCutWithin, Fault::Kill];
+
+/// What a history is like.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    seed: u64,
+    steps: u64,
+    keys: u64,
+    value_bytes_max: u64,
+}
+
+impl Setting {
+    pub fn short(seed: u64) -> Setting {
+        Setting {
+            seed,
+            steps: 25,
+            keys: 5,
+            value_bytes_max: 3_000,
+        }
+    }
+
+    pub fn long(seed: u64) -> Setting {
+        Setting {
+            seed,
+            steps: 400,
+            keys: 60,
+            value_bytes_max: 400_000,
+        }
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options::new("", 64 << 20);
+    options.engine.heads = 2;
+    options.engine.cleaners = 0;
+    options.engine.huge_pages = false;
+    options.engine.hash_seed = Some(1);
+    options.wal_bytes = 2 << 20;
+    options
+}
+
+/// A disk, what it should hold, and a source of chance.
+pub struct Life {
+    setting: Setting,
+    disk: SimDisk,
+    model: Model,
+    random: Random,
+    next_value: u64,
+}
+
+impl Life {
+    pub fn new(setting: &Setting, cut_seed: u64) -> Life {
+        Life {
+            setting: setting.clone(),
+            disk: SimDisk::new(cut_seed, 1 << 30),
+            model: Model::default(),
+            random: Random::new(setting.seed),
+            next_value: 1,
+        }
+    }
+
+    /// Operations of the disk in one whole life.
+    pub fn count_operations(setting: &Setting) -> u64 {
+        let mut life = Life::new(setting, 0);
+        assert!(life.live(), "nothing goes wrong");
+        life.disk.operations()
+    }
+
+    /// One life that ends at an operation of the disk; then it is checked.
+    pub fn live_and_die(&mut self, operation: u64, fault: Fault) {
+        self.disk.inject(operation, fault);
+        self.live();
+        self.die(fault);
+    }
+
+    /// One life that ends at some operation, or in order.
+    pub fn live_until_cut(&mut self) {
+        let fault = FAULTS[self.random.below(3) as usize];
+        let span = 1 + self.random.below(3_000);
+        let operation = self.disk.operations() + self.random.below(span);
+        self.disk.inject(operation, fault);
+        self.live();
+        self.die(fault);
+    }
+
+    fn die(&mut self, fault: Fault) {
+        if !self.disk.is_down() {
+            self.disk.cut_power(); // the history was over before
+        }
+        self.disk.restart();
+        let end = match fault {
+            Fault::Kill => End::Kill,
+            _ => End::PowerCut,
+        };
+        self.settle(end);
+    }
+
+    fn open(&self) -> Result<Arc<Store>, duramen::Error> {
+        Store::open_on(Arc::new(self.disk.clone()), options(), false, &|_| {})
+    }
+
+    /// After a crash the store opens, and every key is what it may be.
+    fn settle(&mut self, end: End) {
+        let store = self.open().expect("it opens after a crash");
+        let keys: Vec<Vec<u8>> = (0..self.setting.keys).map(key).collect();
+        let mut session = store.engine().session().expect("a session");
+        for key in &keys {
+            let found = read(&session.pin(), key);
+            self.model.settle(key, found, end);
+        }
+        for pair in 0..3 {
+            let [a, b] = pair_keys(pair);
+            let guard = session.pin();
+            let (found_a, found_b) = (read(&guard, &a), read(&guard, &b));
+            assert_eq!(found_a, found_b, "a group is whole or not there");
+            self.model.settle(&a, found_a, end);
+            self.model.settle(&b, found_b, end);
+        }
+    }
+
+    /// In order: everything is exactly as it is.
+    pub fn check(&mut self) {
+        assert!(self.live(), "nothing goes wrong");
+        let store = self.open().expect("it opens after an orderly end");
+        assert_same(&store, &self.model);
+        let mut session = store.engine().session().expect("a session");
+        assert!(store.stats().expect("a directory").clean_start);
+        session.pin();
+    }
+
+    /// One life; returns whether it came to its orderly end.
+    fn live(&mut self) -> bool {
+        let Ok(store) = self.open() else {
+            assert!(self.disk.is_down(), "it opens unless the power fails");
+            return false;
+        };
+        let mut sessions = [(); 2].map(|()| store.engine().session().expect("a session"));
+        for _ in 0..self.setting.steps {
+            if self.disk.is_down() || !self.step(&store, &mut sessions) {
+                return false;
+            }
+        }
+        drop(sessions);
+        if store.close().is_err() {
+            assert!(self.disk.is_down());
+            return false;
+        }
+        self.model.promise_all(true);
+        true
+    }
+
+    /// One thing happens; returns false if the disk is down.
+    fn step(&mut self, store: &Arc<Store>, sessions: &mut [Session; 2]) -> bool {
+        let which = self.random.below(2) as usize;
+        let session = &mut sessions[which];
+        match self.random.below(16) {
+            0..=5 => self.write(session),
+            6 => self.remove(session),
+            7 => self.write_group(session),
+            8..=10 => return self.commit(store, Level::Synced),
+            11 => return self.commit(store, Level::Buffered),
+            12 | 13 => return store.background_step().is_ok(),
+            14 => drop(store.engine().clean_step(1 << 20)),
+            _ => return self.read_and_wait(store, which, sessions),
+        }
+        true
+    }
+
+    fn write(&mut self, session: &mut Session) {
+        let key = key(self.random.below(self.setting.keys));
+        let value = self.value(self.setting.value_bytes_max);
+        let mut guard = session.pin();
+        let hash = guard.hash(&key);
+        if let Ok(outcome) = guard.write(T, hash, &key, &value, None) {
+            let version = outcome.after.expect("written");
+            self.model.write(&key, self.next_value, version);
+        }
+    }
+
+    fn remove(&mut self, session: &mut Session) {
+        let key = key(self.random.below(self.setting.keys));
+        let mut guard = session.pin();
+        let hash = guard.hash(&key);
+        if let Ok(outcome) = guard.remove(T, hash, &key)
+            && outcome.before.is_some()
+        {
+            self.model.remove(&key);
+        }
+    }
+
+    fn write_group(&mut self, session: &mut Session) {
+        let keys = pair_keys(self.random.below(3));
+        let value = self.value(3_000); // less than the room that a transaction begins with
+        let mut guard = session.pin();
+        let hashes = keys.clone().map(|key| guard.hash(&key));
+        if guard.lock_keys(&hashes.map(|hash| (T, hash))).is_err() {
+            return;
+        }
+        for (key, hash) in keys.iter().zip(hashes) {
+            match guard.write(T, hash, key, &value, None) {
+                Ok(outcome) => {
+                    let version = outcome.after.expect("written");
+                    self.model.write(key, self.next_value, version);
+                }
+                Err(error) => panic!(
+                    "a group was refused half way: {error} down {}",
+                    self.disk.is_down()
+                ),
+            }
+        }
+        guard.unlock_keys();
+    }
+
+    /// The number that the value stands for, and some more bytes.
+    fn value(&mut self, bytes_max: u64) -> Vec<u8> {
+        self.next_value += 1;
+        let bytes = 8 + self.random.below(bytes_max) as usize;
+        let mut value = vec![self.next_value as u8; bytes];
+        value[..8].copy_from_slice(&self.next_value.to_le_bytes());
+        value
+    }
+
+    fn commit(&mut self, store: &Store, level: Level) -> bool {
+        let log = store.log().expect("a durable store");
+        let position = store.engine().log().expect("it has one").appended();
+        assert!(log.try_commit_here(level), "nobody else commits");
+        if log.reached(&position) < level {
+            assert!(log.failure().is_some() || log.disk() != duramen::DiskState::Ok);
+            return false;
+        }
+        self.model.promise_all(level == Level::Synced);
+        true
+    }
+
+    /// A reader is shown a key when its position is synced: what it saw is a promise.
+    fn read_and_wait(&mut self, store: &Store, which: usize, sessions: &mut [Session; 2]) -> bool {
+        let key = key(self.random.below(self.setting.keys));
+        let session = &mut sessions[which];
+        let mut guard = session.pin();
+        let found = read(&guard, &key);
+        assert_eq!(found, self.model.is(&key), "a read shows the present");
+        let position = guard.take_position();
+        drop(guard);
+        let log = store.log().expect("a durable store");
+        if log.reached(&position) == Level::Synced {
+            self.model.promise_key(&key); // it need not wait: so it must survive
+        }
+        true
+    }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+fn pair_keys(number: u64) -> [Vec<u8>; 2] {
+    ["a", "b"].map(|side| format!("pair {number}{side}").into_bytes())
+}
+
+/// The number that a key's value stands for.
+fn read(guard: &Guard<'_>, key: &[u8]) -> Option<u64> {
+    let object = guard
+        .read(T, guard.hash(key), key)
+        .expect("the table is there");
+    object.map(|object| {
+        let (number, rest) = object.value.split_first_chunk().expect("eight bytes");
+        let number = u64::from_le_bytes(*number);
+        assert!(
+            rest.iter().all(|byte| *byte == number as u8),
+            "a whole value"
+        );
+        number
+    })
+}
+
+fn assert_same(store: &Arc<Store>, model: &Model) {
+    let mut session = store.engine().session().expect("a session");
+    for key in model.keys() {
+        assert_eq!(read(&session.pin(), key), model.is(key));
+    }
+}
