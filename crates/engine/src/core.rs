@@ -368,11 +368,6 @@ impl Core {
         })
     }
 
-    /// True if victims are chosen and not yet retired.
-    pub fn has_victims(&self) -> bool {
-        (0..self.space.nodes()).any(|node| self.victims(node) > 0)
-    }
-
     /// Victims of a node that are chosen and not yet retired.
     pub fn victims(&self, node: usize) -> u64 {
         self.tallies

@@ -95,7 +95,7 @@ impl<'s> Guard<'s> {
                     (None, expires_at_ms)
                 }
                 Decision::Remove | Decision::Put { .. } | Decision::PutScratch { .. } => {
-                    if self.remove_locked(table, index, locked)? {
+                    if self.remove_locked(table, index, key, locked)? {
                         return Ok(Outcome {
                             before,
                             after: None,
@@ -186,16 +186,19 @@ impl<'s> Guard<'s> {
         log: &Log,
         table: TableId,
         index: &Index,
+        key: &[u8],
         locked: &Locked<'s>,
     ) -> Result<bool, Error> {
         if locked.found.is_none() {
             self.observe_absence(index, locked.partition);
-            return Ok(true);
+            if log.eviction_victim() == SegmentId::NONE {
+                return Ok(true);
+            }
         }
         if !self.may_append(log, locked, true)? {
             return Ok(false);
         }
-        match self.bury(log, table, locked) {
+        match self.bury(log, table, key, locked) {
             Ok(Buried::Done) => {
                 self.note_own(log, index);
                 Ok(true)
@@ -220,10 +223,11 @@ impl<'s> Guard<'s> {
         &mut self,
         table: TableId,
         index: &Index,
+        key: &[u8],
         locked: Locked<'s>,
     ) -> Result<bool, Error> {
         if let Some(log) = self.core.log.as_deref()
-            && !self.record_removal(log, table, index, &locked)?
+            && !self.record_removal(log, table, index, key, &locked)?
         {
             return Ok(false);
         }

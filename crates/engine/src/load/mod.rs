@@ -19,6 +19,7 @@
 
 mod settle;
 
+use crate::cleaner::context::Step;
 use crate::core::Core;
 use crate::epoch::SlotId;
 use crate::log::{Bug, Log, Pass};
@@ -30,9 +31,10 @@ use duramen_format::segment::{self, Header};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-/// Attempts to find memory before a load gives up; each waits for readers, or compacts one step.
-const MEMORY_ATTEMPTS_MAX: u32 = 2000;
+/// A load gives up when it has no memory and nothing has moved for so long.
+const NOTHING_MOVES_FOR: Duration = Duration::from_millis(500);
 /// Victim bytes that one attempt compacts.
 const COMPACT_STEP_BYTES: u64 = 8 << 20;
 
@@ -156,7 +158,42 @@ impl Drop for Visitor<'_> {
     }
 }
 
+/// How long to look for memory: as long as something moves, and a while after that. Other threads may be about to end
+/// what the memory is in: another segment that is adopted, a compaction, a reader.
+pub(super) struct Patience {
+    seen: (u64, u64, u64),
+    since: Instant,
+}
+
+impl Patience {
+    pub(super) fn new(loader: &Loader) -> Patience {
+        Patience {
+            seen: loader.movement(),
+            since: Instant::now(),
+        }
+    }
+
+    fn lasts(&mut self, loader: &Loader) -> bool {
+        let now = loader.movement();
+        if now != self.seen {
+            (self.seen, self.since) = (now, Instant::now());
+        }
+        self.since.elapsed() < NOTHING_MOVES_FOR
+    }
+}
+
 impl Loader {
+    /// Changes whenever somebody gets on with loading, or with making room for it.
+    fn movement(&self) -> (u64, u64, u64) {
+        let core = self.core();
+        let scanned = core
+            .tallies
+            .iter()
+            .map(|tally| tally.bytes_scanned.load(Ordering::Relaxed));
+        let segments = self.totals.segments.load(Ordering::Relaxed);
+        (segments, scanned.sum(), core.space.budget.free())
+    }
+
     fn core(&self) -> &Core {
         self.store.core()
     }
@@ -281,7 +318,8 @@ impl Loader {
         let core = self.core();
         let nodes = core.space.nodes();
         let first = self.next_helper.fetch_add(1, Ordering::Relaxed);
-        for attempt in 0..MEMORY_ATTEMPTS_MAX {
+        let mut patience = Patience::new(self);
+        loop {
             for n in 0..nodes {
                 let node = (first + n) % nodes;
                 core.space.reap(node, &core.epochs);
@@ -293,39 +331,32 @@ impl Loader {
                     return Ok((node, window));
                 }
             }
-            if !self.make_room(attempt) {
-                break;
+            if !self.make_room(&mut patience) {
+                return Err(core.out_of_memory());
             }
         }
-        Err(core.out_of_memory())
     }
 
-    /// Compacts a step, or lets others finish theirs. False: there is nothing to compact any more. The caller is outside.
-    fn make_room(&self, attempt: u32) -> bool {
-        use crate::cleaner::context::Step;
+    /// Compacts a step, or lets others finish theirs. False: nothing has helped for long. The caller is outside.
+    pub(super) fn make_room(&self, patience: &mut Patience) -> bool {
         let core = self.core();
         let total = core.contexts.len();
         let first = self.next_helper.fetch_add(1, Ordering::Relaxed);
-        let mut busy = false;
         for n in 0..total {
-            let Ok(mut context) = core.contexts[(first + n) % total].try_lock() else {
-                busy = true;
-                continue;
-            };
-            let me = context.me();
-            match context.step(core, COMPACT_STEP_BYTES, me, false) {
-                Step::Worked => return true,
-                Step::Blocked => busy = true,
-                Step::Idle => {}
+            if let Ok(mut context) = core.contexts[(first + n) % total].try_lock() {
+                let me = context.me();
+                if context.step(core, COMPACT_STEP_BYTES, me, false) == Step::Worked {
+                    break;
+                }
             }
         }
-        let nodes = 0..core.space.nodes();
-        let mut waiting = nodes.clone().map(|node| core.space.waiting(node));
         // Free windows that are backed are memory too, only not for windows of another length.
-        let released = nodes.clone().any(|node| core.space.release_one(node));
-        let others = self.log().swaps().is_at_work() || core.has_victims();
+        for node in 0..core.space.nodes() {
+            core.space.reap(node, &core.epochs);
+            while core.space.release_one(node) {}
+        }
         duramen_base::sync::yield_now();
-        released || busy || others || waiting.any(|(retired, _)| retired > 0) || attempt < 4
+        patience.lasts(self)
     }
 
     /// Ends the load: tombstones leave the index, versions go on above all that were ever given, cleaning begins.

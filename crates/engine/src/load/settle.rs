@@ -1,6 +1,6 @@
 //! Which version of each key wins: entries of an adopted segment meet the index.
 
-use super::{Loader, Visitor};
+use super::{Loader, Patience, Visitor};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::index::bucket::{self, Locking, Slot};
@@ -13,8 +13,6 @@ use std::sync::atomic::Ordering;
 
 /// Entries whose cache misses overlap.
 const GROUP: usize = 32;
-/// Attempts to find memory for the index.
-const INDEX_ATTEMPTS_MAX: u32 = 1000;
 
 /// An entry on its way to the index.
 struct Arrival<'a> {
@@ -73,16 +71,16 @@ impl Loader {
         let start = core.space.offset_of(window);
         let end = start + length as usize;
         let mut at = start + SEGMENT_HEADER_BYTES;
-        let mut attempts = 0;
+        let mut patience = None;
         let mut tombstones = Vec::new();
         while at < end {
             core.enter(visitor.slot);
             let done = self.settle_group(visitor, at, end, &mut tombstones);
             core.epochs.unpin(visitor.slot);
             if done == at {
-                attempts += 1;
                 // Nothing of a segment that is half shown could be taken back: the load as a whole has failed then.
-                if attempts > INDEX_ATTEMPTS_MAX || !self.make_room(attempts) {
+                let patience = patience.get_or_insert_with(|| Patience::new(self));
+                if !self.make_room(patience) {
                     return Err(core.out_of_memory());
                 }
             }
@@ -152,7 +150,9 @@ impl Loader {
         };
         let table = TableId(entry.table);
         let window = core.space.window_of(arrival.location);
-        counters.note_loaded(entry.padded_bytes);
+        if entry.kind == Kind::Object {
+            counters.note_loaded(entry.padded_bytes);
+        }
         match entry.kind {
             Kind::Tombstone => {
                 // Alive in its segment until a cleaner meets it; no part of the live bytes of objects.

@@ -16,7 +16,7 @@ use crate::session::Guard;
 use crate::space::{Purpose, Space};
 use crate::write::Locked;
 use crate::{Error, TableChange, TableId};
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, SegmentId};
 use duramen_format::entry::NewTombstone;
 
 /// `last_removed` packs a stream and a position in units of 8 bytes.
@@ -307,7 +307,8 @@ impl<'s> Guard<'s> {
         Ok(())
     }
 
-    /// Appends the tombstone of an object that is about to leave the index, and records where. The bucket is locked.
+    /// Appends the tombstone of an object that is about to leave the index, and records where. The bucket is locked. A key
+    /// that is absent needs one if it may have been evicted and can still come back from disk.
     ///
     /// # Errors
     /// [`Error::GroupTooLarge`].
@@ -315,18 +316,30 @@ impl<'s> Guard<'s> {
         &mut self,
         log: &Log,
         table: TableId,
+        key: &[u8],
         locked: &Locked<'s>,
     ) -> Result<Buried, Error> {
-        let Some((_, slot, entry)) = locked.found else {
-            return Ok(Buried::Done);
-        };
-        let seen = locked.partition.last_removed();
         let space = &self.core.space;
+        let (version, victim) = match locked.found {
+            Some((_, slot, entry)) => {
+                let window = space.window_of(slot.location());
+                (entry.version, log.segment_of(window))
+            }
+            // Whatever was evicted from here had a version below the floor (X3).
+            None => {
+                let evicted = locked.partition.floor().saturating_sub(1);
+                (evicted, log.eviction_victim())
+            }
+        };
+        if version == 0 || victim == SegmentId::NONE {
+            return Ok(Buried::Done);
+        }
+        let seen = locked.partition.last_removed();
         let tombstone = NewTombstone {
             table: table.0,
-            version: entry.version,
-            key: entry.key,
-            victim: log.segment_of(space.window_of(slot.location())),
+            version,
+            key,
+            victim,
         };
         let bytes = tombstone.padded_bytes();
         let tail = self.tail.as_mut().expect("locked before the bucket");

@@ -268,10 +268,10 @@ impl Space {
         Some(window)
     }
 
-    /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded: leaves the reserves alone.
+    /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded: leaves the cleaners' reserve alone.
     pub fn acquire_for_loading(&self, node: usize, bytes: usize, now_ms: u64) -> Option<u32> {
         let bytes = bytes.next_multiple_of(SEGLET_BYTES).min(self.segment_bytes);
-        let spare = self.unbacked_reserve(node, Purpose::Head);
+        let spare = self.unbacked_reserve(node, Purpose::Tombstones);
         self.budget
             .charge_leaving(bytes as u64, spare)
             .then_some(())?;

@@ -4,3 +4,4 @@ mod disk;
 mod model;
 #[cfg(feature = "planted")]
 mod planted;
+mod scenarios;

@@ -1,0 +1,528 @@
+//! The scenarios of 90-traps.md §I that concern cleaning and restart, each by its number.
+
+use crate::disk::{Device, Mistake, Running, Setup};
+use crate::model::Random;
+use duramen_base::ids::SegmentId;
+use duramen_engine::{Error, LoadError, Session, TableId};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const TABLE: TableId = TableId::DEFAULT;
+
+fn put(session: &mut Session, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+    let mut guard = session.pin();
+    let hash = guard.hash(key);
+    let outcome = guard.write(TABLE, hash, key, value, None)?;
+    Ok(outcome.after.expect("written"))
+}
+
+fn remove(session: &mut Session, key: &[u8]) -> Result<bool, Error> {
+    let mut guard = session.pin();
+    let hash = guard.hash(key);
+    Ok(guard.remove(TABLE, hash, key)?.before.is_some())
+}
+
+fn get(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
+    let guard = session.pin();
+    let found = guard.read(TABLE, guard.hash(key), key).unwrap();
+    found.map(|object| object.value.to_vec())
+}
+
+fn fresh(setup: &Setup) -> Running {
+    setup.start(Device::default(), Mistake::None, 1)
+}
+
+/// Ends the heads' segments, makes everything durable.
+fn seal(running: &Running) {
+    running.store.close_heads();
+    running.writer(|writer, log| writer.settle(log));
+}
+
+/// Cleans until nothing is left to clean; Swaps are made as they come.
+fn clean_all(running: &Running) {
+    for _ in 0..50 {
+        let worked = running.store.clean_step(1 << 30);
+        running.writer(|writer, log| writer.settle(log));
+        if !worked {
+            return;
+        }
+    }
+}
+
+fn listed(running: &Running) -> usize {
+    running.writer(|writer, _| writer.device.listed.len())
+}
+
+#[test]
+fn scenario_7_a_deleted_object_stays_away_though_its_frame_was_never_freed() {
+    let setup = Setup::small();
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    put(&mut session, b"deleted", b"v1").unwrap();
+    put(&mut session, b"other", b"x").unwrap();
+    seal(&running);
+    assert!(remove(&mut session, b"deleted").unwrap());
+    put(&mut session, b"third", b"y").unwrap();
+    seal(&running);
+    let before = listed(&running);
+    clean_all(&running);
+    // The victim and, in the same pass or a later one, its tombstone are gone.
+    assert!(listed(&running) < before);
+    drop(session);
+    let device = running.crash();
+    let running = setup.start(device, Mistake::None, 2);
+    let mut session = running.store.session().unwrap();
+    assert_eq!(get(&mut session, b"deleted"), None);
+    assert_eq!(get(&mut session, b"other").as_deref(), Some(&b"x"[..]));
+    assert_eq!(get(&mut session, b"third").as_deref(), Some(&b"y"[..]));
+}
+
+#[test]
+fn scenario_8_without_its_swap_a_pass_never_was_and_can_be_tried_again() {
+    let setup = Setup::small();
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    for round in 0..4u8 {
+        for key in 0..50u8 {
+            put(&mut session, &[key % (50 - round)], &[round, key]).unwrap();
+        }
+        seal(&running);
+    }
+    let before = running.writer(|writer, _| writer.device.listed.clone());
+    for _ in 0..20 {
+        running.store.clean_step(1 << 30);
+    }
+    // Survivors' frames are written, the Swap is proposed; its record is lost.
+    running.writer(|writer, log| {
+        while writer.frame(log) {}
+        writer.stage(log);
+        writer.commit(log);
+        assert!(writer.swap(log), "a Swap is proposed");
+        assert_eq!(writer.device.listed, before);
+    });
+    let shown: Vec<_> = (0..50u8).map(|key| get(&mut session, &[key])).collect();
+    drop(session);
+    let running = setup.start(running.crash(), Mistake::None, 1);
+    let mut session = running.store.session().unwrap();
+    let again: Vec<_> = (0..50u8).map(|key| get(&mut session, &[key])).collect();
+    assert_eq!(shown, again);
+    clean_all(&running);
+    assert!(listed(&running) < before.len(), "the retry works");
+    let cleaned: Vec<_> = (0..50u8).map(|key| get(&mut session, &[key])).collect();
+    assert_eq!(shown, cleaned);
+}
+
+#[test]
+fn scenario_9_what_an_undurable_write_killed_is_still_on_disk() {
+    for level in ["compacted", "cleaned"] {
+        let setup = Setup::small();
+        let running = fresh(&setup);
+        let mut session = running.store.session().unwrap();
+        for key in 0..40u8 {
+            put(&mut session, &[key], b"v1").unwrap();
+        }
+        seal(&running);
+        if level == "cleaned" {
+            // Two segments, so that a pass has something to gain.
+            put(&mut session, b"more", b"v1").unwrap();
+            seal(&running);
+        }
+        for key in 0..40u8 {
+            put(&mut session, &[key], b"v2").unwrap();
+        }
+        for _ in 0..20 {
+            running.store.clean_step(1 << 30);
+        }
+        running.store.close_heads();
+        running.writer(|writer, log| {
+            while writer.frame(log) {}
+            assert!(!writer.swap(log), "v2 is not durable, so no Swap");
+        });
+        drop(session);
+        let running = setup.start(running.crash(), Mistake::None, 1);
+        let mut session = running.store.session().unwrap();
+        for key in 0..40u8 {
+            assert_eq!(
+                get(&mut session, &[key]).as_deref(),
+                Some(&b"v1"[..]),
+                "{level}"
+            );
+        }
+    }
+}
+
+/// A log writer on a thread of its own, until told to stop.
+fn with_writer<T>(running: &Running, work: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                running.writer(|writer, log| {
+                    writer.stage(log);
+                    writer.commit(log);
+                    writer.frame(log);
+                    writer.swap(log);
+                });
+                std::thread::yield_now();
+            }
+        });
+        let stopper = Stopper(&stop);
+        let result = work();
+        drop(stopper);
+        result
+    })
+}
+
+/// Also when the work panics, lest the scope waits for ever.
+struct Stopper<'a>(&'a AtomicBool);
+
+impl Drop for Stopper<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn busy_setup() -> Setup {
+    Setup {
+        cleaners: 1,
+        disk_segments_max: 64,
+        ..Setup::small()
+    }
+}
+
+fn in_time(started: Instant) {
+    assert!(started.elapsed() < Duration::from_secs(60), "it hangs");
+}
+
+#[test]
+fn scenario_13_a_full_store_takes_deletes_and_then_writes() {
+    let running = fresh(&busy_setup());
+    with_writer(&running, || {
+        let mut session = running.store.session().unwrap();
+        let started = Instant::now();
+        let mut keys = 0u32;
+        let full = loop {
+            in_time(started);
+            match put(&mut session, &keys.to_le_bytes(), &[7; 100]) {
+                Ok(_) => keys += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, Error::OutOfMemory { .. }), "{full}");
+        assert!(keys > 150_000, "{keys} objects of 120 bytes fit");
+        for key in 0..keys {
+            in_time(started);
+            assert!(remove(&mut session, &key.to_le_bytes()).unwrap(), "{key}");
+        }
+        assert_eq!(running.store.objects(TABLE), 0);
+        for key in 0..keys / 2 {
+            in_time(started);
+            put(&mut session, &key.to_le_bytes(), &[8; 100]).unwrap();
+        }
+    });
+}
+
+#[test]
+fn scenario_14_one_key_overwritten_for_ever_keeps_the_log_small() {
+    let setup = busy_setup();
+    let running = fresh(&setup);
+    let times = 3_000_000u64;
+    with_writer(&running, || {
+        let mut session = running.store.session().unwrap();
+        for n in 0..times {
+            put(&mut session, b"key", &n.to_le_bytes()).unwrap();
+            if n % 1000 == 0 {
+                put(&mut session, &n.to_le_bytes(), b"").unwrap();
+                assert!(remove(&mut session, &n.to_le_bytes()).unwrap());
+            }
+        }
+        assert!(running.store.stats().committed_bytes <= setup.memory_bytes);
+    });
+    running.writer(|writer, log| writer.settle(log));
+    assert!(listed(&running) <= 64);
+    let running = setup.start(running.crash(), Mistake::None, 2);
+    let mut session = running.store.session().unwrap();
+    let found = get(&mut session, b"key").unwrap();
+    assert_eq!(found, (times - 1).to_le_bytes());
+    assert_eq!(running.store.objects(TABLE), 1);
+}
+
+#[test]
+fn scenario_15_random_sizes_up_to_the_largest_do_not_wedge_the_cleaner() {
+    let setup = busy_setup();
+    let running = fresh(&setup);
+    let mut random = Random(15);
+    let mut expected = std::collections::BTreeMap::new();
+    with_writer(&running, || {
+        let mut session = running.store.session().unwrap();
+        let started = Instant::now();
+        for n in 0..3000u64 {
+            in_time(started);
+            let key = random.below(60);
+            let bytes = match random.below(4) {
+                0 => 1 << 20,
+                1 => random.below(1 << 20) as usize,
+                2 => random.below(100_000) as usize,
+                _ => random.below(1000) as usize,
+            };
+            match put(&mut session, &key.to_le_bytes(), &vec![n as u8; bytes]) {
+                Ok(_) => {
+                    expected.insert(key, (n as u8, bytes));
+                }
+                // Full of live data: something has to go.
+                Err(Error::OutOfMemory { .. } | Error::DiskFull) => {
+                    let (key, _) = expected.pop_first().expect("something is there");
+                    assert!(remove(&mut session, &key.to_le_bytes()).unwrap());
+                }
+                Err(error) => panic!("{error}"),
+            }
+            assert!(running.store.stats().committed_bytes <= setup.memory_bytes);
+        }
+    });
+    running.writer(|writer, log| writer.settle(log));
+    let running = setup.start(running.crash(), Mistake::None, 2);
+    let mut session = running.store.session().unwrap();
+    assert_eq!(running.store.objects(TABLE), expected.len() as u64);
+    for (key, (byte, bytes)) in expected {
+        let value = get(&mut session, &key.to_le_bytes()).unwrap();
+        assert!(
+            value.len() == bytes && value.iter().all(|b| *b == byte),
+            "{key}"
+        );
+    }
+}
+
+#[test]
+fn scenario_16_memory_under_a_long_read_is_not_reused() {
+    let running = fresh(&Setup::small());
+    let mut reader = running.store.session().unwrap();
+    let mut session = running.store.session().unwrap();
+    for key in 0..200u8 {
+        put(&mut session, &[key], &[key; 10_000]).unwrap();
+    }
+    seal(&running);
+    let guard = reader.pin();
+    let read = |key: u8| guard.read(TABLE, guard.hash(&[key]), &[key]).unwrap();
+    let seen: Vec<_> = (0..200u8).map(|key| read(key).unwrap()).collect();
+    for round in 0..8u8 {
+        for key in (0..200u8).filter(|key| (key + round) % 3 > 0) {
+            put(&mut session, &[key], &[key ^ 0xff; 10_000]).unwrap();
+        }
+        seal(&running);
+        clean_all(&running);
+    }
+    assert!(running.store.stats().cleaner.segments_cleaned > 4);
+    for (key, object) in (0..).zip(&seen) {
+        assert!(object.value.iter().all(|byte| *byte == key), "{key}");
+    }
+    drop(guard);
+    for round in 0..40u8 {
+        put(&mut session, b"more", &vec![round; 1 << 20]).expect("what was held back is free");
+        seal(&running);
+        clean_all(&running);
+    }
+}
+
+#[test]
+fn scenario_17_writers_rolls_and_both_levels_at_once() {
+    let setup = Setup {
+        cleaners: 2,
+        heads: 3,
+        ..busy_setup()
+    };
+    let running = fresh(&setup);
+    const KEYS: u64 = 4000;
+    let last: Vec<AtomicU64> = (0..3 * KEYS).map(|_| AtomicU64::new(u64::MAX)).collect();
+    with_writer(&running, || {
+        std::thread::scope(|scope| {
+            for writer in 0..3u64 {
+                let (last, store) = (&last, &running.store);
+                scope.spawn(move || {
+                    let mut session = store.session().unwrap();
+                    let mut random = Random(writer);
+                    for n in 0..150_000u64 {
+                        // Mostly one's own keys, which nobody else writes; what was written last must be there.
+                        let key = writer * KEYS + random.below(KEYS);
+                        let known = &last[key as usize];
+                        let found = get(&mut session, &key.to_le_bytes());
+                        let found = found.map(|value| {
+                            u64::from_le_bytes(value[..8].try_into().expect("a number"))
+                        });
+                        let expected = known.load(Ordering::Relaxed);
+                        assert_eq!(found, (expected != u64::MAX).then_some(expected));
+                        if random.below(5) == 0 {
+                            remove(&mut session, &key.to_le_bytes()).unwrap();
+                            known.store(u64::MAX, Ordering::Relaxed);
+                        } else {
+                            let mut value = n.to_le_bytes().to_vec();
+                            value.resize(8 + random.below(2000) as usize, 1);
+                            put(&mut session, &key.to_le_bytes(), &value).unwrap();
+                            known.store(n, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+    });
+    running.writer(|writer, log| writer.settle(log));
+    let stats = running.store.stats();
+    let swaps = running.writer(|writer, _| writer.device.swaps);
+    assert!(
+        stats.cleaner.compactions > 20 && swaps > 3,
+        "{swaps} swaps, {stats:?}"
+    );
+    let running = setup.start(running.crash(), Mistake::None, 3);
+    let mut session = running.store.session().unwrap();
+    for key in 0..3 * KEYS {
+        let found = get(&mut session, &key.to_le_bytes());
+        let found = found.map(|value| u64::from_le_bytes(value[..8].try_into().expect("a number")));
+        let expected = last[key as usize].load(Ordering::Relaxed);
+        assert_eq!(
+            found,
+            (expected != u64::MAX).then_some(expected),
+            "key {key}"
+        );
+    }
+}
+
+#[test]
+fn scenario_18_versions_grow_over_delete_clean_crash_and_create() {
+    let setup = Setup::small();
+    let mut running = fresh(&setup);
+    let mut version = 0;
+    for round in 0..5 {
+        let mut session = running.store.session().unwrap();
+        let now = put(&mut session, b"key", b"value").unwrap();
+        assert!(now > version, "round {round}: {now} after {version}");
+        version = now;
+        seal(&running);
+        assert!(remove(&mut session, b"key").unwrap());
+        seal(&running);
+        clean_all(&running);
+        drop(session);
+        running = setup.start(running.crash(), Mistake::None, 1);
+    }
+}
+
+#[test]
+fn scenario_19_duplicates_and_any_order_give_the_same_store() {
+    let setup = Setup::small();
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    for round in 0..5u8 {
+        for key in 0..100u8 {
+            if (key + round) % 7 == 0 {
+                remove(&mut session, &[key]).unwrap();
+            } else {
+                put(&mut session, &[key], &[round, key]).unwrap();
+            }
+        }
+        seal(&running);
+    }
+    let shown: Vec<_> = (0..100u8).map(|key| get(&mut session, &[key])).collect();
+    drop(session);
+    let before = running.writer(|writer, _| writer.device.clone());
+    clean_all(&running);
+    // Survivors and their victims together: every kept entry is there twice.
+    let mut both = running.crash();
+    both.listed.extend(&before.listed);
+    both.frames.extend(before.frames.clone());
+    for (device, threads) in [(before, 1), (both.clone(), 1), (both, 4)] {
+        let running = setup.start(device, Mistake::None, threads);
+        let mut session = running.store.session().unwrap();
+        let again: Vec<_> = (0..100u8).map(|key| get(&mut session, &[key])).collect();
+        assert_eq!(shown, again);
+        let alive = shown.iter().flatten().count();
+        assert_eq!(running.store.objects(TABLE), alive as u64);
+        // 16 of header, one of key, two of value, padded; perhaps 8 for a victim.
+        let bytes = running.store.stats().live_bytes as usize;
+        assert!((alive * 24..=alive * 32).contains(&bytes), "{bytes}");
+    }
+}
+
+#[test]
+fn scenario_20_a_flipped_bit_is_told_and_another_replica_taken() {
+    let setup = Setup::small();
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    for key in 0..20u8 {
+        put(&mut session, &[key], &[key; 50]).unwrap();
+    }
+    remove(&mut session, &[3]).unwrap();
+    drop(session);
+    seal(&running);
+    let device = running.crash();
+    let (id, good) = device.frames.iter().next().unwrap();
+    let listed: Vec<SegmentId> = device.listed.iter().map(|id| SegmentId(*id)).collect();
+    let store = setup.open(&device);
+    let loader = store.loader(&listed, &[]);
+    let length = good.len() as u32;
+    for bit in 0..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let mut fill = |out: &mut [u8]| {
+            out.copy_from_slice(&bad);
+            Ok::<(), ()>(())
+        };
+        match loader.adopt(SegmentId(*id), length, &mut fill) {
+            Err(LoadError::Damaged {
+                segment, offset, ..
+            }) => {
+                assert_eq!(segment.0, *id);
+                assert!(offset >= 64 && offset as usize <= bit / 8);
+            }
+            Err(LoadError::Header { .. }) => assert!(bit / 8 < 64),
+            other => panic!("bit {bit}: {other:?}"),
+        }
+    }
+    for (id, bytes) in &device.frames {
+        let mut fill = |out: &mut [u8]| {
+            out.copy_from_slice(bytes);
+            Ok::<(), ()>(())
+        };
+        loader
+            .adopt(SegmentId(*id), bytes.len() as u32, &mut fill)
+            .unwrap();
+        let twice = loader.adopt(SegmentId(*id), bytes.len() as u32, &mut fill);
+        assert_eq!(
+            twice,
+            Err(LoadError::NotListed {
+                segment: SegmentId(*id)
+            })
+        );
+    }
+    let report = loader.finish().unwrap();
+    assert_eq!((report.objects, report.tombstones), (19, 1));
+}
+
+/// A directory that was started many times is mostly short, dead segments.
+#[test]
+fn many_short_lives_leave_a_store_that_works() {
+    let setup = busy_setup();
+    let mut device = Device::default();
+    for life in 0..70u32 {
+        let running = setup.start(device, Mistake::None, 2);
+        with_writer(&running, || {
+            let started = Instant::now();
+            let mut session = running.store.session().unwrap();
+            for key in 0..3000u32 {
+                in_time(started);
+                put(&mut session, &key.to_le_bytes(), &[life as u8; 400]).unwrap();
+            }
+        });
+        running.writer(|writer, log| {
+            writer.stage(log);
+            writer.commit(log);
+        });
+        device = running.crash();
+    }
+}
+
+#[test]
+fn a_missing_segment_is_refused() {
+    let setup = Setup::small();
+    let store = setup.open(&Device::default());
+    let loader = store.loader(&[SegmentId(5), SegmentId(9)], &[]);
+    let missing = loader.finish().unwrap_err();
+    assert_eq!(missing.0, [SegmentId(5), SegmentId(9)]);
+}
