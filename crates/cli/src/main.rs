@@ -7,6 +7,7 @@ mod client;
 mod config;
 mod documents;
 mod failure;
+mod offline;
 mod serve;
 mod top;
 
@@ -31,6 +32,7 @@ EXAMPLES
   duramen set greeting hello              store a value
   duramen get greeting                    print it
   duramen top                             watch the server live
+  duramen snapshot /backup/monday         copy all data while the server goes on
   echo -n \"$BLOB\" | duramen set blob -    store what stdin holds
   duramen help set                        more about one command
 
@@ -40,7 +42,9 @@ EXIT CODES
   2  wrong usage: an option, argument or configuration was not understood
   3  the server answered with an error
   4  the server could not be reached, or the connection broke
-  5  `duramen serve` could not start";
+  5  `duramen serve` could not start; `fsck` and `log dump` have nothing to look at
+
+`duramen fsck` and `log dump` end with 1 if something is damaged.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -52,6 +56,11 @@ enum Command {
     Top(top::TopArgs),
     #[command(flatten)]
     Client(ClientCommand),
+    /// Verify a data directory that no server uses, without writing to it.
+    Fsck(offline::FsckArgs),
+    /// Look into the log of a data directory that no server uses.
+    #[command(subcommand)]
+    Log(offline::LogCommand),
     /// Measure Duramen: one subcommand per figure, and a load generator.
     Bench(duramen_bench::BenchArgs),
     /// Print the completion script for a shell.
@@ -89,6 +98,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => return serve::run(args),
         Command::Config(args) => return config::run(args),
+        Command::Fsck(args) => return offline::fsck(&args),
+        Command::Log(command) => return offline::log(&command),
         Command::Bench(args) => return args.run(),
         Command::Completions(args) => documents::completions(&args, command()),
         Command::Man(args) => documents::man(&args, command()),

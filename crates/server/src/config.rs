@@ -67,8 +67,6 @@ pub struct ServerConfig {
     pub disk_bytes: u64,
     /// Disk space for the log, in percent of memory.
     pub disk_expansion_percent: u64,
-    /// Threads that read the log at start; 0 = one per core.
-    pub restart_threads: usize,
     /// Where SAVE and BGSAVE put their copy; empty = `snapshots` in the data directory.
     pub snapshot_dir: String,
     /// Addresses the RESP port listens on.
@@ -125,7 +123,6 @@ impl Default for ServerConfig {
             wal_bytes: 0,
             disk_bytes: 0,
             disk_expansion_percent: 0,
-            restart_threads: 0,
             snapshot_dir: String::new(),
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             port: 0,

@@ -7,7 +7,7 @@ use crate::config::{DiskMode, ServerConfig};
 use crate::error::ServerError;
 use crate::exec::databases;
 use crate::shared::{Message, Shared};
-use duramen::{DurabilityStats, LogWriter, Mode, Store};
+use duramen::{DiskState, DurabilityStats, LogWriter, Mode, Store};
 use duramen_base::ids::Level;
 use duramen_engine::{Position, TableId};
 use std::path::{Path, PathBuf};
@@ -194,8 +194,7 @@ impl Durability {
     /// The level that a position has reached. Cheap.
     #[inline]
     pub fn reached(&self, position: &Position) -> Level {
-        let log = self.store.engine().log();
-        log.map_or(Level::Synced, |log| log.reached(position))
+        self.log().reached(position)
     }
 
     /// Asks for a commit of everything up to now; returns at once.
@@ -213,13 +212,16 @@ impl Durability {
     /// # Errors
     /// As `LogWriter::wait`.
     pub fn wait(&self, position: &Position, level: Level) -> Result<(), duramen::Error> {
-        let _ = (position, level);
-        Ok(())
+        self.log().wait(position, level)
     }
 
-    /// Why no write is possible until a restart; None: they are.
+    /// Why what was appended last does not get durable now; None: it does.
     pub fn failure(&self) -> Option<String> {
-        self.log().failure()
+        match self.log().disk() {
+            DiskState::Ok => None,
+            DiskState::Full => Some("the disk is full".to_owned()),
+            DiskState::Failed(why) => Some(format!("the disk failed: {why}")),
+        }
     }
 
     /// Makes a table; waits until it is durable.

@@ -210,7 +210,6 @@ impl Reactor {
         if let Some(hot) = self.hot.filter(|_| connections > 0) {
             self.spinner.round_had(connections, hot.number());
         }
-        self.holds.round_had(connections, self.hot);
         if connections > 1 {
             self.hot = None;
         }
@@ -280,9 +279,12 @@ impl Reactor {
         let started = Instant::now();
         let mut before = Duration::ZERO;
         for look in 0u32.. {
-            if let Some(token) = self.hot
-                && look % LOOKS_AT_HOT != LOOKS_AT_HOT - 1
-            {
+            if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
+                self.poll_events(events, Some(ZERO));
+            } else if !self.holds.is_empty() {
+                // Whoever is hot waits for a commit, and that is seen without a system call.
+                std::hint::spin_loop();
+            } else if let Some(token) = self.hot {
                 self.receive(token);
             } else {
                 self.poll_events(events, Some(ZERO));
@@ -355,8 +357,18 @@ impl Reactor {
         })
     }
 
-    /// Registers for exactly what the connection waits for.
+    /// Registers for what the connection waits for. A held one stays registered for input until there is some.
     fn update_interest(&mut self, token: Token, connection: &mut Connection) {
+        let is_quiet = connection.held.is_some()
+            && connection.interest == epoll::EventFlags::IN
+            && connection.sendable_bytes() == 0;
+        if !is_quiet {
+            self.watch_exactly(token, connection);
+        }
+    }
+
+    /// Registers for exactly what the connection waits for.
+    fn watch_exactly(&mut self, token: Token, connection: &mut Connection) {
         let output_pause = self.config.get(&self.shared).output_pause_bytes;
         let mut wanted = epoll::EventFlags::empty();
         let reads = !connection.closing

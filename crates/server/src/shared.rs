@@ -202,7 +202,7 @@ impl Shared {
     ) -> Result<TableId, duramen::Error> {
         let table = match self.durability() {
             Some(durability) => durability.create_table(name, level)?,
-            None => self.store().create_table(name)?,
+            None => self.store().create_table_with(name, level)?,
         };
         self.commands.set_level(table, level);
         Ok(table)

@@ -267,7 +267,7 @@ fn send_group(
 /// A reply came: what it tells of must last.
 fn acknowledge(shared: &Shared, writer: &mut Writer, sent: &Sent, reply: &Reply) {
     if let Reply::Error(text) = reply {
-        panic!("an error under load: {text}");
+        panic!("an error under load: {text}; sent at {}", shared.port);
     }
     match sent {
         Sent::Key { key, lasting } => {

@@ -14,7 +14,6 @@ mod wire;
 use check::Model;
 use load::Random;
 use server::Server;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Cycles of all servers together: the contract's number for one run of the tests.
@@ -84,7 +83,7 @@ fn check_all(
     if wrong.is_empty() {
         return;
     }
-    let kept = keep(server.dir());
+    let kept = server::keep(server.dir());
     panic!(
         "server {number}, cycle {cycle}: {} wrong; its directory is kept as {kept}\n{}\n{}",
         wrong.len(),
@@ -96,18 +95,4 @@ fn check_all(
             .join("\n"),
         server.log()
     );
-}
-
-/// Copies a directory to where it outlives the test.
-fn keep(dir: &Path) -> String {
-    let kept = std::env::temp_dir().join(format!("duramen-kill-{}", std::process::id()));
-    let copied = std::process::Command::new("cp")
-        .arg("-r")
-        .arg(dir)
-        .arg(&kept)
-        .status();
-    match copied {
-        Ok(status) if status.success() => kept.display().to_string(),
-        _ => "nothing (copying failed)".to_owned(),
-    }
 }

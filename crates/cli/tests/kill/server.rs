@@ -38,6 +38,8 @@ impl Server {
             .args(["--threads", &threads.to_string(), "--dir"])
             .arg(folder.join("data"))
             .current_dir(folder)
+            .env_remove("DURAMEN_KILL_CYCLES")
+            .env_remove("DURAMEN_KILL_SEED")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -58,7 +60,11 @@ impl Server {
         };
         match port {
             Some(port) => server.port = port,
-            None => panic!("the server does not start: {line:?}\n{}", server.log()),
+            None => panic!(
+                "the server does not start; its directory is kept as {}\n{}",
+                keep(folder),
+                server.log()
+            ),
         }
         server
     }
@@ -101,6 +107,16 @@ impl Server {
             );
             std::thread::park_timeout(Duration::from_millis(1));
         }
+    }
+}
+
+/// Copies a directory to where it outlives the test.
+pub(crate) fn keep(dir: &Path) -> String {
+    let kept = std::env::temp_dir().join(format!("duramen-kill-{}", std::process::id()));
+    let copied = Command::new("cp").arg("-r").arg(dir).arg(&kept).status();
+    match copied {
+        Ok(status) if status.success() => kept.display().to_string(),
+        _ => "nothing (copying failed)".to_owned(),
     }
 }
 

@@ -202,14 +202,6 @@ pub static SETTINGS: &[Setting] = &[
         "Disk space for the log in percent of memory: more makes cleaning on disk cheaper.",
     ),
     row(
-        "restart-threads",
-        between(0, 256),
-        "threads",
-        "0",
-        number!(restart_threads as usize),
-        "Threads that read the log at start; 0 = one per core.",
-    ),
-    row(
         "snapshot-dir",
         Kind::Text,
         "",

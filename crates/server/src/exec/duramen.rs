@@ -93,7 +93,7 @@ fn parse_level(ctx: &Context<'_>, text: &[u8]) -> Result<Level, Failure> {
         .ok_or(Failure::Text(
             "ERR LEVEL is one of memory, buffered, synced",
         ))?;
-    if level > Level::Memory && ctx.shared.durability().is_none() {
+    if level > Level::Memory && ctx.shared.store().log().is_none() {
         return Err(Failure::Text(
             "ERR only LEVEL memory is possible: this server has no data directory, so no write can be buffered or synced;              start it with --dir",
         ));

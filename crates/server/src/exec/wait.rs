@@ -78,18 +78,18 @@ impl Wait {
         self.more = Some(Box::new(More { until, hoped }));
     }
 
-    /// `reached` tells at which level a position is; `failure` why none will ever be reached again.
+    /// `reached` tells at which level a position is; `failure` why none is reached now.
     pub fn state(
         &self,
         reached: impl Fn(&Position) -> Level,
-        failure: impl Fn() -> Option<String>,
+        failure: Option<&str>,
         now_ms: u64,
     ) -> State {
         let holds = |position: &Position, level| position.is_none() || reached(position) >= level;
         if !holds(&self.position, self.position.level()) {
-            return match failure() {
+            return match failure {
                 Some(why) => State::Failed(format!(
-                    "MISCONF the disk failed, and whether this request was kept is not known: {why}"
+                    "MISCONF {why}: this request is not acknowledged, and it is not known whether its effect will last"
                 )),
                 None => State::Waiting { deadline_ms: 0 },
             };
@@ -104,7 +104,7 @@ impl Wait {
         match &more.until {
             Until::Synced { position, .. } if holds(position, Level::Synced) => State::Over,
             Until::Synced { deadline_ms, .. }
-                if failure().is_some() || (*deadline_ms > 0 && now_ms >= *deadline_ms) =>
+                if failure.is_some() || (*deadline_ms > 0 && now_ms >= *deadline_ms) =>
             {
                 instead(b"*2\r\n:0\r\n:0\r\n".to_vec())
             }

@@ -2,11 +2,13 @@
 //!
 //! Requests run at once; what they wrote or saw becomes durable later. Until then the connection's replies stay in its
 //! output buffer and it is not read from, while everybody else goes on. After each round the thread asks the log writer
-//! for a commit, or, if its one client is all there is to do, commits by itself: then nobody has to be woken.
+//! for a commit; or, if everybody whom it served lately is held, commits by itself: it would sleep otherwise, and two
+//! threads need not be woken.
 //!
 //! **Invariants**
 //! 1. No byte at or after [`Held::from`] is sent before its wait is over: see `Connection::sendable_bytes`.
-//! 2. A held connection is registered for nothing but the replies before the held ones; it holds at most one turn.
+//! 2. A held connection is not received from; it holds at most one turn. Epoll goes on watching it for input until
+//!    there is some: most clients send nothing before they have their reply, and that saves two system calls.
 //! 3. Whoever is held is in [`Holds::tokens`] and is looked at after every commit; none is forgotten while the thread
 //!    sleeps (`shared::Commits`).
 //! 4. If the log fails, held replies become errors: what they told may not be true.
@@ -28,9 +30,9 @@ pub(super) struct Held {
     wait: Wait,
 }
 
-/// Rounds in a row with the same single connection, after which this thread commits for it: nobody else is kept waiting
-/// by a commit that takes as long as the disk.
-const LONE_ROUNDS: u32 = 8;
+/// After a reply that did not have to wait, this thread commits for nobody for this long, in milliseconds: whoever got it
+/// may ask again, and is not kept waiting by a commit that takes as long as the disk.
+const READERS_MS: u64 = 20;
 
 /// The held connections of a thread.
 #[derive(Default)]
@@ -42,9 +44,8 @@ pub(super) struct Holds {
     seen: u64,
     /// When the next of them must be looked at, in milliseconds since the Unix epoch; 0 = after a commit.
     deadline_ms: u64,
-    /// The connection of the last rounds, and how many in a row were its own.
-    lone: Option<Token>,
-    lone_rounds: u32,
+    /// When a turn last ended whose replies did not have to wait, in milliseconds since the Unix epoch.
+    unheld_ms: u64,
 }
 
 impl Holds {
@@ -52,18 +53,13 @@ impl Holds {
         self.tokens.is_empty()
     }
 
-    pub(super) fn deadline_ms(&self) -> Option<u64> {
-        (self.deadline_ms > 0 && !self.tokens.is_empty()).then_some(self.deadline_ms)
+    /// Somebody else commits, and this thread will try again when it is woken for that.
+    pub(super) fn tries_again(&self) -> bool {
+        self.demand.is_some()
     }
 
-    /// The last round served `connections`, of which `one` is one.
-    pub(super) fn round_had(&mut self, connections: usize, one: Option<Token>) {
-        if connections == 1 && one == self.lone {
-            self.lone_rounds = self.lone_rounds.saturating_add(1);
-        } else if connections > 0 {
-            self.lone = one.filter(|_| connections == 1);
-            self.lone_rounds = 0;
-        }
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        (self.deadline_ms > 0 && !self.tokens.is_empty()).then_some(self.deadline_ms)
     }
 }
 
@@ -79,13 +75,12 @@ impl Reactor {
     ) {
         let wait = connection.client.take_wait();
         let bytes = connection.output.len() - from;
-        if bytes == 0 || wait.is_none() {
+        // A disk that has failed is seen when it is looked for.
+        if bytes == 0 || wait.is_none() || self.state_of(&wait, None) == WaitState::Over {
+            self.holds.unheld_ms = self.now_ms;
             return;
         }
         let level = wait.level();
-        if self.state_of(&wait) == WaitState::Over {
-            return;
-        }
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
         connection.held = Some(Held {
             from,
@@ -97,11 +92,11 @@ impl Reactor {
         self.holds.demand = self.holds.demand.max(Some(level));
     }
 
-    fn state_of(&self, wait: &Wait) -> WaitState {
+    fn state_of(&self, wait: &Wait, failure: Option<&str>) -> WaitState {
         match self.shared.durability() {
             Some(durability) => wait.state(
                 |position| durability.reached(position),
-                || durability.failure(),
+                failure,
                 self.now_ms,
             ),
             None => WaitState::Over,
@@ -113,20 +108,28 @@ impl Reactor {
         if self.holds.is_empty() {
             return;
         }
-        if let Some(level) = self.holds.demand.take()
+        if let Some(level) = self.holds.demand
             && let Some(durability) = self.shared.durability()
         {
-            let alone = self.holds.tokens.len() == 1
-                && (self.slots.len() == 1 || self.holds.lone_rounds >= LONE_ROUNDS);
-            if alone && durability.commit_here(level) {
+            if self.now_ms.saturating_sub(self.holds.unheld_ms) <= READERS_MS {
+                durability.demand(level);
+                self.holds.demand = None;
+            } else if durability.commit_here(level) {
+                self.holds.demand = None;
                 return self.release_held();
             }
-            durability.demand(level);
+            // Else somebody commits now, and wakes this thread to try again.
         }
         let late = self.holds.deadline_ms > 0 && self.now_ms >= self.holds.deadline_ms;
         if late || self.me().commits.count() != self.holds.seen {
             self.release_held();
         }
+    }
+
+    /// A held connection sent more: from now on epoll does not report it.
+    pub(super) fn mute(&mut self, token: Token, mut connection: Box<Connection>) {
+        self.watch_exactly(token, &mut connection);
+        self.slots.put(token, connection);
     }
 
     /// Before the thread sleeps: whether it may (I3). Otherwise there are replies to be released now.
@@ -154,14 +157,18 @@ impl Reactor {
         // Before the look: a commit during it makes for another one.
         self.holds.seen = self.me().commits.count();
         self.holds.deadline_ms = 0;
+        let failure = self
+            .shared
+            .durability()
+            .and_then(|durability| durability.failure());
         let mut tokens = std::mem::take(&mut self.holds.tokens);
-        tokens.retain(|token| self.still_held(*token));
+        tokens.retain(|token| self.still_held(*token, failure.as_deref()));
         // Releasing runs no request, so none was added meanwhile.
         assert!(self.holds.tokens.is_empty());
         self.holds.tokens = tokens;
     }
 
-    fn still_held(&mut self, token: Token) -> bool {
+    fn still_held(&mut self, token: Token, failure: Option<&str>) -> bool {
         let Some(mut connection) = self.slots.take(token) else {
             return false; // It was closed meanwhile.
         };
@@ -169,7 +176,7 @@ impl Reactor {
             self.slots.put(token, connection);
             return false;
         };
-        let state = self.state_of(&held.wait);
+        let state = self.state_of(&held.wait, failure);
         if let WaitState::Waiting { deadline_ms } = state {
             if deadline_ms > 0 {
                 let next = self.holds.deadline_ms;

@@ -77,6 +77,9 @@ impl Reactor {
         let Some(mut connection) = self.slots.take(token) else {
             return;
         };
+        if connection.held.is_some() {
+            return self.mute(token, connection);
+        }
         // I4, for callers that did not ask epoll; and what a waiting connection has sent before comes first.
         if !connection.interest.contains(EventFlags::IN) || connection.waits_for != WaitsFor::Input
         {

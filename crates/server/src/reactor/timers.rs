@@ -4,6 +4,8 @@ use super::connection::WaitsFor;
 use super::{Reactor, Timespec};
 use std::time::{Duration, Instant};
 
+/// A commit that could not be made is tried again after this time at the latest: rare, and far below what anybody notices.
+const RETRY: Duration = Duration::from_millis(2);
 /// How often idle and stalled clients are looked for.
 const SWEEP_MS: u64 = 1_000;
 
@@ -29,6 +31,10 @@ impl Reactor {
             at_most(Duration::from_millis(
                 until_ms.saturating_sub(self.now_ms) + 5,
             ));
+        }
+        if self.holds.tries_again() {
+            // What kept it from committing may have been no commit, and then nobody wakes it.
+            at_most(RETRY);
         }
         if let Some(deadline_ms) = self.holds.deadline_ms() {
             at_most(Duration::from_millis(

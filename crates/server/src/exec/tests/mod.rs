@@ -4,7 +4,9 @@ mod atomicity;
 mod commands;
 mod duramen;
 mod groups;
+mod loading;
 mod operations;
+mod waiting;
 
 use super::{Client, Executor, Turn, Verdict};
 use crate::config::{Level, ServerConfig};

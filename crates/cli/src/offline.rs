@@ -1,0 +1,197 @@
+//! Tools for a data directory that no server uses: `duramen fsck`, `duramen log dump`.
+//!
+//! They read, and never write: not even the lock file, whose lock they hold while they look.
+
+mod dump;
+mod fsck;
+
+use clap::{Args, Subcommand, ValueEnum};
+use duramen_backup::Mode;
+use duramen_backup::disk::Disk;
+use duramen_backup::os::OsDisk;
+use std::fs::{File, TryLockError};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// There is nothing to look at: no store, in use, no permission.
+const EXIT_CANNOT_LOOK: u8 = 5;
+
+const CODES: &str = "Exit codes: 0 sound, 1 damaged, 2 wrong usage, 5 cannot look (no store, in use, no permission).";
+
+#[derive(Args)]
+#[command(after_help = FSCK_HELP)]
+pub(crate) struct FsckArgs {
+    /// A data directory; or, of disk-mode raw, a partition or file.
+    dir: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+const FSCK_HELP: &str = "\
+Reads every byte of a data directory that no server uses, and verifies it: superblock, write-ahead log, segments, every entry
+in them, and whether all that the control log lists is there. Writes nothing.
+
+EXAMPLES
+  duramen fsck /var/lib/duramen
+  duramen fsck /backup/monday --json | jq .problems
+
+Exit codes: 0 sound, 1 damaged, 2 wrong usage, 5 cannot look (no store, in use, no permission).";
+
+#[derive(Subcommand)]
+pub(crate) enum LogCommand {
+    /// Print what is in the log of a data directory that no server uses.
+    #[command(after_help = CODES)]
+    Dump(DumpArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct DumpArgs {
+    /// A data directory, one of the files in it, or what disk-mode raw uses in its place.
+    path: PathBuf,
+    /// Only this part.
+    #[arg(long, value_enum)]
+    part: Option<Part>,
+    /// Only this segment.
+    #[arg(long, value_name = "ID")]
+    segment: Option<u64>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A part of a data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Superblock,
+    /// Commits of the write-ahead log and their records.
+    Wal,
+    /// What the frames on disk hold.
+    Frames,
+    /// Control records and entries, segment by segment.
+    Segments,
+}
+
+pub(crate) fn fsck(args: &FsckArgs) -> ExitCode {
+    match Place::open(&args.dir) {
+        Ok((place, _)) => fsck::run(&place, args.json),
+        Err(why) => cannot_look(&why),
+    }
+}
+
+pub(crate) fn log(command: &LogCommand) -> ExitCode {
+    let LogCommand::Dump(args) = command;
+    match Place::open(&args.path) {
+        Ok((place, part)) => {
+            let part = args.part.or(part);
+            dump::run(&place, part, args.segment, args.json)
+        }
+        Err(why) => cannot_look(&why),
+    }
+}
+
+fn cannot_look(why: &str) -> ExitCode {
+    eprintln!("duramen: {why}");
+    ExitCode::from(EXIT_CANNOT_LOOK)
+}
+
+/// Where a store lies.
+struct Place {
+    path: PathBuf,
+    disk: Arc<dyn Disk>,
+    /// Keeps servers away; None: the store has no lock file, so no server has ever used it.
+    _lock: Option<File>,
+}
+
+impl Place {
+    /// The store at `path`, and the part of it that `path` is.
+    fn open(path: &Path) -> Result<(Place, Option<Part>), String> {
+        let kind =
+            std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        if kind.is_dir() {
+            let lock = lock(&path.join("LOCK"), path)?;
+            return Ok((Place::new(path, Mode::Buffered, lock), None));
+        }
+        let part = match path.file_name().and_then(|name| name.to_str()) {
+            Some("superblock") => Some(Part::Superblock),
+            Some("wal") => Some(Part::Wal),
+            Some("frames") => Some(Part::Frames),
+            _ => None,
+        };
+        if let (Some(part), Some(dir)) = (part, path.parent())
+            && dir.join("superblock").exists()
+        {
+            let lock = lock(&dir.join("LOCK"), dir)?;
+            return Ok((Place::new(dir, Mode::Buffered, lock), Some(part)));
+        }
+        let lock = lock(path, path)?;
+        Ok((Place::new(path, Mode::Raw, lock), None))
+    }
+
+    fn new(path: &Path, mode: Mode, lock: Option<File>) -> Place {
+        Place {
+            path: path.to_owned(),
+            disk: Arc::new(OsDisk::new(path, mode)),
+            _lock: lock,
+        }
+    }
+}
+
+/// Takes the lock that servers take.
+fn lock(file: &Path, place: &Path) -> Result<Option<File>, String> {
+    let file = match File::open(file) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{}: {error}", file.display())),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(format!(
+            "{} is in use by a server: stop it first, or look at a snapshot of it",
+            place.display()
+        )),
+        Err(TryLockError::Error(error)) => {
+            Err(format!("{}: cannot lock it: {error}", place.display()))
+        }
+    }
+}
+
+/// Shows on a terminal how far the reading is.
+struct Meter {
+    shown: Option<Instant>,
+    live: bool,
+}
+
+impl Meter {
+    /// How often the line changes.
+    const EVERY: Duration = Duration::from_millis(100);
+
+    fn new() -> Meter {
+        Meter {
+            shown: None,
+            live: io::stderr().is_terminal(),
+        }
+    }
+
+    fn show(&mut self, done: u64, total: u64) {
+        if self.live
+            && self
+                .shown
+                .is_none_or(|shown| shown.elapsed() >= Meter::EVERY)
+        {
+            self.shown = Some(Instant::now());
+            let percent = (done * 100).checked_div(total).unwrap_or(100);
+            eprint!("\r\x1b[2Kreading: {percent} % of {} MB", total >> 20);
+            let _ = io::stderr().flush();
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.shown.take().is_some() {
+            eprint!("\r\x1b[2K");
+        }
+    }
+}

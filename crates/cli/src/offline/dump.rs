@@ -1,0 +1,319 @@
+//! `duramen log dump`: what is in a data directory, in the order in which it lies there.
+
+use super::{Meter, Part, Place};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use duramen_backup::Error;
+use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
+use duramen_cluster::control;
+use duramen_format::entry::{self, Entry, Kind as EntryKind};
+use duramen_format::segment::{HEADER_BYTES, Kind};
+use serde_json::{Value, json};
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+
+/// Longest part of a value that is shown to people, in bytes.
+const VALUE_BYTES_SHOWN: usize = 40;
+
+/// Prints lines, or objects, and remembers whether anything was damaged.
+struct Out {
+    out: BufWriter<io::StdoutLock<'static>>,
+    json: bool,
+    damaged: bool,
+    /// The reader went away: nothing more is wanted.
+    closed: bool,
+}
+
+impl Out {
+    fn line(&mut self, text: &str, object: Value) {
+        let line = if self.json {
+            object.to_string()
+        } else {
+            text.to_owned()
+        };
+        self.closed |= writeln!(self.out, "{line}").is_err();
+    }
+
+    fn damage(&mut self, text: &str) {
+        self.damaged = true;
+        self.line(&format!("damaged: {text}"), json!({ "damaged": text }));
+    }
+}
+
+pub(super) fn run(place: &Place, part: Option<Part>, segment: Option<u64>, json: bool) -> ExitCode {
+    let inspector = match Inspector::new(&*place.disk) {
+        Ok(inspector) => inspector,
+        Err(error) => return super::cannot_look(&error.to_string()),
+    };
+    let mut out = Out {
+        out: BufWriter::new(io::stdout().lock()),
+        json,
+        damaged: false,
+        closed: false,
+    };
+    let wanted = |one: Part| part.is_none_or(|part| part == one);
+    if wanted(Part::Superblock) && segment.is_none() {
+        superblock(&inspector, &mut out);
+    }
+    if wanted(Part::Wal)
+        && let Err(error) = commits(&inspector, segment, &mut out)
+    {
+        out.damage(&error.to_string());
+    }
+    if wanted(Part::Frames) {
+        frames(&inspector, segment, &mut out);
+    }
+    if wanted(Part::Segments)
+        && let Err(error) = segments(place, segment, &mut out)
+    {
+        out.damage(&error.to_string());
+    }
+    let _ = out.out.flush();
+    ExitCode::from(u8::from(out.damaged))
+}
+
+fn superblock(inspector: &Inspector, out: &mut Out) {
+    for (n, copy) in inspector.superblock_copies().iter().enumerate() {
+        let number = n + 1;
+        match copy {
+            Ok(copy) => out.line(
+                &format!(
+                    "superblock {number}: cluster {}, server {:016x}, made {} ms after 1970, generation {}, blocks of {} bytes, \
+                     write-ahead log of {} bytes, {} frames of {} bytes",
+                    copy.cluster,
+                    copy.server,
+                    copy.created_ms,
+                    copy.generation,
+                    copy.block_bytes,
+                    copy.wal_bytes,
+                    copy.frames,
+                    copy.segment_bytes
+                ),
+                json!({
+                    "superblock": number,
+                    "cluster": copy.cluster,
+                    "server": format!("{:016x}", copy.server),
+                    "created_ms": copy.created_ms,
+                    "generation": copy.generation,
+                    "block_bytes": copy.block_bytes,
+                    "wal_bytes": copy.wal_bytes,
+                    "frames": copy.frames,
+                    "segment_bytes": copy.segment_bytes,
+                }),
+            ),
+            Err(damage) => out.damage(&format!("superblock {number}: {damage}")),
+        }
+    }
+}
+
+fn commits(inspector: &Inspector, segment: Option<u64>, out: &mut Out) -> Result<(), Error> {
+    let end = inspector.commits(&mut |view| {
+        let commit = &view.commit;
+        if segment.is_none() {
+            out.line(
+                &format!(
+                    "commit {} at {}: {} records, {} bytes, everything up to {} was durable",
+                    commit.lsn, view.offset, commit.records, commit.body_bytes, commit.durable_lsn
+                ),
+                json!({
+                    "commit": commit.lsn,
+                    "offset": view.offset,
+                    "generation": commit.generation,
+                    "records": commit.records,
+                    "bytes": commit.body_bytes,
+                    "durable": commit.durable_lsn,
+                }),
+            );
+        }
+        for record in view.records {
+            if segment.is_some_and(|segment| segment != record.segment.0) {
+                continue;
+            }
+            out.line(
+                &format!("  {}", inspect::describe(record)),
+                json!({
+                    "commit": commit.lsn,
+                    "record": record.kind.name(),
+                    "segment": record.segment.0,
+                    "epoch": record.epoch,
+                    "offset": record.offset,
+                    "bytes": record.payload.len(),
+                    "open": record.open,
+                    "close": record.close,
+                    "frame": record.frame,
+                    "certificate": record.certificate.map(|c| json!({ "length": c.length, "crc": c.crc })),
+                }),
+            );
+        }
+        if out.closed {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    if segment.is_none() && !out.closed {
+        out.line(
+            &format!(
+                "end of the write-ahead log: commits {} to {}, {} bytes, {}",
+                end.from_lsn,
+                end.to_lsn.saturating_sub(1),
+                end.bytes,
+                if end.clean {
+                    "stopped in order"
+                } else {
+                    "not stopped in order"
+                }
+            ),
+            json!({ "wal_end": end.to_lsn, "from": end.from_lsn, "bytes": end.bytes, "clean": end.clean }),
+        );
+    }
+    Ok(())
+}
+
+fn frames(inspector: &Inspector, segment: Option<u64>, out: &mut Out) {
+    inspector.slots(&mut |view| {
+        if let Some(slot) = &view.slot
+            && segment.is_none_or(|segment| segment == slot.segment.0)
+            && !out.closed
+        {
+            let certificate = slot.certificate;
+            out.line(
+                &format!(
+                    "frame {}: {:?}, {} segment {} epoch {} certified {} crc {:08x}",
+                    view.frame,
+                    slot.state,
+                    slot.kind.name(),
+                    slot.segment,
+                    slot.epoch,
+                    certificate.length,
+                    certificate.crc
+                ),
+                json!({
+                    "frame": view.frame,
+                    "state": format!("{:?}", slot.state).to_lowercase(),
+                    "kind": slot.kind.name(),
+                    "segment": slot.segment.0,
+                    "epoch": slot.epoch,
+                    "length": certificate.length,
+                    "crc": certificate.crc,
+                }),
+            );
+        }
+    });
+}
+
+fn segments(place: &Place, segment: Option<u64>, out: &mut Out) -> Result<(), Error> {
+    let mut meter = Meter::new();
+    inspect::check_replicas(
+        place.disk.clone(),
+        &mut |done, total| meter.show(done, total),
+        &mut |check, bytes| {
+            let wanted = segment.is_none_or(|segment| segment == check.info.segment.0);
+            if wanted && !out.closed {
+                one_segment(check, bytes, out);
+            }
+        },
+    )?;
+    meter.clear();
+    Ok(())
+}
+
+fn one_segment(check: &ReplicaCheck, bytes: &[u8], out: &mut Out) {
+    let info = &check.info;
+    out.line(
+        &format!(
+            "segment {}: {}, {} bytes, crc {:08x}, {}, in {:?}",
+            info.segment,
+            info.kind.name(),
+            info.length,
+            info.crc,
+            if info.closed { "closed" } else { "open" },
+            info.place
+        ),
+        json!({
+            "segment": info.segment.0,
+            "kind": info.kind.name(),
+            "length": info.length,
+            "crc": info.crc,
+            "closed": info.closed,
+            "place": format!("{:?}", info.place).to_lowercase(),
+        }),
+    );
+    if let Some(problem) = &check.problem {
+        return out.damage(&problem.to_string());
+    }
+    if info.kind == Kind::Control {
+        let shown = control::each_record(info.segment, bytes, |offset, record| {
+            out.line(
+                &format!("  {offset}: {record:?}"),
+                json!({ "segment": info.segment.0, "offset": offset, "control": record.name(), "fields": format!("{record:?}") }),
+            );
+            Ok(())
+        });
+        if let Err(error) = shown {
+            out.damage(&error.to_string());
+        }
+        return;
+    }
+    let mut at = HEADER_BYTES;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        match entry::parse(rest) {
+            Ok(entry) => {
+                one_entry(info.segment.0, at, &entry, out);
+                at += entry.padded_bytes;
+            }
+            Err(damage) => {
+                return out.damage(&format!("segment {}, byte {at}: {damage}", info.segment));
+            }
+        }
+    }
+}
+
+fn one_entry(segment: u64, at: usize, entry: &Entry<'_>, out: &mut Out) {
+    let kind = match entry.kind {
+        EntryKind::Object => "object",
+        EntryKind::Tombstone => "tombstone",
+    };
+    let mut text = format!(
+        "  {at}: {kind} table {} key {} version {}",
+        entry.table,
+        entry.key.escape_ascii(),
+        entry.version
+    );
+    if entry.kind == EntryKind::Object {
+        let start = entry.value.get(..VALUE_BYTES_SHOWN).unwrap_or(entry.value);
+        text.push_str(&format!(
+            " {} bytes {}",
+            entry.value.len(),
+            start.escape_ascii()
+        ));
+        if start.len() < entry.value.len() {
+            text.push('…');
+        }
+    }
+    if entry.expires_at_ms > 0 {
+        text.push_str(&format!(" expires {}", entry.expires_at_ms));
+    }
+    if entry.victim.0 > 0 {
+        text.push_str(&format!(" kills in segment {}", entry.victim));
+    }
+    let bytes = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!({ "base64": BASE64.encode(bytes) }),
+    };
+    out.line(
+        &text,
+        json!({
+            "segment": segment,
+            "offset": at,
+            "entry": kind,
+            "table": entry.table,
+            "key": bytes(entry.key),
+            "version": entry.version,
+            "value_bytes": entry.value.len(),
+            "expires_at_ms": entry.expires_at_ms,
+            "victim": entry.victim.0,
+        }),
+    );
+}

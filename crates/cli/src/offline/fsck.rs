@@ -1,0 +1,332 @@
+//! `duramen fsck`: reads everything, says what is wrong with it.
+//!
+//! A *problem* is what would make a restart refuse, or serve less than everything. What a power cut may leave behind, or
+//! a restart throws away, is a *note*.
+
+use super::{Meter, Place};
+use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
+use duramen_base::ids::SegmentId;
+use duramen_cluster::control::State;
+use duramen_format::entry::{self, Kind as EntryKind};
+use duramen_format::segment::{HEADER_BYTES, Header, Kind};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+
+/// Lines of a kind that are printed; the rest is counted.
+const SHOWN_MAX: usize = 100;
+
+/// What was found.
+#[derive(Default)]
+struct Report {
+    problems: Vec<String>,
+    notes: Vec<String>,
+    facts: Map<String, Value>,
+    /// Of verified segments.
+    counts: Counts,
+    /// The newest control log.
+    control: Option<(SegmentId, State)>,
+    /// What is there.
+    segments: BTreeMap<SegmentId, Found>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    bytes: u64,
+    objects: u64,
+    tombstones: u64,
+}
+
+/// A segment that is there.
+struct Found {
+    kind: Kind,
+    length: u32,
+    crc: u32,
+    /// What is wrong with it.
+    problems: Vec<String>,
+    counts: Counts,
+}
+
+pub(super) fn run(place: &Place, json: bool) -> ExitCode {
+    let inspector = match Inspector::new(&*place.disk) {
+        Ok(inspector) => inspector,
+        Err(error) => return refuse(&error, json),
+    };
+    let mut report = Report::default();
+    report.store(&inspector);
+    report.wal(&inspector);
+    report.slots(&inspector);
+    let mut meter = Meter::new();
+    let checked = inspect::check_replicas(
+        place.disk.clone(),
+        &mut |done, total| meter.show(done, total),
+        &mut |check, bytes| report.segment(check, bytes),
+    );
+    meter.clear();
+    match checked {
+        Ok(()) => report.judge(),
+        Err(error) => report.problems.push(error.to_string()),
+    }
+    report.print(&place.path.display().to_string(), json)
+}
+
+/// A superblock that cannot be read is damage; a place without a store is none.
+fn refuse(error: &duramen_backup::Error, json: bool) -> ExitCode {
+    use duramen_backup::Error::{DamagedSuperblock, TooSmall};
+    if !matches!(error, DamagedSuperblock { .. } | TooSmall { .. }) {
+        return super::cannot_look(&error.to_string());
+    }
+    if json {
+        println!(
+            "{}",
+            json!({ "sound": false, "problems": [error.to_string()] })
+        );
+    } else {
+        println!("problem: {error}");
+    }
+    ExitCode::from(1)
+}
+
+impl Report {
+    fn store(&mut self, inspector: &Inspector) {
+        let (identity, geometry) = (inspector.identity(), inspector.geometry());
+        let store = json!({
+            "cluster": identity.cluster,
+            "server": format!("{:016x}", identity.server),
+            "created_ms": inspector.superblock().created_ms,
+            "segment_bytes": geometry.segment_bytes,
+            "wal_bytes": geometry.wal_bytes,
+            "frames": geometry.frames,
+        });
+        self.facts.insert("store".to_owned(), store);
+        for (n, copy) in inspector.superblock_copies().iter().enumerate() {
+            if let Err(damage) = copy {
+                self.notes.push(format!(
+                    "superblock, copy {}: {damage}; the other copy is good",
+                    n + 1
+                ));
+            }
+        }
+    }
+
+    fn wal(&mut self, inspector: &Inspector) {
+        for (n, header) in inspector.wal_headers().iter().enumerate() {
+            if let Err(damage) = header {
+                // One of them may be torn by a power cut, and has nothing in it before the first change.
+                self.notes
+                    .push(format!("write-ahead log, header {}: {damage}", n + 1));
+            }
+        }
+        let mut commits = 0u64;
+        let end = inspector.commits(&mut |_| {
+            commits += 1;
+            ControlFlow::Continue(())
+        });
+        match end {
+            Ok(end) => {
+                let wal = json!({ "commits": commits, "bytes": end.bytes, "clean": end.clean });
+                self.facts.insert("wal".to_owned(), wal);
+            }
+            Err(error) => self.problems.push(error.to_string()),
+        }
+    }
+
+    fn slots(&mut self, inspector: &Inspector) {
+        let (mut used, mut damaged) = (0u64, Vec::new());
+        inspector.slots(&mut |view| {
+            used += u64::from(view.slot.is_some());
+            if view.damaged > 0 {
+                damaged.push(view.frame);
+            }
+        });
+        self.facts.insert("frames_written".to_owned(), json!(used));
+        for frame in damaged {
+            // Whether anything is missing for it, the segments will tell.
+            self.notes
+                .push(format!("frame {frame}: a certificate is damaged or torn"));
+        }
+    }
+
+    fn segment(&mut self, check: &ReplicaCheck, bytes: &[u8]) {
+        let info = &check.info;
+        let mut found = Found {
+            kind: info.kind,
+            length: info.length,
+            crc: info.crc,
+            problems: Vec::new(),
+            counts: Counts::default(),
+        };
+        if let Some(problem) = &check.problem {
+            found.problems.push(problem.to_string());
+        } else if info.kind == Kind::Control {
+            match State::replay(info.segment, bytes) {
+                Ok(state) => {
+                    if self
+                        .control
+                        .as_ref()
+                        .is_none_or(|(id, _)| *id < info.segment)
+                    {
+                        self.control = Some((info.segment, state));
+                    }
+                }
+                Err(error) => found.problems.push(error.to_string()),
+            }
+        } else {
+            entries(info.segment, bytes, &mut found);
+        }
+        found.counts.bytes = u64::from(info.length);
+        self.segments.insert(info.segment, found);
+    }
+
+    /// What is listed counts; whatever else is there does not.
+    fn judge(&mut self) {
+        let Some((control, state)) = self.control.take() else {
+            if self.segments.is_empty() {
+                return self.notes.push("the store is empty".to_owned());
+            }
+            self.problems
+                .push("no control log can be read: what the data are is not known".to_owned());
+            for found in self.segments.values() {
+                self.problems.extend(found.problems.iter().cloned());
+            }
+            return;
+        };
+        let mut left: BTreeSet<SegmentId> = self.segments.keys().copied().collect();
+        left.remove(&control);
+        for (id, listed) in &state.segments {
+            left.remove(id);
+            let Some(found) = self.segments.get(id) else {
+                self.problems
+                    .push(format!("segment {id} is part of the data and is missing"));
+                continue;
+            };
+            self.problems.extend(found.problems.iter().cloned());
+            let whole = listed.closed.is_none_or(|certificate| {
+                (certificate.length, certificate.crc) == (found.length, found.crc)
+            });
+            if found.kind != listed.kind || !whole {
+                self.problems.push(format!(
+                    "segment {id} is not what the control log lists: {} of {} bytes",
+                    found.kind.name(),
+                    found.length
+                ));
+            }
+            self.counts.bytes += found.counts.bytes;
+            self.counts.objects += found.counts.objects;
+            self.counts.tombstones += found.counts.tombstones;
+        }
+        if !left.is_empty() {
+            self.notes.push(format!(
+                "{} segments are not listed any more; a restart frees them",
+                left.len()
+            ));
+        }
+        let tables: Vec<Value> = state
+            .tables
+            .iter()
+            .map(|(id, table)| {
+                json!({
+                    "id": id,
+                    "name": table.name,
+                    "level": table.level.map(duramen_base::ids::Level::name),
+                })
+            })
+            .collect();
+        self.facts.insert("tables".to_owned(), json!(tables));
+        self.facts
+            .insert("segments".to_owned(), json!(state.segments.len()));
+        self.facts.insert("clean".to_owned(), json!(state.clean));
+    }
+
+    fn print(&self, place: &str, json: bool) -> ExitCode {
+        let sound = self.problems.is_empty();
+        if json {
+            let mut all = self.facts.clone();
+            all.insert("place".to_owned(), json!(place));
+            all.insert("sound".to_owned(), json!(sound));
+            all.insert("problems".to_owned(), json!(self.problems));
+            all.insert("notes".to_owned(), json!(self.notes));
+            all.insert("bytes".to_owned(), json!(self.counts.bytes));
+            all.insert("objects".to_owned(), json!(self.counts.objects));
+            all.insert("tombstones".to_owned(), json!(self.counts.tombstones));
+            println!("{}", Value::Object(all));
+        } else {
+            self.print_lines(place);
+        }
+        ExitCode::from(u8::from(!sound))
+    }
+
+    fn print_lines(&self, place: &str) {
+        let fact = |name: &str, field: &str| {
+            let value = self.facts.get(name).and_then(|value| value.get(field));
+            value.map_or("?".to_owned(), |value| {
+                value.as_str().map_or(value.to_string(), str::to_owned)
+            })
+        };
+        println!(
+            "{place}: cluster {}, server {}",
+            fact("store", "cluster"),
+            fact("store", "server")
+        );
+        println!(
+            "write-ahead log: {} commits, {} bytes",
+            fact("wal", "commits"),
+            fact("wal", "bytes")
+        );
+        println!(
+            "segments: {} listed, {} bytes, {} objects and {} tombstones in them, live or not",
+            self.facts.get("segments").unwrap_or(&json!(0)),
+            self.counts.bytes,
+            self.counts.objects,
+            self.counts.tombstones
+        );
+        for (title, lines) in [("note", &self.notes), ("problem", &self.problems)] {
+            for line in lines.iter().take(SHOWN_MAX) {
+                println!("{title}: {line}");
+            }
+            if lines.len() > SHOWN_MAX {
+                println!(
+                    "… and {} more; --json has them all",
+                    lines.len() - SHOWN_MAX
+                );
+            }
+        }
+        match self.problems.len() {
+            0 => println!("sound"),
+            1 => println!("damaged: 1 problem"),
+            n => println!("damaged: {n} problems"),
+        }
+    }
+}
+
+/// Verifies every entry of a segment.
+fn entries(segment: SegmentId, bytes: &[u8], found: &mut Found) {
+    match Header::decode(bytes) {
+        Ok(header) if header.segment == segment => {}
+        Ok(header) => found.problems.push(format!(
+            "segment {segment} holds the header of segment {}",
+            header.segment
+        )),
+        Err(damage) => found.problems.push(format!("segment {segment}: {damage}")),
+    }
+    let mut at = HEADER_BYTES;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        match entry::parse(rest) {
+            Ok(entry) => {
+                match entry.kind {
+                    EntryKind::Object => found.counts.objects += 1,
+                    EntryKind::Tombstone => found.counts.tombstones += 1,
+                }
+                at += entry.padded_bytes;
+            }
+            Err(damage) => {
+                // Where the next one starts is not known.
+                found
+                    .problems
+                    .push(format!("segment {segment}, byte {at}: {damage}"));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What clients are told while the data is being loaded, and that they are served afterwards without connecting again.
+
+use super::{Executor, run};
+use crate::config::{Level, ServerConfig};
+use crate::durability::Progress;
+use crate::exec::Client;
+use crate::shared::{ClientRecord, Shared};
+use duramen_engine::{Options, Store};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn loading(requirepass: &str) -> (Arc<Shared>, Executor, Client) {
+    let config = ServerConfig {
+        level: Some(Level::Memory),
+        threads: 1,
+        requirepass: requirepass.to_owned(),
+        ..ServerConfig::default()
+    };
+    let shared = Shared::new(config, None).expect("shared state");
+    let executor = Executor::new(Arc::clone(&shared), 0).expect("an executor");
+    let address = "127.0.0.1:1".parse().expect("an address");
+    let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
+    shared.threads[0].clients.insert(Arc::clone(&record));
+    (shared, executor, Client::new(record))
+}
+
+fn serve(shared: &Shared) {
+    let store = Store::new(Options {
+        huge_pages: false,
+        heads: 1,
+        ..Options::new(64 << 20)
+    })
+    .expect("a store");
+    shared.serve(store, None);
+}
+
+#[test]
+fn data_has_to_wait_and_then_the_same_connection_is_served() {
+    let (shared, mut executor, mut client) = loading("");
+    let refused = run(
+        &mut executor,
+        &mut client,
+        b"SET k v\r\nGET k\r\nDBSIZE\r\nPING\r\nECHO hello\r\nEXEC\r\n",
+    );
+    let replies: Vec<&str> = refused.split_terminator("\r\n").collect();
+    assert_eq!(replies.len(), 7, "{refused}");
+    for reply in &replies[..4] {
+        assert!(
+            reply.starts_with("-LOADING Duramen is loading the dataset in memory: "),
+            "{reply}"
+        );
+    }
+    assert_eq!(replies[4..6], ["$5", "hello"]);
+    assert!(replies[6].starts_with("-EXECABORT"), "{refused}");
+    serve(&shared);
+    assert_eq!(
+        run(&mut executor, &mut client, b"SET k v\r\nGET k\r\n"),
+        "+OK\r\n$1\r\nv\r\n"
+    );
+}
+
+#[test]
+fn info_tells_how_far_it_is() {
+    let (shared, mut executor, mut client) = loading("");
+    shared.set_progress(Progress {
+        now: Some(duramen::Progress {
+            phase: duramen::Phase::Segments,
+            bytes_done: 25 << 20,
+            bytes_total: 100 << 20,
+            entries_done: 1234,
+            entries_total: 0,
+            elapsed: Duration::from_secs(2),
+        }),
+    });
+    let info = run(&mut executor, &mut client, b"INFO everything\r\n");
+    for line in [
+        "loading:1",
+        "loading_total_bytes:104857600",
+        "loading_loaded_perc:25.00",
+        "loading_eta_seconds:6",
+        "duramen_loading_entries:1234",
+    ] {
+        assert!(info.contains(&format!("{line}\r\n")), "{line} in {info}");
+    }
+    let refused = run(&mut executor, &mut client, b"GET k\r\n");
+    assert!(
+        refused.contains("25 % of 100 MB, about 7 s left"),
+        "{refused}"
+    );
+    serve(&shared);
+    let info = run(&mut executor, &mut client, b"INFO persistence\r\n");
+    assert!(info.contains("loading:0\r\n"), "{info}");
+}
+
+#[test]
+fn strangers_learn_nothing_while_it_loads() {
+    let (_shared, mut executor, mut client) = loading("secret");
+    let replies = run(
+        &mut executor,
+        &mut client,
+        b"GET k\r\nINFO\r\nAUTH wrong\r\nAUTH secret\r\nGET k\r\n",
+    );
+    let replies: Vec<&str> = replies.split_terminator("\r\n").collect();
+    assert_eq!(replies[0], "-NOAUTH Authentication required.");
+    assert_eq!(replies[1], "-NOAUTH Authentication required.");
+    assert!(replies[2].starts_with("-WRONGPASS"), "{replies:?}");
+    assert_eq!(replies[3], "+OK");
+    assert!(replies[4].starts_with("-LOADING"), "{replies:?}");
+}
+
+#[test]
+fn a_transaction_that_begins_while_it_loads_is_refused_as_a_whole() {
+    let (shared, mut executor, mut client) = loading("");
+    let replies = run(&mut executor, &mut client, b"MULTI\r\nSET k v\r\n");
+    assert!(replies.starts_with("+OK\r\n-LOADING"), "{replies}");
+    serve(&shared);
+    let replies = run(&mut executor, &mut client, b"EXEC\r\nGET k\r\n");
+    assert!(replies.starts_with("-EXECABORT"), "{replies}");
+    assert!(replies.ends_with("$-1\r\n"), "{replies}");
+}

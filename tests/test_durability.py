@@ -1,0 +1,540 @@
+"""What outlives the process: restarts, levels, snapshots, and disks that are full, taken or somebody else's."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+import harness
+from harness import Closed, ErrorReply, encode
+
+pytestmark = pytest.mark.duramen
+
+
+@pytest.fixture
+def durable(start, tmp_path):
+    """Starts a durable server; every one of a test has the same directory unless told otherwise."""
+
+    def start_one(*arguments, **options):
+        options = {"level": None, "dir": tmp_path / "data", "memory": "64mb", **options}
+        return start("--wal-size", "16mb", *arguments, **options)
+
+    return start_one
+
+
+def restart(server, kill=True):
+    if kill:
+        server.kill()
+    else:
+        assert server.stop() == 0
+    return server.start()
+
+
+def refusal(*arguments, folder=None, timeout=60):
+    """The words of a server that does not start; its exit code is that of a server that cannot."""
+    done = subprocess.run(
+        [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--wal-size", "16mb", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=harness.environment({}),
+        timeout=timeout,
+    )
+    assert done.returncode == 5, done
+    assert "panicked" not in done.stderr, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("duramen: ")]
+    assert len(said) == 1, done.stderr
+    return said[0]
+
+
+# The default path: no flag at all.
+
+
+def test_without_any_flag_it_is_durable(start, tmp_path):
+    server = start(level=None, memory="64mb")
+    assert (tmp_path / "duramen-data").is_dir()
+    with server.connect() as wire:
+        assert wire.call("SET", "k", "v") == b"OK"
+        assert wire.call("CONFIG", "GET", "level") == [b"level", b"synced"]
+        assert wire.call("CONFIG", "GET", "appendonly") == [b"appendonly", b"yes"]
+        assert wire.call("CONFIG", "GET", "appendfsync") == [b"appendfsync", b"always"]
+    info = server.info("persistence")
+    assert info["duramen_level"] == "synced" and "power cut" in info["duramen_durability"]
+    assert info["loading"] == "0" and info["aof_enabled"] == "1" and info["aof_last_write_status"] == "ok"
+    assert int(info["duramen_syncs"]) >= 1
+    restart(server)
+    with server.connect() as wire:
+        assert wire.call("GET", "k") == b"v"
+
+
+def test_level_memory_writes_no_file(start, tmp_path):
+    server = start(level="memory")
+    with server.connect() as wire:
+        assert wire.call("SET", "k", "v") == b"OK"
+        with pytest.raises(ErrorReply, match="--dir"):
+            wire.call("CONFIG", "SET", "level", "synced")
+        with pytest.raises(ErrorReply, match="--dir"):
+            wire.call("BGSAVE")
+    assert not (tmp_path / "duramen-data").exists()
+    restart(server)
+    with server.connect() as wire:
+        assert wire.call("GET", "k") is None
+
+
+# Restarts.
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["kill -9", "SIGTERM"])
+@pytest.mark.parametrize("mode", ["buffered", "direct"])
+def test_everything_is_back_after_a_restart(durable, kill, mode):
+    server = durable("--disk-mode", mode, threads=2)
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(20_000)], b"x" * 100)
+        wire.pipeline([("DEL", f"k{n}") for n in range(0, 20_000, 10)])
+        wire.pipeline([("SET", f"k{n}", f"new{n}") for n in range(5, 20_000, 10)])
+        wire.pipeline([("INCRBY", "n", 2)] * 500)
+        assert wire.call("SET", "later", "v", "PX", 3_600_000) == b"OK"
+        assert wire.call("SET", "soon", "v", "PX", 1) == b"OK"
+        version = wire.call("DURAMEN.WRITE", "versioned", "v")[0]
+        deleted = wire.call("DURAMEN.WRITE", "deleted", "v")[0]
+        wire.call("DEL", "deleted")
+        size = wire.call("DBSIZE")
+    for _ in range(2):
+        restart(server, kill)
+        info = server.info("persistence")
+        assert info["duramen_clean_start"] == ("0" if kill else "1")
+        assert int(info["duramen_loaded_entries"]) > 0
+        with server.connect() as wire:
+            assert wire.call("GET", "soon") is None
+            assert wire.call("DBSIZE") in (size, size - 1)
+            values = wire.pipeline([("GET", f"k{n}") for n in range(20_000)])
+            for n, value in enumerate(values):
+                expected = None if n % 10 == 0 else (b"new%d" % n if n % 10 == 5 else b"x" * 100)
+                assert value == expected, (n, value)
+            assert wire.call("GET", "n") == b"1000"
+            assert 0 < wire.call("PTTL", "later") <= 3_600_000
+            assert wire.call("DURAMEN.READ", "versioned") == [b"v", version]
+            # Versions only grow, also of what is gone.
+            assert wire.call("DURAMEN.WRITE", "deleted", "v")[0] > deleted
+            wire.call("DEL", "deleted")
+
+
+def test_databases_tables_and_their_levels_are_back(durable):
+    server = durable()
+    with server.connect() as wire:
+        for db in (0, 1, 5):
+            wire.call("SELECT", db)
+            wire.call("SET", "here", db)
+        assert wire.call("SWAPDB", 0, 5) == b"OK"
+        assert wire.call("DURAMEN.TABLE", "CREATE", "fast", "LEVEL", "memory") > 0
+        assert wire.call("DURAMEN.TABLE", "CREATE", "safe", "LEVEL", "synced") > 0
+        assert wire.call("DURAMEN.TABLE", "CREATE", "plain") > 0
+        assert wire.call("DURAMEN.TABLE", "CREATE", "gone") > 0
+        assert wire.call("DURAMEN.TABLE", "DROP", "gone") == b"OK"
+        tables = wire.call("DURAMEN.TABLE", "LIST")
+    restart(server)
+    with server.connect() as wire:
+        assert wire.call("DURAMEN.TABLE", "LIST") == tables
+        names = {table[1]: table[7] for table in tables}
+        assert names[b"fast"] == b"memory" and names[b"safe"] == b"synced" and names[b"plain"] == b"synced"
+        assert b"gone" not in names and not [name for name in names if name.startswith(b"duramen:")]
+        for db, value in ((0, b"5"), (1, b"1"), (5, b"0")):
+            wire.call("SELECT", db)
+            assert wire.call("GET", "here") == value
+        assert wire.call("FLUSHALL") == b"OK"
+    restart(server)
+    with server.connect() as wire:
+        for db in (0, 1, 5):
+            wire.call("SELECT", db)
+            assert wire.call("DBSIZE") == 0
+        assert wire.call("SET", "k", "v") == b"OK"
+
+
+def test_transactions_are_kept_as_a_whole(durable):
+    server = durable()
+    with server.connect() as wire:
+        for round_ in range(50):
+            wire.pipeline([("MULTI",), *(("SET", f"t{n}", round_) for n in range(20)), ("EXEC",)])
+        wire.pipeline([("MULTI",), ("SET", "t0", "x"), ("FLUSHALL",), ("SET", "after", 1), ("EXEC",)])
+        wire.pipeline([("MULTI",), *(("SET", f"t{n}", "last") for n in range(20)), ("EXEC",)])
+    restart(server)
+    with server.connect() as wire:
+        assert wire.call("MGET", *(f"t{n}" for n in range(20))) == [b"last"] * 20
+        assert wire.call("DBSIZE") == 21 and wire.call("GET", "after") == b"1"
+
+
+def test_a_stopped_server_goes_on_where_it_was(durable):
+    server = durable()
+    acknowledged = []
+
+    def write():
+        with server.connect() as wire:
+            for n in range(100_000):
+                try:
+                    wire.call("SET", f"k{n}", n)
+                except (Closed, OSError):
+                    return
+                acknowledged.append(n)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    harness.wait_until(lambda: len(acknowledged) > 100, "the first writes")
+    server.process.send_signal(signal.SIGSTOP)
+    harness.wait_until(lambda: state_of(server.process.pid) == "T", "the process is stopped")
+    before = len(acknowledged)
+    server.process.send_signal(signal.SIGCONT)
+    harness.wait_until(lambda: len(acknowledged) > before + 100, "writes go on")
+    server.process.send_signal(signal.SIGSTOP)
+    server.kill()
+    writer.join()
+    server.start()
+    with server.connect() as wire:
+        values = wire.pipeline([("GET", f"k{n}") for n in acknowledged])
+        assert values == [b"%d" % n for n in acknowledged]
+
+
+def state_of(pid):
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_a_snapshot_of_a_stopped_process_is_not_needed_to_start_with_more_memory(durable):
+    server = durable()
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(1000)], b"v")
+    server.kill()
+    server.memory = "96mb"
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("DBSIZE") == 1000
+
+
+# Levels.
+
+
+def test_the_reply_tells_the_level(durable):
+    server = durable()
+    with server.connect() as wire:
+        assert wire.call("DURAMEN.WRITE", "k", "v")[1] == b"synced"
+        for level in (b"memory", b"buffered", b"synced"):
+            assert wire.call("DURAMEN.WRITE", "k", "v", "LEVEL", level)[1] == level
+        assert wire.call("DURAMEN.REMOVE", "k", "LEVEL", "buffered")[1] == b"buffered"
+        with pytest.raises(ErrorReply, match="LEVEL is one of memory, buffered, synced"):
+            wire.call("DURAMEN.WRITE", "k", "v", "LEVEL", "sure")
+        assert wire.call("CONFIG", "SET", "level", "buffered") == b"OK"
+        assert wire.call("DURAMEN.WRITE", "k", "v")[1] == b"buffered"
+        assert wire.call("CONFIG", "GET", "appendfsync") == [b"appendfsync", b"no"]
+        assert wire.call("DURAMEN.TABLE", "CREATE", "t", "LEVEL", "memory") > 0
+        assert wire.call("DURAMEN.USE", "t") == b"OK"
+        assert wire.call("DURAMEN.WRITE", "k", "v")[1] == b"memory"
+        assert wire.pipeline([("MULTI",), ("DURAMEN.WRITE", "k", "v", "LEVEL", "synced"), ("EXEC",)])[-1][0][1] == b"synced"
+    assert server.info("persistence")["duramen_level"] == "buffered"
+
+
+def test_buffered_survives_kill_9(durable):
+    server = durable("--level", "buffered")
+    with server.connect() as wire:
+        replies = wire.pipeline([("SET", f"k{n}", n) for n in range(5000)])
+        assert set(replies) == {b"OK"}
+        server.kill()
+    server.start()
+    with server.connect() as wire:
+        assert wire.pipeline([("GET", f"k{n}") for n in range(5000)]) == [b"%d" % n for n in range(5000)]
+
+
+def test_memory_level_reaches_the_disk_a_moment_later(durable):
+    server = durable("--level", "memory")
+    with server.connect() as wire:
+        assert wire.call("SET", "k", "v") == b"OK"
+        assert wire.call("WAITAOF", 1, 0, 0) == [1, 0]
+        server.kill()
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("GET", "k") == b"v"
+
+
+def test_synced_writes_sync_and_memory_writes_wait_for_none(durable):
+    server = durable()
+    syncs = lambda: int(server.info("persistence")["duramen_syncs"])
+    with server.connect() as wire:
+        before = syncs()
+        for n in range(20):
+            wire.call("SET", "k", n)
+        assert syncs() >= before + 20
+        before = syncs()
+        for n in range(2000):
+            wire.call("DURAMEN.WRITE", "k", n, "LEVEL", "memory")
+        assert syncs() < before + 1000
+
+
+def test_wait_and_waitaof(durable):
+    server = durable()
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        assert wire.call("WAIT", 0, 0) == 0
+        assert wire.call("WAIT", 1, 100) == 0
+        assert wire.call("WAITAOF", 1, 0, 1000) == [1, 0]
+        replies = wire.pipeline(
+            [("DURAMEN.WRITE", "k", n, "LEVEL", "memory") for n in range(100)] + [("WAITAOF", 1, 1, 2000), ("GET", "k")]
+        )
+        assert replies[-2:] == [[1, 0], b"99"]
+        assert wire.pipeline([("MULTI",), ("WAITAOF", 1, 0, 0), ("EXEC",)])[-1][0][1] == 0
+        with pytest.raises(ErrorReply, match="between 0 and 1"):
+            wire.call("WAITAOF", 2, 0, 0)
+        with pytest.raises(ErrorReply, match="timeout is negative"):
+            wire.call("WAITAOF", 1, 0, -1)
+
+
+def test_replies_keep_their_order_while_some_wait(durable):
+    server = durable(threads=2)
+    with server.connect() as wire, server.connect() as other:
+        commands, expected = [], []
+        for n in range(300):
+            commands += [("SET", "a", n), ("GET", "a"), ("GET", "none"), ("ECHO", n), ("INCR", "c"), ("DURAMEN.WRITE", "m", n, "LEVEL", "memory")]
+            expected += [b"OK", b"%d" % n, None, b"%d" % n, n + 1]
+        replies = wire.pipeline(commands)
+        assert [reply for reply in replies if not isinstance(reply, list)] == expected
+        # A reader meanwhile.
+        wire.send(encode("SET", "a", "x") * 200)
+        seen = [other.call("GET", "a") for _ in range(200)]
+        assert set(seen) <= {b"299", b"x"}
+        assert [wire.reply() for _ in range(200)] == [b"OK"] * 200
+
+
+def test_client_reply_off_and_quit(durable):
+    server = durable()
+    with server.connect() as wire:
+        wire.send(encode("CLIENT", "REPLY", "OFF") + encode("SET", "a", 1) * 50 + encode("CLIENT", "REPLY", "ON"))
+        assert wire.reply() == b"OK"
+        wire.send(encode("SET", "b", 2) + encode("QUIT"))
+        assert wire.drain() == b"+OK\r\n+OK\r\n"
+    restart(server)
+    with server.connect() as wire:
+        assert wire.call("MGET", "a", "b") == [b"1", b"2"]
+
+
+# Snapshots.
+
+
+def cli(server, *arguments, code=0):
+    done = subprocess.run(
+        [harness.BINARY, *map(str, arguments), "--port", str(server.port)],
+        capture_output=True,
+        text=True,
+        env=harness.environment({}),
+        timeout=harness.PATIENCE_S,
+    )
+    assert done.returncode == code, done
+    return done.stdout + done.stderr
+
+
+def test_a_snapshot_while_writing_is_one_moment(durable, start, tmp_path):
+    server = durable(threads=2)
+    stop = threading.Event()
+
+    def write():
+        with server.connect() as wire:
+            n = 0
+            while not stop.is_set():
+                n += 1
+                replies = wire.pipeline([("MULTI",), *(("SET", f"pair{i}", n) for i in range(8)), ("EXEC",), ("SET", "last", n)])
+                assert replies[-1] == b"OK"
+
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(20_000)], b"x" * 100)
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with server.connect() as wire:
+            harness.wait_until(lambda: wire.call("GET", "last"), "the writer writes")
+            least = int(wire.call("GET", "last"))
+        said = cli(server, "snapshot", tmp_path / "copy")
+        assert str(tmp_path / "copy") in said
+    finally:
+        stop.set()
+        writer.join()
+    with server.connect() as wire:
+        most = int(wire.call("GET", "last"))
+    copy = durable(dir=tmp_path / "copy")
+    with copy.connect() as wire:
+        pairs = wire.call("MGET", *(f"pair{i}" for i in range(8)))
+        assert len(set(pairs)) == 1 and least <= int(pairs[0]) <= most
+        assert wire.call("DBSIZE") == 20_000 + 9
+        assert set(wire.pipeline([("GET", f"k{n}") for n in range(20_000)])) == {b"x" * 100}
+        assert wire.call("SET", "more", "v") == b"OK"
+    restart(copy)
+    with copy.connect() as wire:
+        assert wire.call("GET", "more") == b"v"
+
+
+def test_save_bgsave_and_lastsave(durable, tmp_path):
+    server = durable()
+    with server.connect() as wire:
+        assert wire.call("LASTSAVE") == 0
+        wire.call("SET", "k", "one")
+        began = int(time.time())
+        assert wire.call("SAVE") == b"OK"
+        assert wire.call("LASTSAVE") >= began
+        wire.call("SET", "k", "two")
+        assert wire.call("BGSAVE") == b"Background saving started"
+        harness.wait_until(lambda: fields(wire)["rdb_bgsave_in_progress"] == "0", "the save is done")
+        assert fields(wire)["rdb_last_bgsave_status"] == "ok"
+        wire.call("SET", "k", "three")
+        assert wire.call("BGREWRITEAOF")
+        with pytest.raises(ErrorReply, match="syntax"):
+            wire.call("BGSAVE", "NOW")
+    copy = durable(dir=tmp_path / "data" / "snapshots" / "dump")
+    with copy.connect() as wire:
+        assert wire.call("GET", "k") == b"two"
+
+
+def fields(wire):
+    text = wire.call("INFO", "persistence").decode()
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def test_a_snapshot_never_writes_over_anything(durable, tmp_path):
+    server = durable()
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "mine").write_text("precious")
+    said = cli(server, "snapshot", taken, code=3)
+    assert str(taken) in said
+    assert [path.name for path in taken.iterdir()] == ["mine"]
+    with server.connect() as wire, pytest.raises(ErrorReply, match="absolute"):
+        wire.call("DURAMEN.SNAPSHOT", "somewhere")
+
+
+# Directories that are not ours to use.
+
+
+def test_two_servers_on_one_directory(durable, tmp_path):
+    server = durable()
+    said = refusal("--dir", tmp_path / "data")
+    assert str(tmp_path / "data") in said and "use" in said
+    with server.connect() as wire:
+        assert wire.call("SET", "k", "v") == b"OK"
+
+
+def test_a_directory_of_something_else(tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8")
+    said = refusal("--dir", tmp_path)
+    assert str(tmp_path) in said
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
+
+
+def test_a_file_in_place_of_the_directory(tmp_path):
+    (tmp_path / "data").write_text("no directory")
+    assert str(tmp_path / "data") in refusal("--dir", tmp_path / "data")
+    assert (tmp_path / "data").read_text() == "no directory"
+
+
+def test_a_damaged_superblock(durable, tmp_path):
+    server = durable()
+    assert server.stop() == 0
+    superblock = tmp_path / "data" / "superblock"
+    superblock.write_bytes(b"x" * superblock.stat().st_size)
+    before = superblock.read_bytes()
+    said = refusal("--dir", tmp_path / "data")
+    assert "superblock" in said
+    assert superblock.read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert "locked" in refusal("--dir", tmp_path / "locked" / "data")
+
+
+# A full disk.
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 200 MB."""
+    image, place = tmp_path / "image", tmp_path / "disk"
+    place.mkdir()
+    try:
+        with open(image, "wb") as file:
+            file.truncate(200 << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", image, place], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", b"") or str(error).encode()
+        pytest.skip(f"cannot mount a file system here: {reason.decode().strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):
+    ballast = small_disk / "ballast"
+    server = durable(dir=small_disk / "data", memory="128mb")
+    acknowledged = {}
+    with server.connect() as wire:
+        free = shutil.disk_usage(small_disk).free
+        with open(ballast, "wb") as file:
+            while free > 12 << 20:
+                file.write(b"\0" * (1 << 20))
+                file.flush()
+                os.fsync(file.fileno())
+                free = shutil.disk_usage(small_disk).free
+        error = None
+        for n in range(400):
+            reply = wire.pipeline([("SET", f"k{n}", b"x" * 200_000)])[0]
+            if reply == b"OK":
+                acknowledged[f"k{n}"] = b"x" * 200_000
+            else:
+                error = str(reply)
+                break
+        assert error and "disk is full" in error, error
+        assert wire.call("GET", "k0") == b"x" * 200_000
+        assert fields(wire)["aof_last_write_status"] == "err"
+        ballast.unlink()
+        harness.wait_until(
+            lambda: wire.pipeline([("SET", "again", "v")])[0] == b"OK", "writes go on when there is space again"
+        )
+        acknowledged["again"] = b"v"
+        assert fields(wire)["aof_last_write_status"] == "ok"
+    restart(server)
+    with server.connect() as wire:
+        for key, value in acknowledged.items():
+            assert wire.call("GET", key) == value
+
+
+# redis-py.
+
+
+def test_redis_py_sees_the_levels(durable):
+    redis = pytest.importorskip("redis")
+    server = durable()
+    client = redis.Redis(port=server.port, decode_responses=True)
+    assert client.set("k", "v")
+    assert client.execute_command("DURAMEN.WRITE", "k", "w", "LEVEL", "buffered")[1] == "buffered"
+    assert client.info("persistence")["aof_enabled"] == 1
+    assert client.config_get("appendonly") == {"appendonly": "yes"}
+    assert client.wait(0, 0) == 0
+    assert client.execute_command("WAITAOF", 1, 0, 0) == [1, 0]
+    with client.pipeline(transaction=True) as pipe:
+        pipe.set("a", 1).incr("a").get("a")
+        assert pipe.execute() == [True, 2, "2"]
+    assert client.bgsave()
+    server.kill()
+    server.start()
+    assert client.get("a") == "2" and client.get("k") == "w"
+
+
+# Offline tools.
+
+
+def offline(*arguments, code=0):
+    done = subprocess.run(
+        [harness.BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=harness.PATIENCE_S
+    )
+    assert done.returncode == code, done
+    assert "panicked" not in done.stderr
+    return done.stdout
