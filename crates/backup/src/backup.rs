@@ -407,29 +407,53 @@ impl Backup {
     /// Writes the parts that go straight to frames, durably: the commit that certifies them must not come before.
     fn write_straight(&self, staging: &Staging) -> Result<(), Error> {
         for part in &staging.straight {
-            let (at, bytes) = {
-                let mut state = self.state();
-                let mut bytes = state.buffer(self.geometry.segment_bytes);
-                let frame_at = state.frames.data_at(part.frame);
-                let Some(replica) = state.replicas.get(&part.segment) else {
-                    continue; // freed since
-                };
-                let (Data::Growing(data), true) = (&replica.data, replica.base < part.until) else {
-                    continue; // an earlier attempt, or the flusher, has written it
-                };
-                let length = (part.until - replica.base) as usize;
-                bytes.extend(&data.bytes()[..length]);
-                (frame_at + u64::from(replica.base), bytes)
+            let Some((at, length, lent)) = self.lend(part) else {
+                continue;
             };
-            let written = self.frames.write_durably(at, bytes.bytes());
-            let mut state = self.state();
-            state.stats.frame_written_bytes += bytes.len() as u64;
+            let written = self
+                .frames
+                .write_durably(at, &lent.bytes()[..length as usize]);
+            let mut guard = self.state();
+            let state = &mut *guard;
+            state.stats.frame_written_bytes += u64::from(length);
             state.stats.syncs += 1;
-            state.recycle(bytes);
-            drop(state);
+            let replica = state.replicas.get_mut(&part.segment);
+            match replica.map(|replica| &mut replica.data) {
+                Some(data @ Data::Lent(_)) => {
+                    *data = Data::InFrame; // drops its share
+                    let buffer = Arc::into_inner(lent);
+                    *data = Data::Growing(buffer.expect("a buffer is lent to one"));
+                }
+                _ => drop(lent), // freed meanwhile
+            }
+            drop(guard);
             written.map_err(|error| self.failed_write("write a frame", &error))?;
         }
         Ok(())
+    }
+
+    /// Takes a replica's bytes for writing a part of them to its frame: where, how many. `None`: freed since, or an earlier
+    /// attempt or the flusher has written it.
+    fn lend(&self, part: &Straight) -> Option<(u64, u32, Arc<Buffer>)> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let at = state.frames.data_at(part.frame);
+        let replica = state.replicas.get_mut(&part.segment)?;
+        let length = part
+            .until
+            .checked_sub(replica.base)
+            .filter(|length| *length > 0)?;
+        match std::mem::replace(&mut replica.data, Data::InFrame) {
+            Data::Growing(buffer) => {
+                let lent = Arc::new(buffer);
+                replica.data = Data::Lent(lent.clone());
+                Some((at + u64::from(replica.base), length, lent))
+            }
+            other => {
+                replica.data = other;
+                None
+            }
+        }
     }
 
     /// Finds room for a commit, emptying the write-ahead log if need be. Returns where it starts.

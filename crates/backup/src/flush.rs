@@ -154,7 +154,7 @@ impl Backup {
                 copy.extend(&buffer.bytes()[..full]);
                 (Arc::new(copy), buffer.bytes()[full..length].to_vec())
             }
-            Data::InFrame => return Ok(None),
+            Data::Lent(_) | Data::InFrame => return Ok(None),
         };
         replica.flushing = true;
         let slot = Slot {
@@ -467,7 +467,7 @@ impl Backup {
         }
         match replica.data {
             Data::Growing(buffer) => state.recycle(buffer),
-            Data::Sealed(buffer) => {
+            Data::Lent(buffer) | Data::Sealed(buffer) => {
                 if let Some(buffer) = Arc::into_inner(buffer) {
                     state.recycle(buffer);
                 }
@@ -534,7 +534,7 @@ fn flushable(replica: &Replica, in_commit: bool) -> bool {
         && replica.damaged.is_none()
         && !replica.flushing
         && (in_commit || replica.staged_base == replica.base)
-        && !matches!(replica.data, Data::InFrame)
+        && !matches!(replica.data, Data::Lent(_) | Data::InFrame)
         && (!replica.closed || replica.received == replica.certificate.length)
 }
 

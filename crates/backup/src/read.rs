@@ -87,7 +87,9 @@ impl Backup {
         let in_frame = match &replica.data {
             Data::InFrame => length,
             Data::Growing(buffer) => from_memory(into, replica.base, length, buffer.bytes()),
-            Data::Sealed(buffer) => from_memory(into, replica.base, length, buffer.bytes()),
+            Data::Lent(buffer) | Data::Sealed(buffer) => {
+                from_memory(into, replica.base, length, buffer.bytes())
+            }
         };
         Ok(Source {
             info,

@@ -20,6 +20,8 @@ use crate::types::{Place, ReplicaInfo};
 pub(crate) enum Data {
     /// It may grow.
     Growing(Buffer),
+    /// It may grow, but not now: the log writer is writing a part of it straight to its frame.
+    Lent(Arc<Buffer>),
     /// It is closed and on its way to its frame.
     Sealed(Arc<Buffer>),
     /// All of it is in its frame.

@@ -39,6 +39,8 @@ enum Figure {
     Server(figures::server::ServerArgs),
     /// Durable writes beside redis-server, reads beside them, restart, snapshot
     Durability(figures::durability::DurabilityArgs),
+    /// Logging by chunk size, buffered and direct, with and without the write-ahead log's stage
+    Logging(figures::logging::LoggingArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -90,6 +92,10 @@ impl Figure {
             Figure::Durability(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::durability::run(&args)?)
+            }
+            Figure::Logging(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::logging::run(&args)?)
             }
             Figure::Load(mut args) => {
                 args.options.note_command();

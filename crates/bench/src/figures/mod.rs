@@ -3,6 +3,7 @@
 pub mod cleaner_latency;
 pub mod durability;
 pub mod growth;
+pub mod logging;
 pub mod memory;
 pub mod memory_cell;
 pub mod server;

@@ -1,0 +1,528 @@
+//! Logging by size of entry, with and without the write-ahead log's stage, through the page cache and past it:
+//! [Beineke18 Figures 11, 15, 16], on our backup. One thread is the log writer, one flushes; every commit is synced.
+//!
+//! Paper: [Beineke18 §XI-B]; differs: every commit is on stable storage before the next begins, where DXRAM acknowledges from memory.
+
+use crate::harness::{
+    Bound, Chart, Doing, Failure, Options, Report, Result, Row, Scale, Series, median, progress,
+};
+use crate::servers::Scratch;
+use duramen_backup::disk::{Disk, File, OpenHow};
+use duramen_backup::os::OsDisk;
+use duramen_backup::{Backup, Chunk, Geometry, Identity, Mode};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_base::units::MIB;
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const SEGMENT_BYTES: u32 = 8 << 20;
+const GEOMETRY: Geometry = Geometry {
+    segment_bytes: SEGMENT_BYTES,
+    wal_bytes: 256 << 20,
+    frames: 160,
+};
+/// Bytes that a log writer under full load finds waiting when it begins the next commit.
+const WAITING_BYTES: usize = 4 << 20;
+/// Closed segments that stay, so that frames are used in turn and not one alone.
+const CLOSED: usize = 8;
+/// What is written before the measuring: all frames that a run uses, some times over.
+const WARM_BYTES: u64 = 4 * CLOSED as u64 * SEGMENT_BYTES as u64;
+const WARM_MAX: Duration = Duration::from_secs(5);
+const BLOCK: usize = 4096;
+
+/// What `duramen bench logging` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LoggingArgs {
+    #[command(flatten)]
+    pub options: Options,
+    /// Where the files are made: on the disk to be measured
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Part>,
+}
+
+/// Parts of the figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// One stream, by size of entry
+    Stream,
+    /// Many streams, with and without the write-ahead log
+    Stage,
+}
+
+/// What one run gave.
+#[derive(Clone, Copy)]
+struct Run {
+    bytes_per_second: f64,
+    entries_per_second: f64,
+    commits_per_second: f64,
+    /// Bytes written to the device per byte of entries.
+    amplification: f64,
+}
+
+/// Runs the figure.
+///
+/// # Errors
+/// The disk's.
+pub fn run(args: &LoggingArgs) -> Result<Report> {
+    let options = &args.options;
+    let about = "One log writer commits what waits, each commit synced before the next begins; one thread flushes closed segments to \
+        frames of 8 MiB, which are used again. `stream`: one open segment, 4 MiB waiting at each commit, by the size of its entries; \
+        the device's own figure is an overwrite of 8 MiB past the page cache, synced. `each its own`: every entry is a chunk of its own, \
+        with a certificate. `stage`: a few bytes for each of many open segments per commit, with the write-ahead log, and without it, \
+        where each segment's last block is written in its place and one sync follows.";
+    let mut report = Report::new(
+        "logging",
+        "Logging by chunk size, with and without the write-ahead log",
+        about,
+        options,
+    );
+    report.level = "synced".to_owned();
+    let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    if wanted(Part::Stream) {
+        streams(options, &dir, &mut report)?;
+    }
+    if wanted(Part::Stage) {
+        stages(options, &dir, &mut report)?;
+    }
+    Ok(report)
+}
+
+/// Figure 11: one stream.
+fn streams(options: &Options, dir: &Path, report: &mut Report) -> Result<()> {
+    let sizes: &[usize] = options.size(
+        &[
+            64,
+            256,
+            1 << 10,
+            4 << 10,
+            16 << 10,
+            64 << 10,
+            256 << 10,
+            1 << 20,
+        ],
+        &[64, 1 << 10, 64 << 10, 1 << 20],
+    );
+    let time = options.size(Duration::from_secs(3), Duration::from_millis(800));
+    let (mut rows, mut series) = (Vec::new(), Vec::new());
+    for mode in [Mode::Direct, Mode::Buffered] {
+        let name = if mode == Mode::Direct {
+            "direct"
+        } else {
+            "buffered"
+        };
+        let mut points = Vec::new();
+        for size in sizes {
+            let (mut device, mut ours) = (Vec::new(), Vec::new());
+            for _ in 0..options.rounds() {
+                device.push(device_rate(dir, time)?);
+                ours.push(stream(dir, mode, *size, WAITING_BYTES, time)?);
+            }
+            let device = median(&device);
+            let rate = median(
+                &ours
+                    .iter()
+                    .map(|run| run.bytes_per_second)
+                    .collect::<Vec<_>>(),
+            );
+            let entries = median(
+                &ours
+                    .iter()
+                    .map(|run| run.entries_per_second)
+                    .collect::<Vec<_>>(),
+            );
+            progress!(
+                "{name}, {size} B: {:.0} of {:.0} MB/s",
+                rate / 1e6,
+                device / 1e6
+            );
+            points.push((*size as f64, rate / 1e6));
+            rows.push(
+                Row::new()
+                    .with("mode", name)
+                    .with("entry bytes", *size)
+                    .number("MB/s", rate / 1e6, 3)
+                    .number("entries/s", entries, 3)
+                    .number("of the device", rate / device, 2)
+                    .number(
+                        "written per byte",
+                        ours.first().map_or(f64::NAN, |run| run.amplification),
+                        3,
+                    ),
+            );
+            if *size == 64 && mode == Mode::Direct {
+                let target = "entries of 64 B per second, one core ≥ 1 M";
+                report.target(target, entries, Bound::AtLeast(1e6));
+            }
+            if *size == 1 << 10 {
+                let target = format!("bandwidth of the device at 1 KiB, {name} ≥ 0.9");
+                report.target(target, rate / device, Bound::AtLeast(0.9));
+            }
+        }
+        series.push(Series {
+            name: name.to_owned(),
+            points,
+        });
+    }
+    let alone: Vec<Run> = (0..options.rounds())
+        .map(|_| each_its_own(dir, time))
+        .collect::<Result<_>>()?;
+    let entries = median(
+        &alone
+            .iter()
+            .map(|run| run.entries_per_second)
+            .collect::<Vec<_>>(),
+    );
+    rows.push(
+        Row::new()
+            .with("mode", "direct, each its own")
+            .with("entry bytes", 64)
+            .number("MB/s", entries * 64.0 / 1e6, 3)
+            .number("entries/s", entries, 3)
+            .number(
+                "written per byte",
+                alone.first().map_or(f64::NAN, |run| run.amplification),
+                3,
+            ),
+    );
+    report.target(
+        "64 B entries, each a chunk of its own, per second ≥ 1 M",
+        entries,
+        Bound::AtLeast(1e6),
+    );
+    let chart = Chart::lines("One stream, synced", "bytes of an entry", "MB/s", series);
+    report.plot("stream", &chart.scales(Scale::Log, Scale::Linear));
+    report.table("One stream (Figure 11)", rows);
+    Ok(())
+}
+
+/// Figures 15 and 16: many streams.
+fn stages(options: &Options, dir: &Path, report: &mut Report) -> Result<()> {
+    let time = options.size(Duration::from_secs(2), Duration::from_millis(500));
+    let counts: &[usize] = options.size(&[1, 4, 16, 64], &[1, 64]);
+    let (mut rows, mut series) = (Vec::new(), Vec::new());
+    for size in [64, 256] {
+        let (mut staged, mut bare) = (Vec::new(), Vec::new());
+        for count in counts {
+            let (mut with, mut without) = (Vec::new(), Vec::new());
+            for _ in 0..options.rounds() {
+                with.push(staged_rate(dir, *count, size, time)?.bytes_per_second);
+                without.push(bare_rate(dir, *count, size, time)?);
+            }
+            let (with, without) = (median(&with), median(&without));
+            progress!("{count} segments x {size} B: {:.1}x", with / without);
+            staged.push((*count as f64, with / 1e6));
+            bare.push((*count as f64, without / 1e6));
+            rows.push(
+                Row::new()
+                    .with("open segments", *count)
+                    .with("bytes each", size)
+                    .number("with the stage, MB/s", with / 1e6, 3)
+                    .number("commits/s", with / (count * size) as f64, 3)
+                    .number("without, MB/s", without / 1e6, 3)
+                    .number("times", with / without, 3),
+            );
+            if *count == 64 {
+                let target = format!("the stage against none, 64 open segments, {size} B ≥ 5");
+                report.target(target, with / without, Bound::AtLeast(5.0));
+            }
+        }
+        for (name, points) in [("with", staged), ("without", bare)] {
+            series.push(Series {
+                name: format!("{name}, {size} B"),
+                points,
+            });
+        }
+    }
+    let chart = Chart::lines("Many streams, synced", "open segments", "MB/s", series);
+    report.plot("stage", &chart.scales(Scale::Log, Scale::Log));
+    report.table(
+        "A few bytes for each of many segments (Figures 15, 16)",
+        rows,
+    );
+    Ok(())
+}
+
+fn scratch(dir: &Path) -> Result<Scratch> {
+    Scratch::new(dir).doing(format!("making a directory in {}", dir.display()))
+}
+
+fn failed(doing: &'static str) -> impl Fn(duramen_backup::Error) -> Failure {
+    move |error| Failure::new(doing, error.to_string())
+}
+
+/// Bytes per second of overwriting frames' worth past the page cache, synced each.
+fn device_rate(dir: &Path, time: Duration) -> Result<f64> {
+    let scratch = scratch(dir)?;
+    let (_, file) = raw_file(scratch.path(), 32 * MIB)?;
+    let piece = vec![0x5a; SEGMENT_BYTES as usize + BLOCK];
+    let start = piece.as_ptr().align_offset(BLOCK);
+    let piece = &piece[start..start + SEGMENT_BYTES as usize];
+    let (mut bytes, begun) = (0, Instant::now());
+    while begun.elapsed() < time {
+        file.write_durably(bytes % (32 * MIB), piece)
+            .doing("writing to the device")?;
+        bytes += piece.len() as u64;
+    }
+    Ok(bytes as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// A file that was written once, so that overwriting it changes no metadata.
+fn raw_file(dir: &Path, bytes: u64) -> Result<(OsDisk, Arc<dyn File>)> {
+    let disk = OsDisk::new(dir, Mode::Direct);
+    let file = disk.open("raw", OpenHow::Create).doing("making a file")?;
+    file.allocate(0, bytes, true).doing("filling a file")?;
+    Ok((disk, file))
+}
+
+/// The open segments of a log writer, and what it has closed.
+struct Writer {
+    backup: Arc<Backup>,
+    open: Vec<Open>,
+    closed: VecDeque<SegmentId>,
+    next: u64,
+    /// Entries come from here.
+    source: Vec<u8>,
+}
+
+struct Open {
+    segment: SegmentId,
+    bytes: Vec<u8>,
+    shipped: usize,
+    certificate: Certificate,
+}
+
+impl Writer {
+    fn new(backup: Arc<Backup>, open: usize) -> Writer {
+        let mut writer = Writer {
+            backup,
+            open: Vec::new(),
+            closed: VecDeque::new(),
+            next: 1,
+            source: (0..2 * MIB as u32)
+                .map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8)
+                .collect(),
+        };
+        for _ in 0..open {
+            let fresh = writer.fresh(Vec::with_capacity(SEGMENT_BYTES as usize));
+            writer.open.push(fresh);
+        }
+        writer
+    }
+
+    fn fresh(&mut self, mut bytes: Vec<u8>) -> Open {
+        bytes.clear();
+        let segment = SegmentId(self.next);
+        self.next += 1;
+        Open {
+            segment,
+            bytes,
+            shipped: 0,
+            certificate: Certificate::EMPTY,
+        }
+    }
+
+    /// Appends entries to an open segment, as heads do in memory. Returns how many.
+    fn append(&mut self, number: usize, entry: usize, bytes: usize) -> u64 {
+        let open = &mut self.open[number];
+        let mut count = 0;
+        let mut from = 0;
+        while from + entry <= bytes && open.bytes.len() + entry <= SEGMENT_BYTES as usize {
+            open.bytes
+                .extend_from_slice(&self.source[count as usize % 4096..][..entry]);
+            from += entry;
+            count += 1;
+        }
+        count
+    }
+
+    /// Stages what is new in a segment, in pieces of at most so many bytes; a segment without room for `entry` is closed.
+    fn ship(&mut self, number: usize, piece: usize, entry: usize) -> Result<()> {
+        let open = &mut self.open[number];
+        let full = open.bytes.len() + entry > SEGMENT_BYTES as usize;
+        while open.shipped < open.bytes.len() {
+            let end = (open.shipped + piece).min(open.bytes.len());
+            let new = &open.bytes[open.shipped..end];
+            open.certificate = open.certificate.extended(new);
+            let chunk = Chunk {
+                segment: open.segment,
+                epoch: 1,
+                kind: Kind::Head,
+                offset: open.shipped as u32,
+                bytes: new,
+                certificate: Some(open.certificate),
+                open: open.shipped == 0,
+                close: full && end == open.bytes.len(),
+            };
+            self.backup.stage(chunk).map_err(failed("staging"))?;
+            open.shipped = end;
+        }
+        if full {
+            self.closed.push_back(open.segment);
+            let bytes = std::mem::take(&mut open.bytes);
+            self.open[number] = self.fresh(bytes);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        self.backup
+            .commit(Level::Synced)
+            .map_err(failed("committing"))?;
+        // The log does not grow for ever: what was closed long ago is cleaned.
+        while self.closed.len() > CLOSED {
+            if let Some(oldest) = self.closed.pop_front() {
+                self.backup.free(oldest).map_err(failed("freeing"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs a log writer and a flusher for `time`; `round` appends and ships, and returns entries and their bytes.
+fn log(
+    dir: &Path,
+    mode: Mode,
+    open: usize,
+    time: Duration,
+    mut round: impl FnMut(&mut Writer) -> Result<(u64, u64)>,
+) -> Result<Run> {
+    let scratch = scratch(dir)?;
+    let disk = Arc::new(OsDisk::new(&scratch.path().join("store"), mode));
+    let identity = Identity {
+        cluster: "bench".to_owned(),
+        server: 1,
+        hash_seed: 1,
+    };
+    let made = Backup::create(
+        disk,
+        &duramen_backup::Options::default(),
+        &GEOMETRY,
+        &identity,
+    );
+    let backup = Arc::new(made.map_err(failed("creating a store"))?);
+    let mut writer = Writer::new(backup.clone(), open);
+    let stop = AtomicBool::new(false);
+    let (mut entries, mut bytes, mut commits) = (0, 0, 0);
+    let mut written = 0;
+    let mut seconds = 0.0;
+    std::thread::scope(|scope| -> Result<()> {
+        let flusher = scope.spawn(|| {
+            // Relaxed: the flag carries nothing with it.
+            while !stop.load(Ordering::Relaxed) {
+                match backup.flush_step() {
+                    Ok(true) => {}
+                    Ok(false) => std::thread::park_timeout(Duration::from_millis(1)),
+                    Err(error) => return Err(failed("flushing")(error)),
+                }
+            }
+            Ok(())
+        });
+        let mut measured = || -> Result<()> {
+            // First once around all frames that will be used, so that later writes find their space.
+            let warm = Instant::now();
+            let mut warmed = 0;
+            while warm.elapsed() < time / 2
+                || warmed > 0 && warmed < WARM_BYTES && warm.elapsed() < WARM_MAX
+            {
+                let (_, size) = round(&mut writer)?;
+                writer.commit()?;
+                // A run that fills segments writes every frame once that it will use again.
+                if size >= MIB {
+                    warmed += size;
+                }
+            }
+            let before = backup.stats();
+            let begun = Instant::now();
+            while begun.elapsed() < time {
+                let (more, size) = round(&mut writer)?;
+                writer.commit()?;
+                entries += more;
+                bytes += size;
+                commits += 1;
+            }
+            seconds = begun.elapsed().as_secs_f64();
+            let after = backup.stats();
+            written = after.wal_written_bytes + after.frame_written_bytes
+                - before.wal_written_bytes
+                - before.frame_written_bytes;
+            Ok(())
+        };
+        let result = measured();
+        stop.store(true, Ordering::Relaxed);
+        let flushed = flusher
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        result.and(flushed)
+    })?;
+    Ok(Run {
+        bytes_per_second: bytes as f64 / seconds,
+        entries_per_second: entries as f64 / seconds,
+        commits_per_second: f64::from(commits) / seconds,
+        amplification: written as f64 / (bytes as f64).max(1.0),
+    })
+}
+
+/// One open segment, of which `waiting` bytes are new at each commit.
+fn stream(dir: &Path, mode: Mode, entry: usize, waiting: usize, time: Duration) -> Result<Run> {
+    log(dir, mode, 1, time, |writer| {
+        let count = writer.append(0, entry, waiting);
+        writer.ship(0, usize::MAX / 2, entry)?;
+        Ok((count, count * entry as u64))
+    })
+}
+
+/// As `stream` with 64 B, where every entry is staged by itself.
+fn each_its_own(dir: &Path, time: Duration) -> Result<Run> {
+    log(dir, Mode::Direct, 1, time, |writer| {
+        let count = writer.append(0, 64, 256 << 10);
+        writer.ship(0, 64, 64)?;
+        Ok((count, count * 64))
+    })
+}
+
+/// One entry for each of many open segments per commit.
+fn staged_rate(dir: &Path, open: usize, entry: usize, time: Duration) -> Result<Run> {
+    let run = log(dir, Mode::Direct, open, time, |writer| {
+        let mut count = 0;
+        for number in 0..open {
+            count += writer.append(number, entry, entry);
+            writer.ship(number, usize::MAX / 2, entry)?;
+        }
+        Ok((count, count * entry as u64))
+    })?;
+    progress!(
+        "{open} x {entry} B: {:.0} commits/s",
+        run.commits_per_second
+    );
+    Ok(run)
+}
+
+/// The same without a stage: each segment's last block is written in its place, one sync makes them durable.
+fn bare_rate(dir: &Path, open: usize, entry: usize, time: Duration) -> Result<f64> {
+    let scratch = scratch(dir)?;
+    let each = MIB;
+    let (_disk, file) = raw_file(scratch.path(), each * open as u64)?;
+    let memory = vec![0x5a; 2 * BLOCK];
+    let start = memory.as_ptr().align_offset(BLOCK);
+    let block = &memory[start..start + BLOCK];
+    let (mut length, mut bytes, begun) = (0u64, 0, Instant::now());
+    while begun.elapsed() < time {
+        for number in 0..open as u64 {
+            let at = number * each + length % each / BLOCK as u64 * BLOCK as u64;
+            file.write_at(at, block).doing("writing a block")?;
+        }
+        file.sync_data().doing("syncing the file")?;
+        length += entry as u64;
+        bytes += (open * entry) as u64;
+    }
+    Ok(bytes as f64 / begun.elapsed().as_secs_f64())
+}
