@@ -82,12 +82,13 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// T5: sees to it that the head has room, or a window to go on in. If there is none, the writes will say so.
+    /// T5: sees to it that the head has room, or a window to go on in and a segment on disk for it. If there is none, the writes will say so.
     fn seek_memory(&mut self) {
         self.take_head();
         let tail = self.tail.as_ref();
         if tail.is_some_and(|tail| !tail.fits(HEAD_ROOM_BYTES))
-            && self.core.space.free_windows(self.head.node) == 0
+            && (self.core.space.free_windows(self.head.node) == 0
+                || !self.core.disk_has_room(Purpose::Head))
         {
             let _ = self.make_room(Purpose::Head);
         }

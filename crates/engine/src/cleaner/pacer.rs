@@ -223,6 +223,12 @@ impl Core {
         purpose: Purpose,
     ) -> Result<(), Error> {
         let alone = matches!(waiting, Waiting::Inside(_));
+        // What waits for the disk waits, at last, for the group that is open inside: it is never durable before its end.
+        let patience = if alone {
+            STARVED_AFTER
+        } else {
+            DISK_STUCK_AFTER
+        };
         let mut gain_before = self.gain();
         let (mut freed_last, mut freed_at) = (0, Instant::now());
         let mut fruitless = 0;
@@ -257,8 +263,7 @@ impl Core {
                     let freed = self.gain().0 + self.log.as_ref().map_or(0, |log| log.progress());
                     if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
                         (freed_last, freed_at, fruitless) = (freed, Instant::now(), 0);
-                    } else if self.waits_for_disk(purpose) && freed_at.elapsed() < DISK_STUCK_AFTER
-                    {
+                    } else if self.waits_for_disk(purpose) && freed_at.elapsed() < patience {
                         self.ask_disk()?;
                     } else if retired == 0 && (victims == 0 || freed_at.elapsed() > STUCK_AFTER) {
                         fruitless += 1;
@@ -283,7 +288,7 @@ impl Core {
     }
 
     /// False: the disk holds so many segments that heads may not open another.
-    fn disk_has_room(&self, purpose: Purpose) -> bool {
+    pub fn disk_has_room(&self, purpose: Purpose) -> bool {
         self.log
             .as_ref()
             .is_none_or(|log| log.swaps().has_room(purpose))

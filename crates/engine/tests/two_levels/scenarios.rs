@@ -518,6 +518,53 @@ fn many_short_lives_leave_a_store_that_works() {
     }
 }
 
+/// What was written must open with the same budget, however full memory and disk are.
+#[test]
+fn a_full_store_opens_again() {
+    let setup = busy_setup();
+    let mut device = Device::default();
+    let mut keys = 0u32;
+    for (life, bytes) in [150usize, 600, 3000].into_iter().enumerate() {
+        let running = setup.start(device, Mistake::None, 2);
+        assert_eq!(running.store.objects(TABLE), u64::from(keys));
+        with_writer(&running, || {
+            let mut session = running.store.session().unwrap();
+            let mut random = Random(life as u64);
+            let started = Instant::now();
+            while put(&mut session, &keys.to_le_bytes(), &vec![life as u8; bytes]).is_ok() {
+                in_time(started);
+                keys += 1;
+            }
+            // Room for changes, and changes that make the log on disk long.
+            for _ in 0..keys / 8 {
+                keys -= 1;
+                assert!(remove(&mut session, &keys.to_le_bytes()).unwrap());
+            }
+            for _ in 0..100_000 {
+                in_time(started);
+                let key = random.below(u64::from(keys)) as u32;
+                let grown = vec![life as u8; random.below(200) as usize];
+                put(&mut session, &key.to_le_bytes(), &grown).unwrap();
+            }
+        });
+        running.writer(|writer, log| {
+            writer.stage(log);
+            writer.commit(log);
+        });
+        device = running.crash();
+        println!(
+            "life {life}: {keys} keys, {} MB of log",
+            log_bytes(&device) >> 20
+        );
+    }
+    setup.start(device, Mistake::None, 3);
+}
+
+fn log_bytes(device: &Device) -> usize {
+    let listed = device.listed.iter();
+    listed.map(|id| device.frames[id].len()).sum()
+}
+
 #[test]
 fn a_missing_segment_is_refused() {
     let setup = Setup::small();
@@ -525,4 +572,40 @@ fn a_missing_segment_is_refused() {
     let loader = store.loader(&[SegmentId(5), SegmentId(9)], &[]);
     let missing = loader.finish().unwrap_err();
     assert_eq!(missing.0, [SegmentId(5), SegmentId(9)]);
+}
+
+/// Not a test but a measurement: `cargo test --profile bench-dev --test two_levels -- --ignored --nocapture speed`.
+#[test]
+#[ignore = "a measurement"]
+fn speed_of_loading() {
+    const ENTRIES: u64 = 2_000_000;
+    let setup = Setup {
+        memory_bytes: 1 << 30,
+        disk_segments_max: 2000,
+        ..Setup::small()
+    };
+    let running = fresh(&setup);
+    let mut session = running.store.session().unwrap();
+    for n in 0..ENTRIES {
+        put(&mut session, &n.to_le_bytes(), &[n as u8; 100]).unwrap();
+        if n % 10_000 == 0 {
+            running.writer(|writer, log| writer.settle(log));
+        }
+    }
+    drop(session);
+    running.writer(|writer, log| writer.settle(log));
+    let device = running.crash();
+    let bytes: usize = device.frames.values().map(Vec::len).sum();
+    for threads in [1, 2] {
+        let device = device.clone();
+        let started = Instant::now();
+        let running = setup.start(device, Mistake::None, threads);
+        let seconds = started.elapsed().as_secs_f64();
+        assert_eq!(running.store.objects(TABLE), ENTRIES);
+        println!(
+            "{threads} threads: {:.2} M entries/s, {:.0} MB/s",
+            ENTRIES as f64 / seconds / 1e6,
+            bytes as f64 / seconds / 1e6
+        );
+    }
 }
