@@ -12,7 +12,8 @@
 
 use crate::health::Health;
 use crate::meter::Meter;
-use crate::{DiskState, Error};
+use crate::planted::Bug;
+use crate::{DiskState, Error, Options};
 use duramen_backup::{Backup, Chunk};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::replication::{BackupId, Effect, Master, Send};
@@ -30,6 +31,7 @@ pub(crate) const LOCAL: BackupId = BackupId(0);
 
 /// The durable side of one store. Everything here can be called without any thread of its own.
 pub(crate) struct Durable {
+    pub options: Options,
     pub engine: Arc<duramen_engine::Store>,
     pub backup: Backup,
     pub commit: Mutex<Commit>,
@@ -267,7 +269,10 @@ impl Durable {
             self.meter.synced(started.elapsed());
         }
         commit.staged = false;
-        let reached = committed.level.min(level);
+        let mut reached = committed.level.min(level);
+        if self.options.has_bug(Bug::AnswerBeforeSync) {
+            reached = Level::Synced;
+        }
         self.log().complete(&mut commit.collected, reached);
         if reached == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
             self.log().complete_all(Level::Synced);

@@ -11,6 +11,7 @@ mod health;
 mod load;
 mod meter;
 mod options;
+mod planted;
 mod progress;
 mod restart;
 mod session;
@@ -25,6 +26,8 @@ pub use duramen_base::ids::Level;
 pub use duramen_engine::{self as engine, Position};
 pub use error::Error;
 pub use options::{Mode, Options};
+#[cfg(feature = "planted")]
+pub use planted::Bug;
 pub use progress::{Phase, Progress, SnapshotReport};
 pub use session::{Session, Value};
 pub use stats::{DiskState, DurabilityStats, Latency};

@@ -57,6 +57,9 @@ pub struct Options {
     pub commit_window: Duration,
     /// Name of the cluster; a directory of another one is refused.
     pub cluster: String,
+    /// A bug for tests to find.
+    #[cfg(feature = "planted")]
+    pub planted: Option<crate::Bug>,
 }
 
 impl Options {
@@ -81,6 +84,8 @@ impl Options {
             disk_expansion: 2.0,
             commit_window: Duration::ZERO,
             cluster: "duramen".to_owned(),
+            #[cfg(feature = "planted")]
+            planted: None,
         }
     }
 }

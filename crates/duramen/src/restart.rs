@@ -10,12 +10,13 @@ use crate::commit::{Commit, Durable, LOCAL};
 use crate::health::Health;
 use crate::load;
 use crate::meter::Meter;
+use crate::planted::Bug;
 use crate::{Error, Mode, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::units::MIB;
-use duramen_cluster::control::{State, Table};
+use duramen_cluster::control::{Listed, State, Table};
 use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, TableId};
 use duramen_format::segment::Kind;
@@ -47,7 +48,7 @@ pub(crate) fn open(
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<(Durable, Loaded), Error> {
     let started = Instant::now();
-    let settings = duramen_backup::Options::default();
+    let settings = backup_options(options);
     let expected = Expected {
         cluster: Some(options.cluster.clone()),
         server: None,
@@ -60,6 +61,23 @@ pub(crate) fn open(
             restart(backup, &[], options, threads, started, progress)
         }
         Err(error) => Err(Error::Disk(error)),
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+fn backup_options(_: &Options) -> duramen_backup::Options {
+    duramen_backup::Options::default()
+}
+
+#[cfg(feature = "planted")]
+fn backup_options(options: &Options) -> duramen_backup::Options {
+    let planted = match options.planted {
+        Some(Bug::Backup(bug)) => Some(bug),
+        _ => None,
+    };
+    duramen_backup::Options {
+        planted,
+        ..duramen_backup::Options::default()
     }
 }
 
@@ -128,7 +146,10 @@ fn restart(
         place: place.clone(),
         reason,
     };
-    let state = read_control(&backup, replicas, &damaged)?;
+    let mut state = read_control(&backup, replicas, options, &damaged)?;
+    if options.has_bug(Bug::ReplayEverything) {
+        replay_everything(&mut state, replicas);
+    }
     let listed = check_complete(&state, replicas, &damaged)?;
     let engine = make_engine(&backup, &state, replicas, options)?;
     for (table, info) in &state.tables {
@@ -141,6 +162,7 @@ fn restart(
     loaded.took = started.elapsed();
     let master = make_master(&backup, state, replicas);
     let durable = Durable {
+        options: options.clone(),
         engine,
         backup,
         commit: Mutex::new(Commit::new(master)),
@@ -167,12 +189,15 @@ fn restart(
 fn read_control(
     backup: &Backup,
     replicas: &[ReplicaInfo],
+    options: &Options,
     damaged: &dyn Fn(String) -> Error,
 ) -> Result<State, Error> {
-    let newest = replicas
-        .iter()
-        .filter(|replica| replica.kind == Kind::Control)
-        .max_by_key(|replica| replica.segment);
+    let controls = replicas.iter().filter(|r| r.kind == Kind::Control);
+    let newest = if options.has_bug(Bug::OldControlHead) {
+        controls.min_by_key(|replica| replica.segment)
+    } else {
+        controls.max_by_key(|replica| replica.segment)
+    };
     let Some(newest) = newest else {
         if replicas.is_empty() {
             return Ok(new_state());
@@ -189,6 +214,22 @@ fn read_control(
         ))
     })?;
     State::replay(newest.segment, &bytes).map_err(|error| damaged(error.to_string()))
+}
+
+/// [`Bug::ReplayEverything`].
+fn replay_everything(state: &mut State, replicas: &[ReplicaInfo]) {
+    for replica in replicas
+        .iter()
+        .filter(|r| r.kind != Kind::Control && !r.damaged)
+    {
+        state.segments.entry(replica.segment).or_insert(Listed {
+            kind: replica.kind,
+            head: 0,
+            epoch: replica.epoch,
+            closed: Some(replica.certificate()),
+            generation: 0,
+        });
+    }
 }
 
 /// The state of a store that was just made: the default table is there from the start.
@@ -280,7 +321,12 @@ fn make_engine(
         log: Some(log),
         ..options.engine.clone()
     };
-    Ok(duramen_engine::Store::new(engine)?)
+    let engine = duramen_engine::Store::new(engine)?;
+    #[cfg(feature = "planted")]
+    if let (Some(Bug::Engine(bug)), Some(log)) = (options.planted, engine.log()) {
+        log.plant(bug);
+    }
+    Ok(engine)
 }
 
 fn make_master(backup: &Backup, state: State, replicas: &[ReplicaInfo]) -> Master {

@@ -34,7 +34,6 @@ struct DurableStore {
     log: Arc<LogWriter>,
     loaded: Loaded,
     snapshots: Snapshots,
-    options: Options,
 }
 
 impl Store {
@@ -108,7 +107,6 @@ impl Store {
                 log,
                 loaded,
                 snapshots: Snapshots::default(),
-                options,
             }),
             engine,
             closed: AtomicBool::new(false),
@@ -299,7 +297,9 @@ impl Store {
 
     /// How the store was opened; `None` without a directory.
     pub fn options(&self) -> Option<&Options> {
-        self.durable.as_ref().map(|durable| &durable.options)
+        self.durable
+            .as_ref()
+            .map(|durable| &durable.log.durable.options)
     }
 
     /// Makes everything durable and notes that the end was clean, so that the next start is fast. Writes after it are lost:
@@ -351,6 +351,9 @@ impl Durable {
 
     /// The last owner forgot to close: what was appended is made durable all the same, if it can be.
     fn let_go(&self) {
-        let _ = self.commit_once(&mut self.lock(), Level::Synced);
+        // After a panic in a commit nothing is known: then the next start has to tell.
+        if let Ok(mut commit) = self.commit.lock() {
+            let _ = self.commit_once(&mut commit, Level::Synced);
+        }
     }
 }

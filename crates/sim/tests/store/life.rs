@@ -2,7 +2,7 @@
 
 use crate::model::{End, Model};
 use duramen::engine::{Guard, Session, TableId};
-use duramen::{Level, Options, Store};
+use duramen::{Bug, Level, Options, Store};
 use duramen_sim::Random;
 use duramen_sim::disk::{Fault, SimDisk};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ pub struct Setting {
     steps: u64,
     keys: u64,
     value_bytes_max: u64,
+    planted: Option<Bug>,
 }
 
 impl Setting {
@@ -26,6 +27,7 @@ impl Setting {
             steps: 25,
             keys: 5,
             value_bytes_max: 3_000,
+            planted: None,
         }
     }
 
@@ -35,17 +37,36 @@ impl Setting {
             steps: 400,
             keys: 60,
             value_bytes_max: 400_000,
+            planted: None,
+        }
+    }
+
+    /// Few keys, small values, much read: for what shows between commits.
+    pub fn hot(seed: u64) -> Setting {
+        Setting {
+            steps: 120,
+            keys: 3,
+            ..Setting::short(seed)
+        }
+    }
+
+    /// The same with a bug.
+    pub fn with(self, bug: Bug) -> Setting {
+        Setting {
+            planted: Some(bug),
+            ..self
         }
     }
 }
 
-fn options() -> Options {
+fn options(planted: Option<Bug>) -> Options {
     let mut options = Options::new("", 64 << 20);
     options.engine.heads = 2;
     options.engine.cleaners = 0;
     options.engine.huge_pages = false;
     options.engine.hash_seed = Some(1);
     options.wal_bytes = 2 << 20;
+    options.planted = planted;
     options
 }
 
@@ -86,7 +107,7 @@ impl Life {
     /// One life that ends at some operation, or in order.
     pub fn live_until_cut(&mut self) {
         let fault = FAULTS[self.random.below(3) as usize];
-        let span = 1 + self.random.below(3_000);
+        let span = 1 + self.random.below(8 * self.setting.steps);
         let operation = self.disk.operations() + self.random.below(span);
         self.disk.inject(operation, fault);
         self.live();
@@ -106,7 +127,12 @@ impl Life {
     }
 
     fn open(&self) -> Result<Arc<Store>, duramen::Error> {
-        Store::open_on(Arc::new(self.disk.clone()), options(), false, &|_| {})
+        Store::open_on(
+            Arc::new(self.disk.clone()),
+            options(self.setting.planted),
+            false,
+            &|_| {},
+        )
     }
 
     /// After a crash the store opens, and every key is what it may be.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 pub type Is = Option<u64>;
 
 /// The states of one key, in order, and how far they were promised.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct History {
     /// With the highest object version up to there.
     states: Vec<(Is, u64)>,
@@ -15,15 +15,17 @@ pub struct History {
     synced: usize,
 }
 
-impl History {
-    fn new() -> History {
+impl Default for History {
+    fn default() -> History {
         History {
             states: vec![(None, 0)],
             buffered: 0,
             synced: 0,
         }
     }
+}
 
+impl History {
     pub fn last(&self) -> Is {
         self.states.last().expect("there is always a first state").0
     }
@@ -56,13 +58,13 @@ impl Model {
     }
 
     pub fn remove(&mut self, key: &[u8]) {
-        let history = self.keys.entry(key.to_vec()).or_insert_with(History::new);
+        let history = self.keys.entry(key.to_vec()).or_default();
         history.states.push((None, history.version()));
     }
 
     /// Versions only grow. (One that was never promised and is lost may be given again.)
     pub fn write(&mut self, key: &[u8], number: u64, version: u64) {
-        let history = self.keys.entry(key.to_vec()).or_insert_with(History::new);
+        let history = self.keys.entry(key.to_vec()).or_default();
         let known = history.version();
         assert!(version > known, "version {version} after {known}");
         history.states.push((Some(number), version));
@@ -87,7 +89,7 @@ impl Model {
 
     /// After a crash: the key is now what it was at some moment at or after the last promise. From here on it is that.
     pub fn settle(&mut self, key: &[u8], found: Is, end: End) {
-        let history = self.keys.entry(key.to_vec()).or_insert_with(History::new);
+        let history = self.keys.entry(key.to_vec()).or_default();
         let promised = match end {
             End::Kill => history.buffered.max(history.synced),
             End::PowerCut => history.synced,

@@ -1,0 +1,30 @@
+//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none.
+
+/// A way to get it wrong that a paper or its code has been caught with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Trap 1: a restart replays every replica that is there, listed or not.
+    ReplayEverything,
+    /// What was written is taken for synced.
+    AnswerBeforeSync,
+    /// Of several control segments the oldest counts.
+    OldControlHead,
+    #[cfg(feature = "planted")]
+    Engine(duramen_engine::Bug),
+    #[cfg(feature = "planted")]
+    Backup(duramen_backup::planted::Bug),
+}
+
+impl crate::Options {
+    /// True if this bug is planted; false at compile time without the feature.
+    #[inline]
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        #[cfg(feature = "planted")]
+        return self.planted == Some(bug);
+        #[cfg(not(feature = "planted"))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+}
