@@ -163,13 +163,13 @@ fn check(disk: &dyn Disk, geometry: &Geometry, identity: &Identity) -> Result<()
     if identity.server == 0 {
         return Err(wrong("a server's id is never 0"));
     }
-    if geometry.wal_bytes < WAL_BYTES_MIN || geometry.wal_bytes % BLOCK_BYTES != 0 {
+    if geometry.wal_bytes < WAL_BYTES_MIN || !geometry.wal_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(wrong(
             "the write-ahead log needs at least 64 KiB, in multiples of 4 KiB",
         ));
     }
     let segment = u64::from(geometry.segment_bytes);
-    if segment == 0 || segment % BLOCK_BYTES != 0 || geometry.frames == 0 {
+    if segment == 0 || !segment.is_multiple_of(BLOCK_BYTES) || geometry.frames == 0 {
         return Err(wrong(
             "segments have a multiple of 4 KiB, and there is at least one frame",
         ));

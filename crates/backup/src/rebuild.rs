@@ -178,7 +178,7 @@ impl<'a> Rebuild<'a> {
             self.owners[older as usize] = None;
         }
         self.stamps.insert(slot.segment, slot.stamp);
-        let mut replica = self.from_slot(&slot, &found.tail);
+        let mut replica = self.replica_of(&slot, &found.tail);
         replica.frame = Some(found.frame);
         self.owners[found.frame as usize] = Some((slot.segment, slot.lsn));
         let covered = Covered {
@@ -190,7 +190,7 @@ impl<'a> Rebuild<'a> {
         self.replicas.insert(slot.segment, replica);
     }
 
-    fn from_slot(&self, slot: &Slot, tail: &[u8]) -> Replica {
+    fn replica_of(&self, slot: &Slot, tail: &[u8]) -> Replica {
         let closed = slot.state == State::Closed;
         let mut replica = if closed {
             Replica::new(slot.kind, slot.epoch, Data::InFrame)
@@ -204,7 +204,7 @@ impl<'a> Rebuild<'a> {
         replica.base = slot.data_bytes();
         replica.closed = closed;
         let fits = slot.certificate.length <= self.geometry.segment_bytes
-            && (closed || u64::from(slot.data_bytes()) % BLOCK_BYTES == 0);
+            && (closed || u64::from(slot.data_bytes()).is_multiple_of(BLOCK_BYTES));
         if !fits {
             replica.damaged = Some("its slot has lengths that make no sense".to_owned());
         }
@@ -288,8 +288,8 @@ impl<'a> Rebuild<'a> {
     /// A record whose payload goes on where the last one ended.
     fn append(&mut self, lsn: u64, record: &Record<'_>) -> Option<&'static str> {
         let capacity = self.geometry.segment_bytes as usize;
-        let known = self.replicas.contains_key(&record.segment);
-        if !known && !(record.open && record.offset == 0) {
+        let begins = record.open && record.offset == 0;
+        if !begins && !self.replicas.contains_key(&record.segment) {
             return Some("its beginning is in no frame and no commit");
         }
         let replica = self

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use duramen_backup::os::OsDisk;
 use duramen_backup::{
@@ -359,4 +360,84 @@ fn chunks_that_do_not_fit_together_are_refused() {
     writer.append(1, 20, 30, false).unwrap(); // closed: nothing is added
     backup.commit(Level::Synced).unwrap();
     check(&backup, 1, 20);
+}
+
+/// The log writer, the flusher, the scrubber and readers at once, in a store so small that they are always in each other's way.
+#[test]
+fn everybody_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let geometry = Geometry {
+        segment_bytes: 64 << 10,
+        wal_bytes: 256 << 10,
+        frames: 40,
+    };
+    let options = Options {
+        bypass_bytes: 20_000,
+        ..Options::default()
+    };
+    let open = || disk(folder.path(), Mode::Buffered, true);
+    let backup = Backup::create(open(), &options, &geometry, &identity()).unwrap();
+    let stop = AtomicBool::new(false);
+    let newest = AtomicU64::new(0);
+    let mut lengths = std::collections::BTreeMap::new();
+    let running = || !stop.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while running() {
+                backup.flush_step().unwrap();
+            }
+        });
+        scope.spawn(|| {
+            while running() {
+                let step = backup.scrub_step().unwrap();
+                assert!(!matches!(step, ScrubStep::Damaged { .. }), "{step:?}");
+            }
+        });
+        scope.spawn(|| {
+            let mut into = vec![0; 64 << 10];
+            while running() {
+                let segment = newest.load(Ordering::Acquire);
+                match backup.read(SegmentId(segment), &mut into) {
+                    Ok(info) => {
+                        let length = info.length as usize;
+                        assert!(into[..length] == bytes_of(segment, length));
+                    }
+                    Err(Error::UnknownSegment { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        let writer = Writer { backup: &backup };
+        for segment in 1..250u64 {
+            let mut length = 0;
+            for step in 0..8 {
+                let size =
+                    1 + (segment as usize * 977 + step * 3331) % [700, 9000, 24_000][step % 3];
+                let to = (length + size).min(64 << 10);
+                writer.append(segment, length, to, step == 7).unwrap();
+                let level = if step % 2 == 0 {
+                    Level::Buffered
+                } else {
+                    Level::Synced
+                };
+                backup.commit(level).unwrap();
+                length = to;
+                newest.store(segment, Ordering::Release);
+            }
+            lengths.insert(segment, length);
+            if segment > 20 {
+                backup.free(SegmentId(segment - 20)).unwrap();
+                lengths.remove(&(segment - 20));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for (segment, length) in &lengths {
+        check(&backup, *segment, *length);
+    }
+    drop(backup);
+    let (backup, _) = Backup::open(open(), &options, &Expected::default()).unwrap();
+    for (segment, length) in &lengths {
+        check(&backup, *segment, *length);
+    }
 }

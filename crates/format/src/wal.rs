@@ -143,7 +143,7 @@ impl Header {
             end_lsn: u64_at(block, 48),
             tail_generation: u64_at(block, 56),
         };
-        let placed = header.tail_at >= RING_AT && header.tail_at % BLOCK_BYTES as u64 == 0;
+        let placed = header.tail_at >= RING_AT && header.tail_at.is_multiple_of(BLOCK_BYTES as u64);
         if placed {
             Ok(header)
         } else {
@@ -288,10 +288,15 @@ impl<'a> Record<'a> {
     pub fn head(&self) -> [u8; RECORD_BYTES] {
         let length = u32::try_from(self.payload.len()).expect("a payload is part of a segment");
         let certificate = self.certificate.unwrap_or_default();
-        let flags = u16::from(self.open) * RECORD_OPEN
-            | u16::from(self.close) * RECORD_CLOSE
-            | u16::from(self.certificate.is_some()) * RECORD_CERTIFIED
-            | u16::from(self.frame.is_some()) * RECORD_IN_FRAME;
+        let flags = [
+            (self.open, RECORD_OPEN),
+            (self.close, RECORD_CLOSE),
+            (self.certificate.is_some(), RECORD_CERTIFIED),
+            (self.frame.is_some(), RECORD_IN_FRAME),
+        ]
+        .into_iter()
+        .filter(|(set, _)| *set)
+        .fold(0, |flags, (_, flag)| flags | flag);
         let mut head = [0; RECORD_BYTES];
         Writer::new(&mut head)
             .u64(0, self.segment.0)

@@ -3,10 +3,13 @@
 mod damage;
 mod model;
 
-use duramen_backup::planted::Bug;
-use duramen_sim::disk::Fault;
+use std::sync::Arc;
 
-use model::{crash_at, fresh_disk};
+use duramen_backup::Backup;
+use duramen_backup::planted::Bug;
+use duramen_sim::disk::{Fault, SimDisk};
+
+use model::{GEOMETRY, Run, crash_at, fresh_disk, identity, options};
 
 /// Seeds of this run: so many fixed ones (times `DURAMEN_SIM_TIMES`), or the one to be replayed.
 fn seeds(fixed: u64) -> Vec<u64> {
@@ -69,6 +72,48 @@ fn scenario_39_an_error_at_every_operation_loses_nothing_acknowledged() {
 #[test]
 fn scenario_39_a_full_disk_at_every_operation_loses_nothing() {
     sweep(Fault::Full, 5, 120, 1);
+}
+
+/// A power cut while a store is created leaves nothing, or an unfinished creation, or a store; none of them needs a person.
+#[test]
+fn a_creation_that_was_cut_is_finished_by_the_next_start() {
+    let create = |disk: &SimDisk| {
+        let shared = Arc::new(disk.clone());
+        Backup::create(shared, &options(None), &GEOMETRY, &identity())
+    };
+    let whole = SimDisk::new(1, 4 << 20);
+    drop(create(&whole).expect("a store is created"));
+    let (mut again, mut opened) = (0, 0);
+    for seed in 0..20 {
+        for at in 0..whole.operations() {
+            for fault in [
+                Fault::PowerCut,
+                Fault::PowerCutWithin,
+                Fault::Kill,
+                Fault::Full,
+            ] {
+                let disk = SimDisk::new(seed, 4 << 20);
+                disk.inject(at, fault);
+                drop(create(&disk));
+                disk.restart();
+                let exists = Backup::exists(&disk)
+                    .unwrap_or_else(|error| panic!("{fault:?} at {at}, seed {seed}: {error}"));
+                if exists {
+                    opened += 1;
+                } else {
+                    again += 1;
+                    drop(
+                        create(&disk).unwrap_or_else(|error| panic!("{fault:?} at {at}: {error}")),
+                    );
+                }
+                let mut run = Run::new(disk, seed, None);
+                for _ in 0..20 {
+                    run.step().unwrap();
+                }
+            }
+        }
+    }
+    assert!(again > 100 && opened > 100, "{again} {opened}");
 }
 
 /// A proof of the tests: each bug, planted, is found.

@@ -52,7 +52,7 @@ pub fn content(segment: u64, from: u32, to: u32) -> Vec<u8> {
         (0..GEOMETRY.segment_bytes)
             .map(|n| {
                 let place = u64::from(n).wrapping_mul(0x9e37_79b9) >> 11;
-                (place ^ segment.wrapping_mul(0x85eb) ^ segment >> 3) as u8
+                (place ^ segment.wrapping_mul(0x85eb) ^ (segment >> 3)) as u8
             })
             .collect()
     };
