@@ -28,12 +28,23 @@ pub enum Gone {
 }
 
 impl<'a> Candidate<'a> {
-    pub fn new(core: &'a Core, index: &'a Index, location: u64, entry: Entry<'a>) -> Candidate<'a> {
-        let hash = KeyHash(core.hasher.hash(entry.key));
+    /// `is_dead`: its bucket will not be looked at.
+    pub fn new(
+        core: &'a Core,
+        index: &'a Index,
+        location: u64,
+        entry: Entry<'a>,
+        is_dead: bool,
+    ) -> Candidate<'a> {
+        let hash = if is_dead {
+            KeyHash(0)
+        } else {
+            KeyHash(core.hasher.hash(entry.key))
+        };
         let partition = index.partition(hash);
         let tag = index.tag(hash);
         let view = partition.view();
-        if view.len() != 0 {
+        if view.len() != 0 && !is_dead {
             crate::session::prefetch_pair(view.line(view.home(tag)));
         }
         Candidate {

@@ -14,6 +14,7 @@
 use crate::cleaner::candidate::{Candidate, Found, Gone};
 use crate::cleaner::expire::expire_segment;
 use crate::cleaner::levels::PassAtWork;
+use crate::cleaner::remembered::Remembered;
 use crate::cleaner::select::select;
 use crate::core::Core;
 use crate::counters::add;
@@ -113,6 +114,7 @@ pub struct Context {
     pub(super) pass: Option<PassAtWork>,
     /// Victims cleaned since tombstones were looked for the last time.
     pub(super) since_rescan: u32,
+    pub(super) remembered: Remembered,
 }
 
 impl Context {
@@ -126,6 +128,7 @@ impl Context {
             current: None,
             pass: None,
             since_rescan: 0,
+            remembered: Remembered::default(),
         }
     }
 
@@ -267,6 +270,8 @@ impl Context {
     fn clean_group(&mut self, core: &Core, me: u16) -> Option<usize> {
         let current = self.current.as_mut()?;
         let (from, end) = (current.at, current.end);
+        // Accounting is exact, so nothing is looked up of a dead segment. Debug builds look all the same.
+        let all_dead = current.dead && !cfg!(debug_assertions);
         let again_from = current.again.len().saturating_sub(GROUP);
         let again = current.again.split_off(again_from);
         let mut group: [Option<Candidate<'_>>; GROUP] = [const { None }; GROUP];
@@ -289,13 +294,17 @@ impl Context {
             }
             // A table that was dropped, or whose id was given again, does not point here.
             if let Ok(index) = core.tables.index(TableId(entry.table)) {
-                *place = Some(Candidate::new(core, index, location, entry));
+                *place = Some(Candidate::new(core, index, location, entry, all_dead));
             }
         }
         // All lookups before the first move: their misses overlap, which they would not across the locks of the moves.
         let mut found: [Option<Found<'_>>; GROUP] = [const { None }; GROUP];
         for (found, candidate) in found.iter_mut().zip(&group) {
-            *found = candidate.as_ref().and_then(Candidate::find);
+            *found = candidate.as_ref().and_then(
+                |candidate| {
+                    if all_dead { None } else { candidate.find() }
+                },
+            );
         }
         debug_assert!(
             found.iter().all(Option::is_none) || self.current.as_ref().is_none_or(|c| !c.dead),

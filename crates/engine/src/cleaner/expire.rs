@@ -43,7 +43,7 @@ pub fn expire_segment(core: &Core, window: u32, number: usize, slot: SlotId, me:
                     waiting.1.min(entry.expires_at_ms),
                 );
             } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
-                let candidate = Candidate::new(core, index, location, entry);
+                let candidate = Candidate::new(core, index, location, entry, false);
                 if candidate.drop_from_index(core, counters, me) == Some(true) {
                     add(&counters.expired, 1);
                 }

@@ -153,6 +153,7 @@ impl Context {
             evict,
         );
         self.victims.extend(windows);
+        self.remembered.forget();
         self.pass = Some(PassAtWork {
             victims,
             survivors: Vec::new(),
@@ -293,7 +294,7 @@ impl Context {
         Some(())
     }
 
-    fn is_needed(&self, log: &Log, entry: &Entry<'_>) -> bool {
+    fn is_needed(&mut self, log: &Log, entry: &Entry<'_>) -> bool {
         if entry.victim == SegmentId::NONE {
             return false;
         }
@@ -302,7 +303,8 @@ impl Context {
             return false; // both leave together
         }
         let leaving = self.pass.as_ref().map_or(&[][..], |pass| &pass.victims);
-        log.swaps().needs().tombstone(entry.victim, leaving)
+        let ask = || log.swaps().needs().tombstone(entry.victim, leaving);
+        self.remembered.get(log.swaps().serial(), entry.victim, ask)
     }
 
     /// Searches one segment for tombstones that may go by now, so that it is not taken for fuller than it is. False: there

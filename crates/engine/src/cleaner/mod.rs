@@ -10,6 +10,7 @@ pub mod context;
 mod expire;
 mod levels;
 pub mod pacer;
+mod remembered;
 mod select;
 mod shrink;
 

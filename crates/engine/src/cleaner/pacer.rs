@@ -31,6 +31,9 @@ const CACHE_LIVE_PART: f64 = 0.92;
 /// about one relocation in three writes, less than the first touch of as much fresh memory, and memory stays in proportion
 /// to the data whatever the budget.
 const FOOTPRINT: f64 = 2.0;
+/// The same with a log, of live bytes and tombstones: every dead entry must be looked at there, and what dies young leaves a
+/// tombstone behind that only the disk's cleaning can end, so cleaning is dearer, and waiting makes more of it unnecessary.
+const FOOTPRINT_WITH_LOG: f64 = 3.0;
 /// Victims retired before a lack of gain counts as one.
 const GAIN_JUDGED_AFTER: u64 = 64;
 
@@ -88,7 +91,12 @@ impl Core {
         let window = self.space.segment_bytes() as f64;
         let hard = self.segment_budget() as f64 / window;
         let slack = (2 * (self.heads.len() + self.contexts.len()) + 4) as f64;
-        (FOOTPRINT * self.live_bytes() as f64 / window + slack).min(hard) * node_share
+        let wanted = if self.log.is_some() {
+            FOOTPRINT_WITH_LOG * (self.live_bytes() + self.tombstone_bytes()) as f64
+        } else {
+            FOOTPRINT * self.live_bytes() as f64
+        };
+        (wanted / window + slack).min(hard) * node_share
     }
 
     /// Free windows of a node over the number at which cleaning starts, F <= min(0.1, (1 - L) / 2) of the memory

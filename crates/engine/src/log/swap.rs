@@ -27,7 +27,7 @@ use crate::space::Purpose;
 use duramen_base::ids::{Level, SegmentId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Passes that wait for their Swap at once; a cleaner that is so far ahead of the disk gains nothing.
 const PENDING_PASSES_MAX: usize = 4;
@@ -130,6 +130,8 @@ struct Queues {
 /// The list and the queues of one log.
 pub struct Swaps {
     list: RwLock<List>,
+    /// Changes of `list`.
+    serial: AtomicU64,
     queues: Mutex<Queues>,
     limit: u64,
     count: AtomicU64,
@@ -173,6 +175,7 @@ impl Swaps {
     pub fn new(limit: u64, windows: usize) -> Swaps {
         Swaps {
             list: RwLock::default(),
+            serial: AtomicU64::new(1),
             queues: Mutex::default(),
             // Windows must be left for heads, survivors, and what waits for its readers.
             limit: limit.min((windows - windows / 4) as u64),
@@ -191,8 +194,20 @@ impl Swaps {
         self.queues.lock().expect("cleaning queues")
     }
 
+    fn change_list(&self) -> RwLockWriteGuard<'_, List> {
+        let list = self.list.write().expect("segment list");
+        self.serial.fetch_add(1, Ordering::Release); // with the lock: pairs with Acquire in `serial`
+        list
+    }
+
+    /// Changes with every change of the list. Read before the list is, it says how old an answer is at least.
+    #[inline]
+    pub fn serial(&self) -> u64 {
+        self.serial.load(Ordering::Acquire)
+    }
+
     fn insert(&self, segment: SegmentId, life: Life) {
-        let mut list = self.list.write().expect("segment list");
+        let mut list = self.change_list();
         let before = list.segments.insert(segment.0, life);
         assert!(before.is_none(), "segment {segment} opened twice"); // ids are never given again
         self.count
@@ -454,7 +469,7 @@ impl Swaps {
             Some(swap),
             "swaps are made in order" // D5
         );
-        let mut list = self.list.write().expect("segment list");
+        let mut list = self.change_list();
         for segment in &swap.add {
             let life = list.segments.get_mut(&segment.0);
             *life.expect("a survivor is listed from its opening") = Life::Settled;
@@ -478,7 +493,7 @@ impl Swaps {
 
     /// Passes that a crash cut off, as the control log remembers them (D4). Before anything is loaded.
     pub fn restore(&self, passes: &[Pass]) {
-        let mut list = self.list.write().expect("segment list");
+        let mut list = self.change_list();
         list.passes.extend_from_slice(passes);
     }
 }
