@@ -11,9 +11,6 @@ use crate::counters::Counters;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_base::sync::Mutex;
 
-/// A closed segment's unused tail goes back to the system from this part of a window on.
-const CUT_FROM_PART: usize = 16;
-
 /// The open end of a segment, of a head or of a cleaner's survivor.
 #[derive(Default)]
 pub struct Tail {
@@ -73,10 +70,6 @@ impl Tail {
         let window = self.window.take()?;
         let segment = &space.segments[window as usize];
         segment.set_appended((self.cursor - self.start) as u32);
-        // Large objects leave tails that are worth a system call; once closed, it may be a cleaner's victim.
-        if (self.end - self.cursor) * CUT_FROM_PART > space.segment_bytes() {
-            space.cut_tail(window);
-        }
         segment.close();
         *self = Tail::default();
         Some(window)
