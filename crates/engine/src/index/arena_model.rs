@@ -61,7 +61,11 @@ impl Arena {
         false
     }
 
-    pub fn end_of_lowest_hole(&self, _lines: usize) -> Option<*const Bucket> {
+    pub fn end_of_lowest_hole(
+        &self,
+        _lines: usize,
+        _can_move: impl Fn(*const Bucket) -> bool,
+    ) -> Option<*const Bucket> {
         None
     }
 

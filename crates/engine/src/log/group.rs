@@ -80,9 +80,7 @@ impl Log {
         }
         tail.cut_group();
         tail.end_group();
-        self.close(&core.space, head.number, tail);
-        tail.roll(&core.space, window);
-        tail.set_base(self.enter_stream(head.number, window));
+        self.enter(&core.space, head.number, tail, window);
         if in_group {
             tail.begin_group();
         }
@@ -95,6 +93,13 @@ impl Log {
         } else {
             self.streams[head.number].publish(tail.position(), false);
         }
+    }
+
+    /// Closes the head's segment, if any, and goes on in `window`.
+    pub(crate) fn enter(&self, space: &Space, head: usize, tail: &mut Tail, window: u32) {
+        self.close(space, head, tail);
+        tail.roll(space, window);
+        tail.set_base(self.enter_stream(head, window));
     }
 
     /// What the holder of the head's lock appends from now on is one group.

@@ -20,6 +20,8 @@
 //! Papers: [Rumble14 §4], [Ousterhout15 §4.2]; differs: many heads, hence positions that are vectors.
 
 mod group;
+#[cfg(any(loom, shuttle))]
+pub mod modelled;
 mod order;
 mod planted;
 mod position;

@@ -27,7 +27,7 @@ impl World {
         let world = World {
             partition: Partition::new(1),
             arena: Arena::new(0, false).expect("a model arena"),
-            space: Space::new(&options, &Topology::single(), 0).expect("address space"),
+            space: Space::new(&options, &Topology::single(), 0, 0).expect("address space"),
             epochs,
             slots,
         };

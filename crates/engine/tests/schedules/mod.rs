@@ -2,8 +2,15 @@
 //! same scenario with one rule broken, which must fail: so we know that the checker sees what the rule is for.
 
 mod alone;
+mod collect;
+#[cfg(shuttle)]
+#[path = "../durable/disk.rs"]
+#[allow(dead_code)]
+mod disk;
 mod growth;
 mod log;
+#[cfg(shuttle)]
+mod logged;
 mod relocation;
 mod transaction;
 #[cfg(shuttle)]
