@@ -1,8 +1,8 @@
 """What outlives the process: restarts, levels, snapshots, and disks that are full, taken or somebody else's."""
 
+import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -538,3 +538,64 @@ def offline(*arguments, code=0):
     assert done.returncode == code, done
     assert "panicked" not in done.stderr
     return done.stdout
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def test_fsck_finds_nothing_after_a_kill_and_writes_nothing(durable, tmp_path):
+    server = durable()
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(3000)], b"x" * 500)
+        wire.pipeline([("DEL", f"k{n}") for n in range(0, 3000, 3)])
+        assert "in use" in offline_error("fsck", tmp_path / "data")
+    server.kill()
+    before = content(tmp_path / "data")
+    assert offline("fsck", tmp_path / "data").splitlines()[-1] == "sound"
+    report = json.loads(offline("fsck", "--json", tmp_path / "data"))
+    assert report["sound"] and report["problems"] == [] and report["objects"] >= 3000 and report["tombstones"] >= 1000
+    lines = offline("log", "dump", tmp_path / "data").splitlines()
+    assert any(" object table 0 key k7 " in line for line in lines)
+    assert any(" tombstone table 0 key k3 " in line for line in lines)
+    entries = [json.loads(line) for line in offline("log", "dump", "--json", tmp_path / "data").splitlines()]
+    assert {"superblock", "commit", "segment", "entry", "control"} <= {key for entry in entries for key in entry}
+    only = offline("log", "dump", tmp_path / "data" / "superblock").splitlines()
+    assert len(only) == 2 and all(line.startswith("superblock") for line in only)
+    assert content(tmp_path / "data") == before
+
+
+def test_fsck_says_where_the_damage_is_and_a_server_refuses_it(durable, tmp_path):
+    server = durable()
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(30_000)], b"x" * 300)
+    assert server.stop() == 0
+    frames = tmp_path / "data" / "frames"
+    data = bytearray(frames.read_bytes())
+    at = data.index(b"k7777x")
+    data[at + 100] ^= 1
+    frames.write_bytes(data)
+    said = offline("fsck", tmp_path / "data", code=1)
+    assert "problem: " in said and "segment" in said and said.splitlines()[-1].startswith("damaged: ")
+    assert json.loads(offline("fsck", "--json", tmp_path / "data", code=1))["sound"] is False
+    said = refusal("--dir", tmp_path / "data")
+    assert "segment" in said and "fsck" in said
+    data[at + 100] ^= 1
+    frames.write_bytes(data)
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("DBSIZE") == 30_000
+
+
+def test_there_is_nothing_to_look_at(tmp_path):
+    for command in (("fsck",), ("log", "dump")):
+        assert str(tmp_path) in offline_error(*command, tmp_path)
+        assert "none" in offline_error(*command, tmp_path / "none")
+
+
+def offline_error(*arguments):
+    done = subprocess.run(
+        [harness.BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=harness.PATIENCE_S
+    )
+    assert done.returncode == 5 and "panicked" not in done.stderr, done
+    return done.stderr

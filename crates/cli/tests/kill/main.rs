@@ -21,6 +21,9 @@ const CYCLES: u32 = 300;
 /// Servers at a time: enough to keep two cores and one disk busy.
 const SERVERS: u32 = 3;
 
+/// Enough for the frames of 64 MB of memory, four times over. What is not used takes no space.
+const RAW_BYTES: u64 = 1 << 30;
+
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -55,7 +58,12 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
 fn lives(number: u32, cycles: u32, seed: u64) -> check::Totals {
     let folder = tempfile::tempdir().expect("a folder");
     let mut random = Random::new(seed ^ (u64::from(number) << 32 | 0x9e37));
-    let mode = ["buffered", "direct", "buffered"][number as usize % 3];
+    let mode = ["buffered", "direct", "raw"][number as usize % 3];
+    if mode == "raw" {
+        // One file in place of a partition.
+        let file = std::fs::File::create(folder.path().join("data")).expect("a file");
+        file.set_len(RAW_BYTES).expect("a file of that size");
+    }
     let mut model = Model::new(load::WRITERS);
     let mut totals = check::Totals::default();
     for cycle in 0..cycles {
