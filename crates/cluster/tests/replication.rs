@@ -102,7 +102,7 @@ struct World {
     in_swap: BTreeSet<SegmentId>,
     swapped_out: BTreeSet<SegmentId>,
     losses: usize,
-    pinned: bool,
+    pinned: BTreeSet<SegmentId>,
 }
 
 impl World {
@@ -126,7 +126,7 @@ impl World {
             in_swap: BTreeSet::new(),
             swapped_out: BTreeSet::new(),
             losses: 0,
-            pinned: false,
+            pinned: BTreeSet::new(),
         }
     }
 
@@ -147,12 +147,15 @@ impl World {
                 self.master.record(Record::SafeVersion { version });
             }
             _ => {
-                if self.pinned {
-                    self.master.unpin();
-                } else {
+                if self.pinned.is_empty() {
                     self.master.pin();
+                    self.pinned = self.master.state().segments.keys().copied().collect();
+                } else {
+                    let copied = self.dice.roll(self.pinned.len());
+                    let copied = *self.pinned.iter().nth(copied).expect("one of them");
+                    self.pinned.remove(&copied);
+                    self.master.unpin(copied);
                 }
-                self.pinned = !self.pinned;
             }
         }
     }
@@ -242,7 +245,7 @@ impl World {
                     self.wire.push(Message { send, bytes });
                 }
                 Effect::Free { backup, segment } => {
-                    assert!(!self.pinned, "O9");
+                    assert!(!self.pinned.contains(&segment), "O9");
                     let backup = &mut self.backups[backup.0 as usize];
                     backup.disk.remove(&segment);
                     backup.synced.remove(&segment);
@@ -563,10 +566,8 @@ fn run(seed: u64, one_stream: bool) -> World {
 
 /// Lets everything arrive, until there is nothing to do.
 fn finish(world: &mut World) {
-    if world.pinned {
-        world.master.unpin();
-        world.pinned = false;
-    }
+    world.master.unpin_all();
+    world.pinned.clear();
     for _ in 0..10_000 {
         world.poll();
         if world.wire.is_empty() && world.master.is_idle() {
@@ -664,7 +665,7 @@ fn restart_closes_what_was_open_and_frees_what_is_not_listed() {
             })
             .collect();
         world.master = Master::new(config(true), state, &[BackupId(0)], &found);
-        world.pinned = false;
+        world.pinned.clear();
         finish(&mut world);
         let state = world.master.state();
         assert!(

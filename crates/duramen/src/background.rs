@@ -18,17 +18,23 @@ impl Durable {
     /// # Errors
     /// [`Error::DiskFull`]: later. [`Error::DiskFailed`].
     pub fn background_step(&self) -> Result<bool, Error> {
-        self.settle()?;
-        let survivor = self.write_survivor()?;
-        let swap = self.advance_swap()?;
-        let freed = self.free_one()?;
-        let flushed = self.backup.flush_step()?;
-        Ok(survivor || swap || freed || flushed)
+        // Each gets its turn whatever became of the others: what makes room must not wait for what needs some.
+        let steps = [
+            self.settle(),
+            self.free_one(),
+            self.backup.flush_step().map_err(Error::from),
+            self.write_survivor(),
+            self.advance_swap(),
+        ];
+        steps
+            .into_iter()
+            .try_fold(false, |any, step| Ok(step? || any))
     }
 
     /// What the last commits acknowledged may allow more.
-    fn settle(&self) -> Result<(), Error> {
-        self.apply_rules(&mut self.lock())
+    fn settle(&self) -> Result<bool, Error> {
+        self.apply_rules(&mut self.lock())?;
+        Ok(false)
     }
 
     /// A closed survivor goes to its frame, as a whole.

@@ -52,6 +52,8 @@ pub(crate) struct Commit {
     collected: Collected,
     /// `collected` is staged, and a commit of it has failed for want of space (G3).
     staged: bool,
+    /// What could not be staged; it goes into the same commit.
+    unstaged: VecDeque<Send>,
     effects: Vec<Effect>,
     /// Of segments that are still open.
     certificates: BTreeMap<SegmentId, Certificate>,
@@ -74,6 +76,7 @@ impl Commit {
             master,
             collected: Collected::default(),
             staged: false,
+            unstaged: VecDeque::new(),
             effects: Vec::new(),
             certificates: BTreeMap::new(),
             frees: VecDeque::new(),
@@ -132,6 +135,7 @@ impl Durable {
             return Err(Error::DiskFailed(reason)); // G4
         }
         if commit.staged {
+            self.stage_rest(commit)?;
             self.write(commit, level)?; // G3
         }
         self.log().collect(&mut commit.collected);
@@ -200,19 +204,29 @@ impl Durable {
         let mut effects = std::mem::take(&mut commit.effects);
         let mut next_id = || self.log().new_segment_id();
         commit.master.poll(&mut next_id, &mut effects);
-        let mut sent = false;
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send(send) => {
-                    sent = true;
-                    self.stage_one(commit, &send)?;
-                }
+                Effect::Send(send) => commit.unstaged.push_back(send),
                 Effect::Free { segment, .. } => commit.frees.push_back(segment),
                 Effect::Swapped { swap } => commit.swapped.push(swap),
             }
         }
         commit.effects = effects;
+        let sent = !commit.unstaged.is_empty();
+        commit.staged |= sent;
+        self.stage_rest(commit)?;
         Ok(sent)
+    }
+
+    /// Stages what is not staged yet. One that fails is tried again as a whole: what of it was staged stays as it is.
+    fn stage_rest(&self, commit: &mut Commit) -> Result<(), Error> {
+        while let Some(send) = commit.unstaged.pop_front() {
+            if let Err(error) = self.stage_one(commit, &send) {
+                commit.unstaged.push_front(send);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     fn stage_one(&self, commit: &Commit, send: &Send) -> Result<(), Error> {

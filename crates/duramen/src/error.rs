@@ -41,7 +41,10 @@ pub enum Error {
 impl From<duramen_backup::Error> for Error {
     fn from(error: duramen_backup::Error) -> Error {
         match error {
-            duramen_backup::Error::Full { .. } => Error::DiskFull(error.to_string()),
+            // A large commit goes to frames, unless there is none: then it has to wait for one.
+            duramen_backup::Error::Full { .. } | duramen_backup::Error::CommitTooLarge { .. } => {
+                Error::DiskFull(error.to_string())
+            }
             other => Error::DiskFailed(other.to_string()),
         }
     }

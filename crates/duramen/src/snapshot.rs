@@ -45,12 +45,12 @@ struct Cut {
     certificates: BTreeMap<SegmentId, Certificate>,
 }
 
-/// O9 of replication: nothing is freed while this is there.
+/// O9 of replication: what is not yet copied is not freed; when this goes, everything may be.
 struct Pinned<'a>(&'a LogWriter);
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        self.0.durable.lock().master.unpin();
+        self.0.durable.lock().master.unpin_all();
     }
 }
 
@@ -117,6 +117,7 @@ fn take(
             *certificate,
             &mut buffer,
         )?;
+        log.durable.lock().master.unpin(*segment);
         bytes_done += u64::from(certificate.length);
         progress(&Progress {
             bytes_done,

@@ -330,7 +330,7 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
                 session.increment(T, b"second", 1).unwrap();
                 session
                     .set(T, format!("{}", n % 5000).as_bytes(), &[7; 900])
-                    .unwrap();
+                    .unwrap_or_else(|error| panic!("{error}: {:?}", store.stats()));
             }
         });
         let mut last = 0;

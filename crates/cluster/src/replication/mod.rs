@@ -18,7 +18,7 @@
 //! - O8: when a replica of an open segment is lost, the segment's replication epoch grows, a new replica is filled (it counts
 //!   when it is complete, under one certificate), the others get the epoch, and nothing of the segment counts as durable until
 //!   the `SegmentEpoch` record is synced. A control segment in that case is replaced as by O7.
-//! - O9: nothing is freed while frees are pinned (a snapshot copies).
+//! - O9: what is pinned is not freed (a snapshot has yet to copy it).
 //!
 //! **Ordered** means synced on every replica: a backup that has a record in its cache alone may lose it in a power cut, while
 //! another keeps what the record was to come before. With one replica on a backup whose commits are atomic and ordered
@@ -137,7 +137,7 @@ pub struct Master {
     garbage: Vec<(BackupId, SegmentId)>,
     /// Unlisted at the restart: garbage when the first control segment is synced.
     leftovers: Vec<(BackupId, SegmentId)>,
-    pins: usize,
+    pinned: BTreeSet<SegmentId>,
 }
 
 struct InFlight {
@@ -181,7 +181,7 @@ impl Master {
             next_ticket: 1,
             garbage: Vec::new(),
             leftovers: Vec::new(),
-            pins: 0,
+            pinned: BTreeSet::new(),
             state,
         };
         for replica in found {
@@ -388,15 +388,19 @@ impl Master {
         }
     }
 
-    /// O9: keeps everything that is freed from being freed, until [`unpin`](Self::unpin).
+    /// O9: keeps all segments that are listed now from being freed, each until it is [`unpinned`](Self::unpin).
     pub fn pin(&mut self) {
-        self.pins += 1;
+        self.pinned.extend(self.state.segments.keys());
     }
 
-    /// # Panics
-    /// If nothing is pinned.
-    pub fn unpin(&mut self) {
-        self.pins = self.pins.checked_sub(1).expect("unpin without pin");
+    /// The segment may be freed when it is not needed.
+    pub fn unpin(&mut self, segment: SegmentId) {
+        self.pinned.remove(&segment);
+    }
+
+    /// As [`unpin`](Self::unpin), for all segments.
+    pub fn unpin_all(&mut self) {
+        self.pinned.clear();
     }
 
     /// Bytes of a control segment, for a [`Send`] of it.

@@ -1,7 +1,7 @@
 //! The rules O1 to O9, applied until none of them can do more.
 
 use super::segment::{Progress, Replica};
-use super::{BackupId, Effect, InFlight, Lsn, Master, Send, Ticket};
+use super::{Effect, InFlight, Lsn, Master, Send, Ticket};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
@@ -350,14 +350,10 @@ impl Master {
 
     /// O9.
     fn free(&mut self, effects: &mut Vec<Effect>) {
-        if self.pins == 0 {
-            let freed = self.garbage.drain(..);
-            effects.extend(
-                freed.map(|(backup, segment): (BackupId, SegmentId)| Effect::Free {
-                    backup,
-                    segment,
-                }),
-            );
-        }
+        let pinned = &self.pinned;
+        let freed = self
+            .garbage
+            .extract_if(.., |(_, segment)| !pinned.contains(segment));
+        effects.extend(freed.map(|(backup, segment)| Effect::Free { backup, segment }));
     }
 }
