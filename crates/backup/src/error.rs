@@ -152,3 +152,33 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_decides_the_variant() {
+        let sorted = |code| {
+            Error::io(
+                "/data",
+                "open the frames",
+                io::Error::from_raw_os_error(code),
+            )
+        };
+        let (denied, read_only, no_space, over_quota, broken) = (13, 30, 28, 122, 5);
+        for code in [denied, read_only] {
+            let error = sorted(code);
+            assert!(matches!(error, Error::Permission { .. }));
+            assert!(
+                error
+                    .to_string()
+                    .contains("no permission to open the frames in `/data`")
+            );
+        }
+        for code in [no_space, over_quota] {
+            assert!(matches!(sorted(code), Error::Full { .. }));
+        }
+        assert!(matches!(sorted(broken), Error::Io { .. }));
+    }
+}

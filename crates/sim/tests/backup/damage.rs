@@ -273,3 +273,37 @@ fn misdirected_and_lost_writes_never_give_out_wrong_bytes() {
         }
     }
 }
+
+/// After a failed sync nothing more is taken, what was acknowledged is still read, and the next opening finds it.
+#[test]
+fn a_failed_sync_is_final_for_writes_and_not_for_reads() {
+    let (disk, lengths) = small_store(false);
+    let open = || Backup::open(Arc::new(disk.clone()), &options(None), &Expected::default());
+    let (backup, _) = open().unwrap();
+    append(&backup, 9, 0, 100, false);
+    backup.commit(Level::Buffered).unwrap();
+    disk.inject(disk.operations(), Fault::Error);
+    assert!(matches!(backup.sync(), Err(Error::Failed { .. })));
+    assert!(
+        matches!(backup.sync(), Err(Error::Failed { .. })),
+        "a second try is not believed"
+    );
+    assert!(matches!(
+        backup.commit(Level::Synced),
+        Err(Error::Failed { .. })
+    ));
+    assert!(matches!(backup.flush_step(), Err(Error::Failed { .. })));
+    assert!(backup.stats().failed.contains("sync the write-ahead log"));
+    let mut into = vec![0; SMALL.segment_bytes as usize];
+    for (id, length) in &lengths {
+        assert_eq!(
+            backup.read(SegmentId(*id), &mut into).unwrap().length,
+            *length
+        );
+    }
+    drop(backup);
+    disk.cut_power();
+    disk.restart();
+    assert_eq!(outcome(&disk, &lengths, None), Ok(Outcome::Recovered));
+    open().unwrap();
+}
