@@ -353,7 +353,7 @@ impl Loader {
         // Free windows that are backed are memory too, only not for windows of another length.
         for node in 0..core.space.nodes() {
             core.space.reap(node, &core.epochs);
-            while core.space.release_one(node) {}
+            core.space.release_for_loading(node);
         }
         duramen_base::sync::yield_now();
         patience.lasts(self)

@@ -268,12 +268,17 @@ impl Space {
         Some(window)
     }
 
-    /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded: leaves the cleaners' reserve alone.
+    /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded: leaves one window, for compaction. The
+    /// reserves fill up again before a head gets any.
     pub fn acquire_for_loading(&self, node: usize, bytes: usize, now_ms: u64) -> Option<u32> {
         let bytes = bytes.next_multiple_of(SEGLET_BYTES).min(self.segment_bytes);
-        let spare = self.unbacked_reserve(node, Purpose::Tombstones);
+        let spare = if self.pools[node].backed() > 0 {
+            0
+        } else {
+            self.segment_bytes
+        };
         self.budget
-            .charge_leaving(bytes as u64, spare)
+            .charge_leaving(bytes as u64, spare as u64)
             .then_some(())?;
         let Some(window) = self.pools[node].take_unbacked() else {
             self.budget.release(bytes as u64);
@@ -307,6 +312,11 @@ impl Space {
     /// Gives memory of a free window back to the budget, if there is one beyond the reserve. True if it did.
     pub fn release_one(&self, node: usize) -> bool {
         self.trim(node, self.reserve(node, Purpose::Head), 1) > 0
+    }
+
+    /// Gives memory of free windows back to the budget, for segments of other lengths that are loaded; keeps one.
+    pub fn release_for_loading(&self, node: usize) {
+        self.trim(node, 1, usize::MAX);
     }
 
     fn back_one(&self, node: usize, purpose: Purpose) -> Option<u32> {
