@@ -53,6 +53,14 @@ impl Holds {
         self.tokens.is_empty()
     }
 
+    /// Somebody's patience ends then, in milliseconds since the Unix epoch; 0 = never.
+    fn look_until(&mut self, deadline_ms: u64) {
+        self.deadline_ms = match (self.deadline_ms, deadline_ms) {
+            (0, other) | (other, 0) => other,
+            (a, b) => a.min(b),
+        };
+    }
+
     /// Somebody else commits, and this thread will try again when it is woken for that.
     pub(super) fn tries_again(&self) -> bool {
         self.demand.is_some()
@@ -75,10 +83,17 @@ impl Reactor {
     ) {
         let wait = connection.client.take_wait();
         let bytes = connection.output.len() - from;
-        // A disk that has failed is seen when it is looked for.
-        if bytes == 0 || wait.is_none() || self.state_of(&wait, None) == WaitState::Over {
+        if bytes == 0 || wait.is_none() {
             self.holds.unheld_ms = self.now_ms;
             return;
+        }
+        // A disk that has failed is seen when it is looked for.
+        match self.state_of(&wait, None) {
+            WaitState::Waiting { deadline_ms } => self.holds.look_until(deadline_ms),
+            _ => {
+                self.holds.unheld_ms = self.now_ms;
+                return;
+            }
         }
         let level = wait.level();
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
@@ -178,14 +193,7 @@ impl Reactor {
         };
         let state = self.state_of(&held.wait, failure);
         if let WaitState::Waiting { deadline_ms } = state {
-            if deadline_ms > 0 {
-                let next = self.holds.deadline_ms;
-                self.holds.deadline_ms = if next == 0 {
-                    deadline_ms
-                } else {
-                    next.min(deadline_ms)
-                };
-            }
+            self.holds.look_until(deadline_ms);
             self.slots.put(token, connection);
             return true;
         }

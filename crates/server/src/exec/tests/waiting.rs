@@ -2,6 +2,7 @@
 
 use super::{Executor, START_MS};
 use crate::config::{Level, ServerConfig};
+use crate::exec::wait::Until;
 use crate::exec::{Client, Turn, Wait, WaitState};
 use crate::shared::{ClientRecord, Shared};
 use duramen_engine::{Collected, LogOptions, Options, Store};
@@ -247,4 +248,32 @@ fn a_disk_that_fails_turns_waiting_replies_into_errors() {
     let log = bench.shared.store().log().expect("a log");
     let state = wait.state(|position| log.reached(position), failure, START_MS);
     assert_eq!(state, WaitState::Over);
+}
+
+#[test]
+fn waitaof_gives_up_when_its_time_is_over() {
+    let mut bench = Bench::new(Level::Buffered);
+    let mut client = bench.client();
+    let (_, mut wait) = bench.one(&mut client, "SET k v\r\n");
+    bench.commit(Level::Buffered);
+    let log = bench.shared.store().log().expect("a log");
+    let position = log.appended();
+    let deadline_ms = START_MS + 100;
+    let until = Until::Synced {
+        position,
+        deadline_ms,
+    };
+    wait.then(until, b"*2\r\n:1\r\n:0\r\n");
+    assert_eq!(wait.level(), Level::Synced);
+    let at = |now_ms| wait.state(|position| log.reached(position), None, now_ms);
+    assert_eq!(at(START_MS), WaitState::Waiting { deadline_ms });
+    match at(deadline_ms) {
+        WaitState::Instead { hoped, reply } => {
+            assert_eq!(hoped, b"*2\r\n:1\r\n:0\r\n");
+            assert_eq!(reply, b"*2\r\n:0\r\n:0\r\n");
+        }
+        state => panic!("{state:?}"),
+    }
+    bench.commit(Level::Synced);
+    assert_eq!(at(deadline_ms), WaitState::Over);
 }
