@@ -102,6 +102,8 @@ struct World {
     in_swap: BTreeSet<SegmentId>,
     swapped_out: BTreeSet<SegmentId>,
     losses: usize,
+    /// What a coordinator was told: no older control segment counts, after a kill and after a power cut.
+    floors: [Option<SegmentId>; 2],
     pinned: BTreeSet<SegmentId>,
 }
 
@@ -126,6 +128,7 @@ impl World {
             in_swap: BTreeSet::new(),
             swapped_out: BTreeSet::new(),
             losses: 0,
+            floors: [None; 2],
             pinned: BTreeSet::new(),
         }
     }
@@ -224,6 +227,7 @@ impl World {
     }
 
     fn poll(&mut self) {
+        self.tell_coordinator();
         let mut effects = Vec::new();
         let next_id = &mut self.next_id;
         self.master.poll(
@@ -336,6 +340,7 @@ impl World {
     }
 
     fn promise(&mut self) {
+        self.tell_coordinator();
         let ids: Vec<SegmentId> = self
             .closed
             .iter()
@@ -351,14 +356,22 @@ impl World {
         }
     }
 
+    fn tell_coordinator(&mut self) {
+        for (n, level) in [Level::Buffered, Level::Synced].into_iter().enumerate() {
+            self.floors[n] = self.floors[n].max(self.master.control_floor(level));
+        }
+    }
+
     fn lose_backup(&mut self) {
         let up: Vec<usize> = (0..self.backups.len())
             .filter(|n| self.backups[*n].up)
             .collect();
         // With three replicas there must be three places, and the last loss must be mended first.
-        if up.len() <= 3 || !self.master.is_idle() {
+        if up.len() <= 3 {
             return;
         }
+        finish(self);
+        self.promise();
         let lost = up[self.dice.roll(up.len())];
         self.backups[lost].up = false;
         self.losses += 1;
@@ -372,12 +385,8 @@ impl World {
         let power_cut = self.dice.chance(50);
         let mut disks = self.disks_after(power_cut);
         let promised = self.promised[usize::from(power_cut)].clone();
-        let level = if power_cut {
-            Level::Synced
-        } else {
-            Level::Buffered
-        };
-        let floor = self.master.control_floor(level);
+        self.tell_coordinator();
+        let floor = self.floors[usize::from(power_cut)];
         // Some backups are not there at first: recovery may have to wait, but must not be fooled, by stale ones least of all.
         if !self.config.one_stream {
             let some: Vec<Disk> = disks

@@ -215,6 +215,7 @@ impl Master {
                 close_recorded: listed.closed.is_some(),
                 epoch_at: None,
                 epoch_wanted: false,
+                epoch_from: 0,
                 replicas: Vec::new(),
             });
         segment.replicas.push(Replica::found(found));

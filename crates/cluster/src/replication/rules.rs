@@ -108,7 +108,8 @@ impl Master {
             return false;
         };
         // A control segment that lost a replica is replaced (O7, O8), not completed.
-        let replaced = segment.kind == Kind::Control && segment.closed;
+        let was_placed = segment.replicas.iter().any(|replica| replica.sent.open);
+        let replaced = segment.kind == Kind::Control && (segment.closed || was_placed);
         let mut changed = false;
         while segment.replicas.len() < self.config.replicas && !replaced {
             let count = self.backups.len();
@@ -194,8 +195,8 @@ impl Master {
         if !open && !close && !new_epoch && certificate.length == before.length {
             return None;
         }
-        if new_epoch && !data {
-            return None; // it goes with the bytes that may have been lost on their way
+        if (new_epoch || open && epoch > 0) && !data {
+            return None; // O8: a replica at this epoch has everything, from its first certificate on
         }
         replica.sent = Progress {
             epoch,
@@ -243,7 +244,7 @@ impl Master {
             self.segment_mut(id).listed_at = Some(at);
             return true;
         }
-        if segment.epoch_wanted && ordered.open {
+        if segment.epoch_wanted && ordered.open && ordered.length >= segment.epoch_from {
             let at = self.write_record(&Record::SegmentEpoch { segment: id, epoch });
             let segment = self.segment_mut(id);
             (segment.epoch_wanted, segment.epoch_at) = (false, Some(at));

@@ -125,6 +125,8 @@ pub(super) struct Segment {
     pub close_recorded: bool,
     /// A `SegmentEpoch` record is needed (O8).
     pub epoch_wanted: bool,
+    /// What each replica must have before that record may be written: a lower length may have been promised.
+    pub epoch_from: u32,
     /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced (O8).
     pub epoch_at: Option<Lsn>,
     pub replicas: Vec<Replica>,
@@ -142,6 +144,7 @@ impl Segment {
             listed_at: None,
             close_recorded: false,
             epoch_wanted: false,
+            epoch_from: 0,
             epoch_at: None,
             replicas: Vec::new(),
         }
@@ -184,6 +187,7 @@ impl Segment {
     pub fn lose_replica(&mut self) {
         self.epoch += 1;
         self.epoch_wanted = self.listed_at.is_some();
+        self.epoch_from = self.queued.length;
         for replica in &mut self.replicas {
             replica.sent = replica.buffered;
         }
