@@ -16,6 +16,10 @@ use crate::error::Error;
 use crate::region::{self, FRAMES, LOCK, SUPERBLOCK, SUPERBLOCK_BYTES, WAL};
 use crate::types::{Expected, Geometry, Identity, WAL_BYTES_MIN};
 
+/// Largest segment, in bytes: eight times what an engine makes of the largest memory. Bounds what a forged superblock can
+/// make us reserve.
+const SEGMENT_BYTES_MAX: u32 = 64 << 20;
+
 /// Sequence of the header block that creation writes; every opening writes a greater one.
 const FIRST_SEQUENCE: u64 = 1;
 
@@ -169,9 +173,10 @@ fn check(disk: &dyn Disk, geometry: &Geometry, identity: &Identity) -> Result<()
         ));
     }
     let segment = u64::from(geometry.segment_bytes);
-    if segment == 0 || !segment.is_multiple_of(BLOCK_BYTES) || geometry.frames == 0 {
+    let fits = (1..=SEGMENT_BYTES_MAX).contains(&geometry.segment_bytes);
+    if !fits || !segment.is_multiple_of(BLOCK_BYTES) || geometry.frames == 0 {
         return Err(wrong(
-            "segments have a multiple of 4 KiB, and there is at least one frame",
+            "segments have a multiple of 4 KiB and 64 MiB at most, and there is at least one frame",
         ));
     }
     let place = disk.label();
@@ -303,7 +308,7 @@ pub(crate) fn accept(
     let sound = u64::from(found.block_bytes) == BLOCK_BYTES
         && found.wal_bytes > RING_AT
         && found.wal_bytes.is_multiple_of(BLOCK_BYTES)
-        && found.segment_bytes > 0
+        && (1..=SEGMENT_BYTES_MAX).contains(&found.segment_bytes)
         && u64::from(found.segment_bytes).is_multiple_of(BLOCK_BYTES)
         && found.frames > 0;
     if !sound {

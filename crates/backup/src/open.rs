@@ -169,6 +169,16 @@ fn restore(
     if wal_bytes < geometry.wal_bytes {
         return Err(damaged(0, wal_bytes));
     }
+    let frames_bytes = frames
+        .bytes()
+        .map_err(|error| Error::io(place, "measure the frames", error))?;
+    // All slots were written at creation.
+    if frames_bytes < duramen_format::frame::data_start(geometry.frames) {
+        return Err(Error::DamagedSuperblock {
+            place: place.to_owned(),
+            reason: "it names more frames than there are".to_owned(),
+        });
+    }
     let (header, _) = scan::headers(wal, identity.server);
     let header = header.ok_or_else(|| damaged(0, 0))?;
     let capacity = geometry.wal_bytes - RING_AT;
@@ -199,9 +209,6 @@ fn restore(
         Ok(())
     })?;
     let taken = rebuild.finish();
-    let frames_bytes = frames
-        .bytes()
-        .map_err(|error| Error::io(place, "measure the frames", error))?;
     let data = duramen_format::frame::data_start(geometry.frames);
     let allocated = frames_bytes.saturating_sub(data) / u64::from(geometry.segment_bytes);
     let needs = rebuild
