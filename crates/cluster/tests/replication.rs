@@ -280,7 +280,9 @@ impl World {
             };
             disk.insert(send.segment, stored);
         }
-        let stored = disk.get_mut(&send.segment).expect("opened before");
+        let stored = disk
+            .get_mut(&send.segment)
+            .unwrap_or_else(|| panic!("opened before: {send:?}"));
         assert!(!stored.closed, "nothing follows a close");
         assert!(send.epoch >= stored.epoch);
         assert!(

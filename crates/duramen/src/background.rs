@@ -21,7 +21,7 @@ impl Durable {
         // Each gets its turn whatever became of the others: what makes room must not wait for what needs some.
         let steps = [
             self.settle(),
-            self.free_one(),
+            self.free_all(),
             self.backup.flush_step().map_err(Error::from),
             self.write_survivor(),
             self.advance_swap(),
@@ -95,6 +95,15 @@ impl Durable {
             }
         }
         Ok(true)
+    }
+
+    /// All of them: a swap can remove many segments at once.
+    fn free_all(&self) -> Result<bool, Error> {
+        let mut any = false;
+        while self.free_one()? {
+            any = true;
+        }
+        Ok(any)
     }
 
     /// The backup forgets one replica that is no part of the log any more.

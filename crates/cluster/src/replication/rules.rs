@@ -346,15 +346,19 @@ impl Master {
         };
         let replicas = segment.replicas.iter().filter(|r| r.sent.open);
         self.garbage.extend(replicas.map(|r| (r.backup, id)));
-        self.in_flight.retain(|_, sent| sent.segment != id);
     }
 
-    /// O9.
+    /// O6's end, and O9.
     fn free(&mut self, effects: &mut Vec<Effect>) {
-        let pinned = &self.pinned;
-        let freed = self
-            .garbage
-            .extract_if(.., |(_, segment)| !pinned.contains(segment));
+        let (pinned, in_flight) = (&self.pinned, &self.in_flight);
+        // A write that is still on its way must not come after the free.
+        let awaited = |backup, segment| {
+            let mut sent = in_flight.values();
+            sent.any(|sent| (sent.backup, sent.segment) == (backup, segment))
+        };
+        let freed = self.garbage.extract_if(.., |(backup, segment)| {
+            !pinned.contains(segment) && !awaited(*backup, *segment)
+        });
         effects.extend(freed.map(|(backup, segment)| Effect::Free { backup, segment }));
     }
 }
