@@ -41,6 +41,8 @@ enum Figure {
     Durability(figures::durability::DurabilityArgs),
     /// Logging by chunk size, buffered and direct, with and without the write-ahead log's stage
     Logging(figures::logging::LoggingArgs),
+    /// Two-level against one-level cleaning on a disk of limited bandwidth
+    TwoLevels(Options),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -76,6 +78,7 @@ impl Figure {
             Figure::Ycsb(options) => report(options, figures::ycsb::run),
             Figure::CleanerLatency(options) => report(options, figures::cleaner_latency::run),
             Figure::Growth(options) => report(options, figures::growth::run),
+            Figure::TwoLevels(options) => report(options, figures::two_levels::run),
             Figure::Utilization(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::utilization::run(&args)?)

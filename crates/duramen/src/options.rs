@@ -53,6 +53,8 @@ pub struct Options {
     pub disk_bytes: u64,
     /// Segments on disk for each segment of memory. Paper: [Rumble14 §5.2] uses 2.
     pub disk_expansion: f64,
+    /// False: no compaction in memory; memory and disk are cleaned together only. For comparison.
+    pub two_levels: bool,
     /// Longest time that a commit waits for company. 0 = never: what arrives during a commit forms the next one.
     pub commit_window: Duration,
     /// Name of the cluster; a directory of another one is refused.
@@ -82,6 +84,7 @@ impl Options {
             wal_bytes: default_wal_bytes(memory_bytes),
             disk_bytes: 0,
             disk_expansion: 2.0,
+            two_levels: true,
             commit_window: Duration::ZERO,
             cluster: "duramen".to_owned(),
             #[cfg(feature = "planted")]

@@ -314,6 +314,7 @@ fn make_engine(
         version_floor: state.safe_version + 1,
         level: options.level,
         segment_bytes,
+        two_levels: options.two_levels,
         ..LogOptions::new(backup.identity().server)
     };
     let engine = duramen_engine::Options {

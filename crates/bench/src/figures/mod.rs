@@ -7,5 +7,6 @@ pub mod logging;
 pub mod memory;
 pub mod memory_cell;
 pub mod server;
+pub mod two_levels;
 pub mod utilization;
 pub mod ycsb;
