@@ -38,6 +38,7 @@ fn must(seed: u64, what: &str, result: Result<u64, String>) -> u64 {
 /// Scenarios 1, 2 and 39: a fault at every operation of a trace, then a second crash.
 fn sweep(fault: Fault, fixed: u64, steps: u32, stride: u64) {
     let base = fresh_disk(99);
+    let mut crashes = 0u64;
     for seed in seeds(fixed) {
         let operations = must(seed, "no fault", crash_at(&base, seed, None, steps, None));
         let mut at = 1 + seed % stride;
@@ -45,8 +46,11 @@ fn sweep(fault: Fault, fixed: u64, steps: u32, stride: u64) {
             let result = crash_at(&base, seed, None, steps, Some((at, fault)));
             must(seed, &format!("{fault:?} at operation {at}"), result);
             at += stride;
+            // The one at the operation, and the one at the end of what followed.
+            crashes += 2;
         }
     }
+    println!("{fault:?}: {crashes} crashes");
 }
 
 #[test]
