@@ -232,7 +232,9 @@ impl<'s> Guard<'s> {
         removal: Option<(u16, u64)>,
     ) -> Result<(), Error> {
         let own = self.head.number as u16;
-        let in_group = self.tail.as_ref().is_some_and(|tail| tail.in_group());
+        // T4: a transaction keeps its head, whatever it has written so far.
+        let in_group =
+            self.transaction.is_some() || self.tail.as_ref().is_some_and(|tail| tail.in_group());
         let torn = match (version, removal) {
             (Some((a, _)), Some((b, _))) => a != b,
             _ => false,

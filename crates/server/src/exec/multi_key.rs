@@ -130,6 +130,8 @@ enum Observed<'g> {
     /// Where it was found, and its version.
     Present(Seen<'g>, u64),
     Absent(Stamp),
+    /// It was absent, and is there by now: the values are not of one moment.
+    Torn,
 }
 
 /// Writes all values; notes what was seen in `observed`.
@@ -159,7 +161,10 @@ fn read_all<'g>(
         if let Some(observed) = &mut observed {
             observed.push(match found {
                 Some(object) => Observed::Present(seen, object.version),
-                None => Observed::Absent(guard.stamp(ctx.table, *hash, key)?),
+                None => match guard.stamp(ctx.table, *hash, key)? {
+                    Stamp::Present { .. } => Observed::Torn,
+                    absent @ Stamp::Absent { .. } => Observed::Absent(absent),
+                },
             });
         }
     }
@@ -182,6 +187,7 @@ fn still_holds(
             // A cleaner may have moved it: then its version is the same.
             Observed::Present(_, version) => Stamp::Present { version: *version },
             Observed::Absent(stamp) => *stamp,
+            Observed::Torn => return Ok(false),
         };
         if !then.still_holds(&guard.stamp(ctx.table, *hash, key)?) {
             return Ok(false);
