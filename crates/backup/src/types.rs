@@ -93,7 +93,8 @@ pub struct Chunk<'a> {
     /// Where in the segment `bytes` start: what was staged before ends there. A repeated chunk changes nothing.
     pub offset: u32,
     pub bytes: &'a [u8],
-    /// Makes everything up to here valid, in one step. Without one, the bytes wait for a later chunk's.
+    /// Makes everything up to here valid, in one step. Without one, the bytes wait for a later chunk's, and hold on to their
+    /// place in the write-ahead log: certify them before it has gone round, or commits find no room.
     pub certificate: Option<Certificate>,
     /// Creates the replica.
     pub open: bool,

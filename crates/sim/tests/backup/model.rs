@@ -21,7 +21,7 @@ use duramen_sim::disk::{Fault, SimDisk};
 /// Small enough that a short run goes round the write-ahead log and through all frames.
 pub const GEOMETRY: Geometry = Geometry {
     segment_bytes: 24 << 10,
-    wal_bytes: 72 << 10,
+    wal_bytes: 136 << 10,
     frames: 14,
 };
 
@@ -213,8 +213,17 @@ impl Run {
 
     fn append(&mut self) -> Result<(), Error> {
         let heads = self.open_heads();
-        let fresh = heads.len() < 3 && self.random.one_in(3) || heads.is_empty();
-        let id = if fresh {
+        // What waits for its certificate cannot leave the write-ahead log, so a writer goes on there first.
+        let waiting = heads.iter().copied().find(|id| {
+            let segment = &self.segments[id];
+            let certified = segment.at(u64::MAX).map_or(0, |(length, _)| length);
+            segment.staged > certified
+        });
+        let fresh =
+            waiting.is_none() && (heads.len() < 3 && self.random.one_in(3) || heads.is_empty());
+        let id = if let Some(id) = waiting {
+            id
+        } else if fresh {
             self.next_segment
         } else {
             heads[self.random.below(heads.len() as u64) as usize]
@@ -228,7 +237,7 @@ impl Run {
         } as u32;
         let to = (from + size).min(GEOMETRY.segment_bytes);
         let close = to == GEOMETRY.segment_bytes || self.random.one_in(9);
-        let certified = close || !self.random.one_in(6);
+        let certified = close || waiting.is_some() || !self.random.one_in(6);
         let staged = self.backup().stage(Chunk {
             segment: SegmentId(id),
             epoch: 1,
