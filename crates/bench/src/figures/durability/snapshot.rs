@@ -97,6 +97,13 @@ fn writes(side: &Side, keys: u64, window: Duration) -> Result<Latencies> {
 
 /// Latencies while it saves, how long that took, and the largest resident memory (of the server and its children).
 fn during_save(side: &Side, keys: u64) -> Result<(Latencies, f64, u64)> {
+    // Redis may be rewriting its append-only file, and then refuses.
+    let waiting = Instant::now();
+    while info_number(side.server.address, "aof_rewrite_in_progress")? == Some(1.0)
+        && waiting.elapsed() < SAVE_LIMIT
+    {
+        std::thread::sleep(Duration::from_millis(50));
+    }
     ask(side.server.address, &["BGSAVE"])?;
     let begun = Instant::now();
     let mut all = Latencies::default();
