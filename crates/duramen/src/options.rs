@@ -5,36 +5,7 @@ use duramen_base::units::{GIB, MIB};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How the disk is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Through the page cache.
-    #[default]
-    Buffered,
-    /// Past the page cache (`O_DIRECT`).
-    Direct,
-    /// One device or one preallocated file, past the page cache.
-    Raw,
-}
-
-impl Mode {
-    pub const ALL: [Mode; 3] = [Mode::Buffered, Mode::Direct, Mode::Raw];
-
-    /// The word that users write and read.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Buffered => "buffered",
-            Mode::Direct => "direct",
-            Mode::Raw => "raw",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<Mode> {
-        Mode::ALL
-            .into_iter()
-            .find(|mode| name.eq_ignore_ascii_case(mode.name()))
-    }
-}
+pub use duramen_backup::Mode;
 
 /// How a [`Store`](crate::Store) is opened.
 #[derive(Clone, Debug)]

@@ -50,12 +50,7 @@ impl Store {
         let Some(dir) = options.dir.clone() else {
             return Store::in_memory(&options);
         };
-        let mode = match options.mode {
-            Mode::Buffered => duramen_backup::Mode::Buffered,
-            Mode::Direct => duramen_backup::Mode::Direct,
-            Mode::Raw => duramen_backup::Mode::Raw,
-        };
-        let disk = OsDisk::new(&dir, mode);
+        let disk = OsDisk::new(&dir, options.mode);
         Store::open_on(Arc::new(disk), options, true, &progress)
     }
 
@@ -265,7 +260,7 @@ impl Store {
         dir: &Path,
         progress: impl Fn(&Progress) + Send + Sync,
     ) -> Result<SnapshotReport, Error> {
-        let disk = OsDisk::new(dir, duramen_backup::Mode::Buffered);
+        let disk = OsDisk::new(dir, Mode::Buffered);
         self.snapshot_to(Arc::new(disk), &progress)
     }
 

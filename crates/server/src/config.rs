@@ -7,6 +7,7 @@
 //! 2. A value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
+pub use duramen::Mode as DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,17 +33,6 @@ pub enum Poll {
     Busy,
     /// Always sleeps in the kernel at once.
     Off,
-}
-
-/// How the data is written to the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskMode {
-    /// Through the system's page cache.
-    Buffered,
-    /// Past it (`O_DIRECT`).
-    Direct,
-    /// A partition, or one file used as such.
-    Raw,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::config::{DiskMode, ServerConfig};
 use crate::error::ServerError;
 use crate::exec::databases;
 use crate::shared::{Message, Shared};
-use duramen::{DiskState, DurabilityStats, LogWriter, Mode, Store};
+use duramen::{DiskState, DurabilityStats, LogWriter, Store};
 use duramen_base::ids::Level;
 use duramen_engine::{Position, TableId};
 use std::path::{Path, PathBuf};
@@ -136,11 +136,7 @@ impl Durability {
         let options = duramen::Options {
             engine,
             level: config.write_level(),
-            mode: match config.disk_mode {
-                DiskMode::Buffered => Mode::Buffered,
-                DiskMode::Direct => Mode::Direct,
-                DiskMode::Raw => Mode::Raw,
-            },
+            mode: config.disk_mode,
             wal_bytes: match config.wal_bytes {
                 0 => defaults.wal_bytes,
                 bytes => bytes,

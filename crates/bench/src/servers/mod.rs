@@ -313,6 +313,20 @@ fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
+/// The program `duramen`: the one that was named, or one beside this program, or on `PATH`.
+pub fn find_duramen(named: Option<&Path>) -> Result<PathBuf> {
+    let missing = || {
+        Failure::new(
+            "looking for the program `duramen`",
+            "build it, or name it with --duramen FILE",
+        )
+    };
+    let found = named
+        .map(Path::to_owned)
+        .or_else(|| find_program("duramen"));
+    found.ok_or_else(missing)
+}
+
 /// A program beside this one, or on `PATH`.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe()

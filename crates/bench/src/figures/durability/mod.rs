@@ -10,8 +10,9 @@ mod restart;
 mod snapshot;
 mod writes;
 
-use crate::harness::{Doing, Failure, Options, Report, Result};
-use crate::servers::{Duramen, Redis, Scratch, Server, find_program};
+use crate::harness::{Doing, Options, Report, Result};
+use crate::servers::{Duramen, Redis, Scratch, Server, find_duramen, find_program};
+use duramen_base::ids::Level;
 use duramen_base::units::MIB;
 use std::path::{Path, PathBuf};
 
@@ -53,24 +54,6 @@ pub enum Part {
     Snapshot,
 }
 
-/// Durability of one contender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Level {
-    Memory,
-    Buffered,
-    Synced,
-}
-
-impl Level {
-    fn name(self) -> &'static str {
-        match self {
-            Level::Memory => "memory",
-            Level::Buffered => "buffered",
-            Level::Synced => "synced",
-        }
-    }
-}
-
 /// The programs, and where they keep their data.
 struct Programs {
     duramen: PathBuf,
@@ -83,15 +66,8 @@ struct Programs {
 
 impl Programs {
     fn find(args: &DurabilityArgs) -> Result<Programs> {
-        let duramen = args.duramen.clone().or_else(|| find_program("duramen"));
-        let missing = || {
-            Failure::new(
-                "looking for the program `duramen`",
-                "build it, or name it with --duramen FILE",
-            )
-        };
         Ok(Programs {
-            duramen: duramen.ok_or_else(missing)?,
+            duramen: find_duramen(args.duramen.as_deref())?,
             redis: args.redis.clone().or_else(|| find_program("redis-server")),
             dir: args.dir.clone().unwrap_or_else(std::env::temp_dir),
             threads: args.threads,

@@ -9,8 +9,8 @@ mod requests;
 mod round_trip;
 mod utilization;
 
-use crate::harness::{Failure, Options, Report, Result};
-use crate::servers::{Duramen, Server, find_program};
+use crate::harness::{Options, Report, Result};
+use crate::servers::{Duramen, Server, find_duramen, find_program};
 use std::path::PathBuf;
 
 /// What `duramen bench server` takes.
@@ -57,15 +57,8 @@ pub(super) struct Programs {
 
 impl Programs {
     fn find(args: &ServerArgs) -> Result<Programs> {
-        let duramen = args.duramen.clone().or_else(|| find_program("duramen"));
-        let missing = || {
-            Failure::new(
-                "looking for the program `duramen`",
-                "build it, or name it with --duramen FILE",
-            )
-        };
         Ok(Programs {
-            duramen: duramen.ok_or_else(missing)?,
+            duramen: find_duramen(args.duramen.as_deref())?,
             redis: args.redis.clone().or_else(|| find_program("redis-server")),
             threads: args.threads,
         })
