@@ -1,10 +1,13 @@
 //! Ids and ordered kinds that every crate of the durable part shares.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Names one segment of one server's log, for ever: data heads, survivors and control segments all draw from the same
 /// counter, so an id is never given twice, not even across restarts. 0 names no segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
@@ -19,7 +22,9 @@ impl fmt::Display for SegmentId {
 }
 
 /// What an acknowledged write has reached. Ordered: a higher level promises more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[repr(u8)]
 pub enum Level {
     /// In memory alone: survives nothing.
@@ -63,6 +68,197 @@ impl fmt::Display for Level {
     }
 }
 
+/// One life of one server: the slot is reused when a server comes back, the generation never. So it also names the log that the
+/// server writes in this life. As a number: generation in the upper 32 bits, slot in the lower.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ServerId {
+    /// Grows by one each time the slot is given again. 0 only in [`ServerId::NONE`].
+    pub generation: u32,
+    pub slot: u32,
+}
+
+impl ServerId {
+    /// No server; as the addressee of a message: whoever gets it.
+    pub const NONE: ServerId = ServerId {
+        generation: 0,
+        slot: 0,
+    };
+    /// The slot that stands for the coordinator.
+    pub const COORDINATOR_SLOT: u32 = u32::MAX;
+
+    pub const fn new(slot: u32, generation: u32) -> ServerId {
+        ServerId { generation, slot }
+    }
+
+    /// The coordinator that leads in this term, as the sender of a message.
+    pub const fn coordinator(term: u32) -> ServerId {
+        ServerId::new(ServerId::COORDINATOR_SLOT, term)
+    }
+
+    pub const fn is_coordinator(self) -> bool {
+        self.slot == ServerId::COORDINATOR_SLOT
+    }
+
+    pub const fn from_number(number: u64) -> ServerId {
+        ServerId {
+            generation: (number >> 32) as u32,
+            slot: number as u32,
+        }
+    }
+
+    pub const fn number(self) -> u64 {
+        (self.generation as u64) << 32 | self.slot as u64
+    }
+}
+
+/// `slot.generation`.
+impl fmt::Display for ServerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.slot, self.generation)
+    }
+}
+
+/// The hash that says where a key lives: Redis Cluster slot (14 bits) in front of a hash (50 bits), so that a range of them is a
+/// range of slots. `duramen_format::hash` computes it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct RouteHash(pub u64);
+
+impl RouteHash {
+    pub const MIN: RouteHash = RouteHash(0);
+    pub const MAX: RouteHash = RouteHash(u64::MAX);
+    const SLOT_SHIFT: u32 = 50;
+
+    /// The first hash of a Redis Cluster slot.
+    pub const fn first_of_slot(slot: u16) -> RouteHash {
+        RouteHash((slot as u64) << RouteHash::SLOT_SHIFT)
+    }
+
+    /// The last hash of a Redis Cluster slot.
+    pub const fn last_of_slot(slot: u16) -> RouteHash {
+        RouteHash((slot as u64) << RouteHash::SLOT_SHIFT | ((1 << RouteHash::SLOT_SHIFT) - 1))
+    }
+
+    pub const fn slot(self) -> u16 {
+        (self.0 >> RouteHash::SLOT_SHIFT) as u16
+    }
+
+    /// The hash after this one; `None` after the last.
+    pub fn next(self) -> Option<RouteHash> {
+        self.0.checked_add(1).map(RouteHash)
+    }
+}
+
+impl fmt::Display for RouteHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Route hashes from `first` to `last`, both included: never empty if `first <= last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KeyRange {
+    pub first: RouteHash,
+    pub last: RouteHash,
+}
+
+impl KeyRange {
+    pub const ALL: KeyRange = KeyRange {
+        first: RouteHash::MIN,
+        last: RouteHash::MAX,
+    };
+
+    pub const fn new(first: RouteHash, last: RouteHash) -> KeyRange {
+        KeyRange { first, last }
+    }
+
+    pub fn contains(&self, hash: RouteHash) -> bool {
+        self.first <= hash && hash <= self.last
+    }
+
+    /// Whether every hash of `other` is one of this range.
+    pub fn covers(&self, other: &KeyRange) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+
+    pub fn overlaps(&self, other: &KeyRange) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+
+    /// What both contain.
+    pub fn intersection(&self, other: &KeyRange) -> Option<KeyRange> {
+        self.overlaps(other).then(|| KeyRange {
+            first: self.first.max(other.first),
+            last: self.last.min(other.last),
+        })
+    }
+
+    /// The part below `at` and the part from `at` on; `None` if one of them would be empty.
+    pub fn split(&self, at: RouteHash) -> Option<(KeyRange, KeyRange)> {
+        (self.first < at && at <= self.last).then(|| {
+            (
+                KeyRange::new(self.first, RouteHash(at.0 - 1)),
+                KeyRange::new(at, self.last),
+            )
+        })
+    }
+}
+
+impl fmt::Display for KeyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={}", self.first, self.last)
+    }
+}
+
+/// Defines an id that is a number and nothing else.
+macro_rules! number_ids {
+    ($($(#[$doc:meta])* $name:ident($number:ty);)*) => {$(
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        pub struct $name(pub $number);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+number_ids! {
+    /// A table, for ever: ids of dropped tables are not given again. Table 0 always exists and is called `default`.
+    TableId(u32);
+    /// A client's lease, by which masters know whose requests they have already executed. The coordinator gives each id once.
+    /// 0 is no client.
+    ClientId(u64);
+    /// One request of one client that must take effect once, whatever is sent again. From 1, without gaps.
+    RpcId(u64);
+    /// One attempt to recover the log of one dead server: random, so that what belongs to an earlier attempt is told apart.
+    RecoveryId(u64);
+    /// One attempt to move one tablet; as random as [`RecoveryId`].
+    MigrationId(u64);
+    /// Version of the server list: one more with each change.
+    ListVersion(u64);
+    /// Version of what a single server is told about its tablets: one more with each change.
+    TabletsVersion(u64);
+    /// Version of the whole tablet map, as clients cache it: one more with each change of any tablet or table.
+    MapVersion(u64);
+}
+
+impl TableId {
+    pub const DEFAULT: TableId = TableId(0);
+}
+
+impl ClientId {
+    /// No client: the request is not one that must take effect exactly once.
+    pub const NONE: ClientId = ClientId(0);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +273,31 @@ mod tests {
         assert_eq!(Level::from_name("SYNCED"), Some(Level::Synced));
         assert_eq!(Level::from_name("sync"), None);
         assert_eq!(Level::from_number(3), None);
+    }
+
+    #[test]
+    fn a_later_life_of_a_slot_is_a_greater_number() {
+        let (first, second) = (ServerId::new(7, 1), ServerId::new(7, 2));
+        assert!(first < second && first.number() < second.number());
+        assert_eq!(second.number(), 2 << 32 | 7);
+        for id in [first, second, ServerId::NONE, ServerId::coordinator(3)] {
+            assert_eq!(ServerId::from_number(id.number()), id);
+        }
+        assert_eq!(second.to_string(), "7.2");
+    }
+
+    #[test]
+    fn ranges_split_without_gap_or_overlap() {
+        let slots = KeyRange::new(RouteHash::first_of_slot(3), RouteHash::last_of_slot(5));
+        let (low, high) = slots.split(RouteHash::first_of_slot(4)).expect("inside");
+        assert_eq!(low.last, RouteHash::last_of_slot(3));
+        assert_eq!(low.last.next(), Some(high.first));
+        assert_eq!(high.last.slot(), 5);
+        assert!(!low.overlaps(&high) && slots.covers(&low) && slots.covers(&high));
+        assert_eq!(slots.intersection(&high), Some(high));
+        assert_eq!(low.intersection(&high), None);
+        assert_eq!(slots.split(slots.first), None);
+        assert_eq!(KeyRange::ALL.split(RouteHash::MIN), None);
+        assert_eq!(RouteHash::last_of_slot((1 << 14) - 1), RouteHash::MAX);
     }
 }

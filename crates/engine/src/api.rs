@@ -1,6 +1,7 @@
 //! What a caller of the engine meets: options, objects, decisions, outcomes, errors.
 
 use duramen_base::ids::Level;
+pub use duramen_base::ids::TableId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -100,20 +101,6 @@ impl Options {
             clock: Clock::System,
             log: None,
         }
-    }
-}
-
-/// A table of a store. Table 0 always exists and is called `default`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableId(pub u32);
-
-impl TableId {
-    pub const DEFAULT: TableId = TableId(0);
-}
-
-impl std::fmt::Display for TableId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -6,8 +6,10 @@
 //!
 //! Paper: [Rumble14 §4, 90-traps.md §A]; differs: RAMCloud's certificate covers the entries' headers only.
 
+use serde::{Deserialize, Serialize};
+
 /// Length and CRC of a segment's valid bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
     /// Bytes, from the segment's first on.
     pub length: u32,

@@ -3,6 +3,7 @@
 //! The index buckets by the 50-bit hash alone, so that a hash tag that gathers thousands of keys in one slot does not
 //! gather them in one bucket. The slot is only computed where a request is routed.
 
+use duramen_base::ids::RouteHash;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
 /// Bits of the hash below the slot.
@@ -27,6 +28,12 @@ impl KeyHasher {
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> u64 {
         rapidhash_v3_inline::<true, false, false>(key, &self.secrets) >> (64 - HASH_BITS)
+    }
+
+    /// Where a key lives in a cluster: its slot in front of its hash. Equal on all members and clients: a cluster has one seed.
+    #[inline]
+    pub fn route(&self, key: &[u8]) -> RouteHash {
+        RouteHash(u64::from(slot(key)) << HASH_BITS | self.hash(key))
     }
 }
 
@@ -80,5 +87,15 @@ mod tests {
         }
         assert!(ones.iter().all(|n| (4_700..5_300).contains(n)), "{ones:?}");
         assert_ne!(KeyHasher::new(1).hash(b"a"), KeyHasher::new(2).hash(b"a"));
+    }
+
+    #[test]
+    fn a_route_is_slot_and_hash() {
+        let route = KeyHasher::new(1).route(b"foo");
+        assert_eq!(route.slot(), 12182);
+        assert_eq!(
+            route.0 & ((1 << HASH_BITS) - 1),
+            KeyHasher::new(1).hash(b"foo")
+        );
     }
 }

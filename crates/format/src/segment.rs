@@ -16,6 +16,7 @@
 //! - S3: entries start at offset 64 and fill the segment without gaps up to the certified length.
 
 use duramen_base::ids::SegmentId;
+use serde::{Deserialize, Serialize};
 
 use crate::bytes::{Writer, is_sealed, u8_at, u16_at, u32_at, u64_at};
 
@@ -26,7 +27,7 @@ pub const VERSION: u16 = 1;
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 
 /// What a segment holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Kind {
     /// Appends of a data head.

@@ -1,0 +1,228 @@
+//! What several messages speak of: servers, tables, tablets, settings.
+
+use duramen_base::ids::{
+    KeyRange, Level, ListVersion, MapVersion, MigrationId, SegmentId, ServerId, TableId,
+};
+use serde::{Deserialize, Serialize};
+
+/// Where a server listens, each as `host:port`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Addresses {
+    /// The native protocol: coordinator, peers, native clients.
+    pub native: String,
+    /// RESP; `None`: the server has no such port.
+    pub resp: Option<String>,
+    /// Admin HTTP; `None`: the server has no such port.
+    pub admin: Option<String>,
+}
+
+/// What a server does for the cluster. At least one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roles {
+    /// Owns tablets and serves them.
+    pub master: bool,
+    /// Keeps replicas of other masters' segments.
+    pub backup: bool,
+}
+
+/// Whether a server is a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerStatus {
+    Up,
+    /// For ever. It stays in the list until nothing of its log is needed any more.
+    Crashed,
+}
+
+/// A server as the server list has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerEntry {
+    pub server: ServerId,
+    pub addresses: Addresses,
+    /// Servers of one rack can fail together; `None`: a rack of its own.
+    pub rack: Option<String>,
+    pub roles: Roles,
+    /// Random id that the server's disk got when it was made.
+    pub disk: u64,
+    /// Bytes a second that the backup measured when reading its disk: placement prefers fast disks. 0 = unknown.
+    pub read_bytes_per_s: u64,
+    pub status: ServerStatus,
+    /// It gets no new tablets and no new replicas: somebody wants to stop it.
+    pub draining: bool,
+    /// Servers with the same number keep replicas of the same segments; `None`: replicas go anywhere.
+    pub copyset: Option<u32>,
+}
+
+/// The whole server list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerList {
+    pub version: ListVersion,
+    /// Ordered by id.
+    pub servers: Vec<ServerEntry>,
+}
+
+/// The server list, or what changed in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerListUpdate {
+    Full(ServerList),
+    /// What leads from `version - 1` to `version`, in this order. Who doesn't have `version - 1` asks for the full list by
+    /// answering with the version that it has.
+    Step {
+        version: ListVersion,
+        changes: Vec<ServerChange>,
+    },
+}
+
+impl ServerListUpdate {
+    /// The version that the list has afterwards.
+    pub fn version(&self) -> ListVersion {
+        match self {
+            ServerListUpdate::Full(list) => list.version,
+            ServerListUpdate::Step { version, .. } => *version,
+        }
+    }
+}
+
+/// A change of the server list. When a server comes back, `Crashed` of its old id precedes `Added` of its new one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerChange {
+    Added(ServerEntry),
+    Crashed(ServerId),
+    /// Nothing of its log is needed any more: backups free its replicas.
+    Removed(ServerId),
+    /// Draining, copyset or disk speed of a member changed.
+    Changed(ServerEntry),
+}
+
+/// What all members of a cluster must agree on. The coordinator keeps it; a member gets it when it enlists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterSettings {
+    /// Replicas of each segment, each on another server than the master.
+    pub replicas: u32,
+    /// Bytes of a segment, a power of two: equal on all servers, or one could not keep another's replicas.
+    pub segment_bytes: u32,
+    /// Seed of the key hash. All members and clients route with it.
+    pub hash_seed: u64,
+    /// How often each server pings another one.
+    pub ping_interval_ms: u32,
+    /// An answer that takes longer makes the pinged server suspect.
+    pub ping_timeout_ms: u32,
+    /// How long the coordinator waits for a suspect before it calls it crashed.
+    pub verdict_timeout_ms: u32,
+    /// How long an answer of a control segment's holder lets its master serve reads.
+    pub read_lease_ms: u32,
+    /// How long a client's lease lives without renewal.
+    pub client_lease_ms: u32,
+    /// Most bytes and records of a partition, the share of one recovery master.
+    pub partition_bytes: u64,
+    pub partition_records: u64,
+    /// Most RPC ids per client that may be without acknowledgement.
+    pub rpc_window: u32,
+    /// Scatter width for copysets; `None`: replicas go anywhere.
+    pub copyset_scatter: Option<u32>,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableEntry {
+    pub table: TableId,
+    pub name: String,
+    /// What acknowledged writes have reached, unless the request says otherwise; `None`: the server's default.
+    pub level: Option<Level>,
+}
+
+/// What a tablet is doing, to its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TabletState {
+    /// Served. Entries of it in segments below `creation` are not its own: they are from a time when it was owned before.
+    Normal { creation: SegmentId },
+    /// It comes back from the log of a dead server: nothing is served yet.
+    Recovering,
+    /// It comes from `from`: accept its entries, serve nothing yet.
+    Incoming {
+        migration: MigrationId,
+        from: ServerId,
+    },
+    /// Served, and sent to `to` meanwhile.
+    Outgoing {
+        creation: SegmentId,
+        migration: MigrationId,
+        to: ServerId,
+    },
+}
+
+impl TabletState {
+    /// Whether its owner serves it.
+    pub fn is_served(self) -> bool {
+        matches!(
+            self,
+            TabletState::Normal { .. } | TabletState::Outgoing { .. }
+        )
+    }
+}
+
+/// A tablet, as its owner is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TabletEntry {
+    pub table: TableId,
+    pub range: KeyRange,
+    pub state: TabletState,
+}
+
+/// Whom clients ask about a range of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TabletRoute {
+    pub table: TableId,
+    pub range: KeyRange,
+    pub owner: ServerId,
+    /// False: it is being recovered. Wait, and ask for the map again.
+    pub served: bool,
+    /// It is moving there. Only of interest to `CLUSTER` commands: clients of the native protocol go to the owner.
+    pub moving_to: Option<ServerId>,
+}
+
+/// Where everything is, as clients cache it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TabletMap {
+    pub version: MapVersion,
+    /// Seed of the key hash.
+    pub hash_seed: u64,
+    /// Ordered by id.
+    pub tables: Vec<TableEntry>,
+    /// Ordered by table and range; without gaps or overlaps.
+    pub tablets: Vec<TabletRoute>,
+    /// The owners of these tablets.
+    pub servers: Vec<(ServerId, Addresses)>,
+}
+
+/// How much lies in a part of a tablet, live and dead; for cutting a dead server's tablets into partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeLoad {
+    pub table: TableId,
+    pub range: KeyRange,
+    pub bytes: u64,
+    pub records: u64,
+}
+
+/// Why the addressee does not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// Ask the leader.
+    #[error("not the leading coordinator; it is {}", leader.as_deref().unwrap_or("not known"))]
+    NotLeader { leader: Option<String> },
+    /// Ask again after this time: it has just begun, or something else must end first.
+    #[error("not ready: {reason}")]
+    NotReady { after_ms: u32, reason: String },
+    /// The asker is not an UP member (any more). A server ends itself and enlists anew.
+    #[error("server {0} is not a member of the cluster")]
+    NotUp(ServerId),
+    #[error("this is cluster `{expected}`, not `{found}`")]
+    WrongCluster { expected: String, found: String },
+    #[error("protocol {min} to {max} is spoken here")]
+    WrongProtocol { min: u16, max: u16 },
+    /// Asking again doesn't help: a person must decide.
+    #[error("{0}")]
+    Invalid(String),
+    /// The coordinator's store can't be reached or failed. Ask again later.
+    #[error("the coordinator's store: {0}")]
+    Store(String),
+}

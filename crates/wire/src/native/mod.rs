@@ -1,0 +1,6 @@
+//! The native protocol: what coordinators, servers and native clients say to each other. The specification for authors of
+//! clients is docs/native-protocol.md.
+//!
+//! [`message`] is what can be said, as plain Rust.
+
+pub mod message;
