@@ -1,15 +1,17 @@
 //! Which table is behind which database (`SELECT`), beyond this process.
 //!
 //! Database *n* is table `db`*n* until `SWAPDB` exchanges two. What it exchanged is kept as one object in a table of our
-//! own, which no client sees; it is written, and durable, before the exchange takes place.
+//! own, which no client sees; it is written in the step, alone in the store, in which they are exchanged.
 //!
 //! **Invariants**
-//! 1. What the object says is what `State::dbs` says, or a swap that nobody has been told of.
-//! 2. One swap at a time: [`State::swaps`] is held from reading the places until they are exchanged.
+//! 1. What the object says is what `State::dbs` says, so what is written to a database later is found there after a restart.
+//! 2. While the exchange can still be lost, every reply waits for it ([`observe`]): all that follows it may show it.
 
-use super::context::Failure;
-use super::keys::{parse_db, table_for};
-use super::state::DBS;
+use super::client::Client;
+use super::context::{Context, Failure};
+use super::keys::parse_db;
+use super::local::Local;
+use super::state::{DBS, global};
 use crate::shared::Shared;
 use duramen_engine::{Error, Guard, Store, TableId, TableInfo};
 use std::sync::Arc;
@@ -36,7 +38,7 @@ pub(super) fn tables(shared: &Shared) -> Vec<TableInfo> {
 /// Makes the table that swaps are written to, if there is none; None: nothing outlasts this process. Not while a guard
 /// is held.
 pub(super) fn own_table(shared: &Shared) -> Result<Option<TableId>, Failure> {
-    if shared.durability().is_none() {
+    if shared.store().log().is_none() {
         return Ok(None);
     }
     match shared.create_table(TABLE, None) {
@@ -46,24 +48,43 @@ pub(super) fn own_table(shared: &Shared) -> Result<Option<TableId>, Failure> {
     }
 }
 
-/// The table that swaps are written to, for EXEC, which has made it before.
-pub(super) fn own_table_if_made(shared: &Shared) -> Option<TableId> {
-    shared.durability()?;
-    shared.store().table_id(TABLE)
+/// Exchanges two databases. The guard is alone in the store; the tables behind both, and our own, were made before.
+pub(super) fn exchange(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    first: u8,
+    second: u8,
+) -> Result<(), Error> {
+    let commands = &ctx.shared.commands;
+    let places: Vec<Option<TableId>> = (0..DBS as u8)
+        .map(|db| match db {
+            db if db == first => commands.table(second),
+            db if db == second => commands.table(first),
+            db => commands.table(db),
+        })
+        .collect();
+    let store = ctx.shared.store();
+    if let Some(own) = store.log().and_then(|_| store.table_id(TABLE)) {
+        let bytes: Vec<u8> = places
+            .iter()
+            .flat_map(|place| place.map_or(NONE, |table| table.0).to_le_bytes())
+            .collect();
+        let hash = guard.hash(KEY);
+        guard.write(own, hash, KEY, &bytes, None)?;
+    }
+    commands.set_tables(&places, &guard.position());
+    Ok(())
 }
 
-/// Writes what the places will be.
-pub(super) fn write(
-    guard: &mut Guard<'_>,
-    table: TableId,
-    places: &[Option<TableId>],
-) -> Result<(), Error> {
-    let bytes: Vec<u8> = places
-        .iter()
-        .flat_map(|place| place.map_or(NONE, |table| table.0).to_le_bytes())
-        .collect();
-    let hash = guard.hash(KEY);
-    guard.write(table, hash, KEY, &bytes, None).map(|_| ())
+/// Invariant 2: to be called after a request ran, before its reply goes out.
+#[inline]
+pub(super) fn observe(shared: &Shared, local: &mut Local, client: &mut Client) {
+    if shared.commands.gate() & global::EXCHANGED != 0
+        && let Some(position) = shared.commands.awaited_exchange(shared.store().log())
+    {
+        let level = local.level_of(shared, client);
+        client.settle_position(&position, level);
+    }
 }
 
 /// After loading: puts every table behind its database.
@@ -95,20 +116,4 @@ pub(crate) fn restore(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> 
             .set_table(db as u8, table.map(|table| table.id));
     }
     Ok(())
-}
-
-/// The places after `first` and `second` are exchanged.
-pub(super) fn exchanged(
-    shared: &Shared,
-    first: u8,
-    second: u8,
-) -> Result<Vec<Option<TableId>>, Failure> {
-    let (a, b) = (table_for(shared, first)?, table_for(shared, second)?);
-    Ok((0..DBS as u8)
-        .map(|db| match db {
-            db if db == first => Some(b),
-            db if db == second => Some(a),
-            db => shared.commands.table(db),
-        })
-        .collect())
 }

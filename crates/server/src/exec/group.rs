@@ -6,7 +6,7 @@ use super::context::{Context, Done, Failure};
 use super::local::Local;
 use super::slowlog;
 use super::table::{self, Resolved, Run, Spec, flag};
-use super::{ENTRIES_AHEAD, GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn};
+use super::{ENTRIES_AHEAD, GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn, databases};
 use crate::shared::{Family, Shared};
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
@@ -252,7 +252,10 @@ impl Group {
                     }
                 }
             }
-            _ => step.run(hands, turn, Way::Session(session), &mut self.families),
+            _ => {
+                step.run(hands, turn, Way::Session(session), &mut self.families);
+                databases::observe(hands.shared, hands.local, turn.client);
+            }
         }
         true
     }
@@ -400,6 +403,7 @@ impl Step<'_> {
             Admitted::Answered => families[Family::Other as usize] += 1,
             Admitted::Later => return false,
         }
+        databases::observe(hands.shared, hands.local, turn.client);
         if was_silent && admit::end_silence(turn.client) {
             turn.out.truncate(start);
         }

@@ -253,27 +253,16 @@ pub(super) fn swapdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     let second = parse_db(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
     match way {
         Way::Session(session) => {
-            let own = databases::own_table(ctx.shared)?;
-            let _one_at_a_time = ctx.shared.commands.swaps();
-            let places = databases::exchanged(ctx.shared, first, second)?;
-            if let (Some(own), Some(durability)) = (own, ctx.shared.durability()) {
-                let mut guard = session.pin();
-                databases::write(&mut guard, own, &places)?;
-                let position = guard.take_position();
-                drop(guard);
-                durability.wait(&position, ctx.level())?;
+            databases::own_table(ctx.shared)?;
+            for db in [first, second] {
+                table_for(ctx.shared, db)?;
             }
-            let _alone = session.pin_exclusive();
-            ctx.shared.commands.set_tables(&places);
+            let mut guard = session.pin_exclusive();
+            databases::exchange(ctx, &mut guard, first, second)?;
+            ctx.settle(&mut guard);
         }
-        // EXEC is alone in the store, and what it writes becomes durable as one.
-        Way::Guarded(guard) => {
-            let places = databases::exchanged(ctx.shared, first, second)?;
-            if let Some(own) = databases::own_table_if_made(ctx.shared) {
-                databases::write(guard, own, &places)?;
-            }
-            ctx.shared.commands.set_tables(&places);
-        }
+        // EXEC is alone in the store.
+        Way::Guarded(guard) => databases::exchange(ctx, guard, first, second)?,
         Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
     }
     ctx.ok()

@@ -8,7 +8,7 @@ use super::slowlog::SlowLog;
 use super::totals::Baseline;
 use crate::shared::{ClientRecord, Counter};
 use duramen_base::ids::Level;
-use duramen_engine::TableId;
+use duramen_engine::{Log, Position, TableId};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,6 +23,8 @@ const TABLES_MAX: usize = 1024;
 pub(crate) mod global {
     pub(crate) const PAUSED: u32 = 1;
     pub(crate) const MONITORED: u32 = 1 << 1;
+    /// Databases were exchanged, and that can still be lost.
+    pub(crate) const EXCHANGED: u32 = 1 << 2;
 }
 
 /// Counters of one command on one thread.
@@ -57,8 +59,8 @@ pub struct State {
     /// 1 = only writes wait.
     pause_writes_only: AtomicU32,
     pub(crate) threads: Box<[ThreadState]>,
-    /// Held while databases are exchanged.
-    swaps: Mutex<()>,
+    /// What the places of the databases depend on, until it is synced.
+    exchanged: Mutex<Position>,
     monitors: Mutex<Vec<Arc<ClientRecord>>>,
     pub(crate) slow_log: Mutex<SlowLog>,
     /// Counters as they were at the last `CONFIG RESETSTAT`.
@@ -88,7 +90,7 @@ impl State {
             pause_until_ms: AtomicU64::new(0),
             pause_writes_only: AtomicU32::new(0),
             threads: (0..threads).map(thread).collect(),
-            swaps: Mutex::default(),
+            exchanged: Mutex::default(),
             monitors: Mutex::default(),
             slow_log: Mutex::default(),
             baseline: Mutex::default(),
@@ -115,16 +117,34 @@ impl State {
         }
     }
 
-    /// Sets all databases at once; the caller is alone in the store.
-    pub(crate) fn set_tables(&self, places: &[Option<TableId>]) {
+    /// Sets all databases at once; the caller is alone in the store, and so everybody else sees the gate with the places.
+    /// `position`: what is lost unless this is synced.
+    pub(crate) fn set_tables(&self, places: &[Option<TableId>], position: &Position) {
         for (db, table) in places.iter().enumerate() {
             self.set_table(db as u8, *table);
         }
+        if !position.is_none() {
+            self.exchanged().join(position);
+            self.gate.fetch_or(global::EXCHANGED, Ordering::Relaxed);
+        }
     }
 
-    /// One exchange of databases at a time.
-    pub(crate) fn swaps(&self) -> MutexGuard<'_, ()> {
-        self.swaps.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What a reply waits for that depends on which table is behind which database; `None`: nothing.
+    #[cold]
+    pub(crate) fn awaited_exchange(&self, log: Option<&Log>) -> Option<Position> {
+        let mut exchanged = self.exchanged();
+        if log.is_some_and(|log| log.reached(&exchanged) < Level::Synced) {
+            return Some(exchanged.clone());
+        }
+        *exchanged = Position::default();
+        self.gate.fetch_and(!global::EXCHANGED, Ordering::Relaxed);
+        None
+    }
+
+    fn exchanged(&self) -> MutexGuard<'_, Position> {
+        self.exchanged
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The level of a table's own; None = the server's.

@@ -197,6 +197,53 @@ fn a_transaction_waits_as_a_whole() {
     assert!(!wait.is_none());
 }
 
+/// An exchange of databases shows in every reply, though no entry that a reader looks at is new: what it says must wait
+/// for the exchange. Both ways: SWAPDB by itself, and within EXEC.
+#[test]
+fn an_exchange_of_databases_shows_only_when_it_is_kept() {
+    for script in [
+        "SWAPDB 0 5\r\n",
+        "MULTI\r\nSET x 1\r\nSWAPDB 0 5\r\nEXEC\r\n",
+    ] {
+        let mut bench = Bench::new(Level::Synced);
+        let (mut a, mut b) = (bench.client(), bench.client());
+        bench.one(
+            &mut a,
+            "SET k zero\r\nSELECT 5\r\nSET k five\r\nSELECT 0\r\n",
+        );
+        bench.commit(Level::Synced);
+        let (reply, wait) = bench.one(&mut b, "GET k\r\n");
+        assert!(reply.contains("zero") && wait.is_none(), "{reply}");
+        let (_, own) = bench.one(&mut a, script);
+        assert!(!bench.is_over(&own), "{script}");
+        // A hit, a miss, and what needs the store for itself.
+        for request in [
+            "GET k",
+            "GET x",
+            "DBSIZE",
+            "RENAME k l",
+            "FLUSHDB",
+            "SELECT 5",
+        ] {
+            let (reply, wait) = bench.one(&mut b, &format!("{request}\r\n"));
+            assert!(!bench.is_over(&wait), "{script} {request}: {reply}");
+        }
+        let (_, wait) = bench.one(&mut b, "MULTI\r\nGET k\r\nEXEC\r\n");
+        assert!(!bench.is_over(&wait), "{script}");
+        bench.commit(Level::Buffered);
+        assert!(!bench.is_over(&own), "{script}");
+        bench.commit(Level::Synced);
+        assert!(bench.is_over(&own), "{script}");
+        let (_, wait) = bench.one(&mut b, "GET k\r\n");
+        assert!(wait.is_none(), "{script}");
+        assert_eq!(
+            bench.shared.commands.gate(),
+            0,
+            "nothing is in the way any more"
+        );
+    }
+}
+
 #[test]
 fn requests_and_tables_have_levels_of_their_own() {
     let mut bench = Bench::new(Level::Buffered);
