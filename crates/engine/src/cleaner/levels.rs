@@ -176,6 +176,7 @@ impl Context {
             remove: pass.victims,
             version_floor: core.version_max(),
         };
+        self.remembered.forget(); // until the Swap is durable nothing has left
         // After the last look at the index: what any of its answers rested on was appended before (L4, D2).
         log.swaps().scanned(swap, log.appended());
         log.swaps().end_turn();

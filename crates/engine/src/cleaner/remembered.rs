@@ -26,7 +26,7 @@ impl Default for Remembered {
 }
 
 impl Remembered {
-    /// The pass is another one now, and with it what leaves together.
+    /// A pass begins or ends, and with it what leaves together.
     pub fn forget(&mut self) {
         self.answers.fill((0, false));
     }
