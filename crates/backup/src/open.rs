@@ -149,6 +149,9 @@ fn lock(disk: &dyn Disk, place: &str) -> Result<Box<dyn Any + Send + Sync>, Erro
     })
 }
 
+/// No store lives long enough to count so far; numbers that are added to stay below it.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// Reads slots and the write-ahead log.
 fn restore(
     place: &str,
@@ -182,7 +185,9 @@ fn restore(
     let (header, _) = scan::headers(wal, identity.server);
     let header = header.ok_or_else(|| damaged(0, 0))?;
     let capacity = geometry.wal_bytes - RING_AT;
-    if header.tail_at - RING_AT >= capacity {
+    let numbers = [header.tail_lsn, header.generation, header.sequence];
+    let absurd = header.tail_lsn == 0 || numbers.iter().any(|number| *number > NUMBER_MAX);
+    if absurd || header.tail_at - RING_AT >= capacity {
         return Err(damaged(header.tail_lsn, header.tail_at));
     }
     let mut rebuild = Rebuild::new(identity.server, geometry);
@@ -208,6 +213,9 @@ fn restore(
         });
         Ok(())
     })?;
+    if end.generation > NUMBER_MAX {
+        return Err(damaged(end.lsn, tail + end.bytes));
+    }
     let taken = rebuild.finish();
     let data = duramen_format::frame::data_start(geometry.frames);
     let allocated = frames_bytes.saturating_sub(data) / u64::from(geometry.segment_bytes);
