@@ -102,8 +102,17 @@ struct World {
     in_swap: BTreeSet<SegmentId>,
     swapped_out: BTreeSet<SegmentId>,
     losses: usize,
-    /// What a coordinator was told: no older control segment counts, after a kill and after a power cut.
+    /// Some schedules lose nobody: then replicas lie on many backups for long.
+    losses_max: usize,
+    /// What a coordinator was told: no older control segment counts, after a kill and after a power cut. It is told after a
+    /// loss alone: otherwise an old control segment is known for old because it is closed.
     floors: [Option<SegmentId>; 2],
+    /// The control segment at the last loss, until the coordinator knows a later one.
+    told_from: Option<SegmentId>,
+    /// Nothing arrives there for a while.
+    slow: BTreeSet<usize>,
+    /// Three replicas of everything: so two more disks may go.
+    complete: bool,
     pinned: BTreeSet<SegmentId>,
 }
 
@@ -128,7 +137,11 @@ impl World {
             in_swap: BTreeSet::new(),
             swapped_out: BTreeSet::new(),
             losses: 0,
+            losses_max: (seed % 3) as usize,
             floors: [None; 2],
+            told_from: None,
+            complete: true,
+            slow: BTreeSet::new(),
             pinned: BTreeSet::new(),
         }
     }
@@ -228,6 +241,7 @@ impl World {
 
     fn poll(&mut self) {
         self.tell_coordinator();
+        self.complete |= self.master.is_idle();
         let mut effects = Vec::new();
         let next_id = &mut self.next_id;
         self.master.poll(
@@ -305,10 +319,13 @@ impl World {
         if self.config.one_stream {
             return self.commit();
         }
-        if self.wire.is_empty() {
+        let quick: Vec<usize> = (0..self.wire.len())
+            .filter(|n| !self.slow.contains(&(self.wire[*n].send.backup.0 as usize)))
+            .collect();
+        if quick.is_empty() {
             return;
         }
-        let n = self.dice.roll(self.wire.len());
+        let n = quick[self.dice.roll(quick.len())];
         let message = self.wire.remove(n);
         let backup = &mut self.backups[message.send.backup.0 as usize];
         if !backup.up {
@@ -359,8 +376,15 @@ impl World {
     }
 
     fn tell_coordinator(&mut self) {
+        let Some(from) = self.told_from else { return };
         for (n, level) in [Level::Buffered, Level::Synced].into_iter().enumerate() {
-            self.floors[n] = self.floors[n].max(self.master.control_floor(level));
+            let floor = self.master.control_floor(level);
+            if floor >= Some(from) {
+                self.floors[n] = self.floors[n].max(floor);
+            }
+        }
+        if self.floors[1] > Some(from) {
+            self.told_from = None;
         }
     }
 
@@ -369,7 +393,7 @@ impl World {
             .filter(|n| self.backups[*n].up)
             .collect();
         // With three replicas there must be three places, and the last loss must be mended first.
-        if up.len() <= 3 {
+        if up.len() <= 3 || self.losses >= self.losses_max {
             return;
         }
         finish(self);
@@ -377,6 +401,8 @@ impl World {
         let lost = up[self.dice.roll(up.len())];
         self.backups[lost].up = false;
         self.losses += 1;
+        self.complete = false;
+        self.told_from = self.told_from.max(self.master.control_head());
         self.wire
             .retain(|message| message.send.backup.0 as usize != lost);
         self.master.backup_lost(BackupId(lost as u32));
@@ -391,18 +417,17 @@ impl World {
         let floor = self.floors[usize::from(power_cut)];
         // Some backups are not there at first: recovery may have to wait, but must not be fooled, by stale ones least of all.
         if !self.config.one_stream {
-            let some: Vec<Disk> = disks
-                .iter()
-                .filter(|_| self.dice.chance(50))
-                .cloned()
-                .collect();
+            let some = if self.dice.chance(40) {
+                without_newest(&disks)
+            } else {
+                let present = disks.iter().filter(|_| self.dice.chance(50));
+                present.cloned().collect()
+            };
             self.recover(&some, &promised, floor, false);
-            // Two are gone for good, if three were complete.
-            if self.master.is_idle() && self.losses == 0 {
-                for _ in 0..2 {
-                    let gone = self.dice.roll(disks.len());
-                    disks[gone].clear();
-                }
+            // Two are gone for good, or one while another is made good for.
+            for _ in 0..if self.complete { 2 } else { 1 } {
+                let gone = self.dice.roll(disks.len());
+                disks[gone].clear();
             }
         }
         self.recover(&disks, &promised, floor, true);
@@ -456,6 +481,17 @@ impl World {
             );
             return;
         };
+        let has_successor = disks
+            .iter()
+            .filter_map(|disk| disk.get(id))
+            .any(|stored| stored.closed);
+        if has_successor {
+            assert!(
+                !must,
+                "control segment {id} is closed, and there is no other"
+            );
+            return; // it waits for the next one
+        }
         let state = State::replay(*id, &control.bytes).expect("an eligible control segment");
         if !must
             && state
@@ -521,6 +557,20 @@ impl World {
     }
 }
 
+/// All there is, but no replica can be read of the newest control segment, nor of an older one that says it has a successor.
+fn without_newest(disks: &[Disk]) -> Vec<Disk> {
+    let all = disks.iter().flatten();
+    let controls = all.filter(|(_, stored)| stored.kind == Kind::Control);
+    let newest = controls.map(|(id, _)| *id).max();
+    let mut left = disks.to_vec();
+    for disk in &mut left {
+        disk.retain(|id, stored| {
+            stored.kind != Kind::Control || Some(*id) != newest && !stored.closed
+        });
+    }
+    left
+}
+
 /// The longest valid replica of a segment.
 fn best(state: &State, disks: &[Disk], id: SegmentId) -> Option<u32> {
     let listed = &state.segments[&id];
@@ -542,6 +592,8 @@ fn config(one_stream: bool) -> Config {
         server: 7,
         control_capacity: 1 << 16,
         control_roll_bytes: 1 << 9,
+        #[cfg(feature = "planted")]
+        planted: None,
     }
 }
 
@@ -553,9 +605,16 @@ fn seeds() -> std::ops::Range<u64> {
     asked.unwrap_or(0..300)
 }
 
-fn run(seed: u64, one_stream: bool) -> World {
-    let mut world = World::new(seed, config(one_stream));
+fn run(seed: u64, config: Config) -> World {
+    let one_stream = config.one_stream;
+    let mut world = World::new(seed, config);
     for _ in 0..500 {
+        if world.dice.chance(3) {
+            let count = world.backups.len();
+            world.slow = (0..world.dice.roll(3))
+                .map(|n| (n * 7 + world.dice.roll(count)) % count)
+                .collect();
+        }
         match world.dice.roll(24) {
             0..=4 => world.work(),
             5..=9 => world.poll(),
@@ -579,6 +638,7 @@ fn run(seed: u64, one_stream: bool) -> World {
 fn finish(world: &mut World) {
     world.master.unpin_all();
     world.pinned.clear();
+    world.slow.clear();
     for _ in 0..10_000 {
         world.poll();
         if world.wire.is_empty() && world.master.is_idle() {
@@ -595,39 +655,39 @@ fn finish(world: &mut World) {
     panic!("the rules do not come to an end");
 }
 
+/// One schedule, and its end; returns how many segments were swapped out, backups lost, and segments promised.
+fn live(seed: u64, config: Config) -> (usize, usize, usize) {
+    let mut world = run(seed, config);
+    finish(&mut world);
+    world.promise();
+    world.check_recovery();
+    // Liveness: all that was said is durable, and nothing is left that nobody needs.
+    for (segment, length) in world.heads.iter().flatten() {
+        let durable = world.master.durable_bytes(*segment, Level::Synced);
+        assert_eq!(durable, *length, "segment {segment}");
+    }
+    assert!(world.swaps.is_empty(), "swaps end");
+    let listed = &world.master.state().segments;
+    for backup in world.backups.iter().filter(|backup| backup.up) {
+        for (id, stored) in &backup.disk {
+            let needed = listed.contains_key(id) || stored.kind == Kind::Control;
+            assert!(needed, "segment {id} was never freed");
+        }
+        let controls = backup.disk.values().filter(|s| s.kind == Kind::Control);
+        assert!(controls.count() <= 1, "old control segments are freed");
+    }
+    let promised = world.promised[1].values();
+    (
+        world.swapped_out.len(),
+        world.losses,
+        promised.filter(|length| **length > 0).count(),
+    )
+}
+
 fn check(one_stream: bool) {
     let (mut swapped, mut losses, mut promised) = (0, 0, 0);
     for seed in seeds() {
-        let result = std::panic::catch_unwind(|| {
-            let mut world = run(seed, one_stream);
-            finish(&mut world);
-            world.promise();
-            world.check_recovery();
-            // Liveness: all that was said is durable, and nothing is left that nobody needs.
-            for (segment, length) in world.heads.iter().flatten() {
-                let durable = world.master.durable_bytes(*segment, Level::Synced);
-                assert_eq!(durable, *length, "segment {segment}");
-            }
-            assert!(world.swaps.is_empty(), "swaps end");
-            let listed = &world.master.state().segments;
-            for backup in world.backups.iter().filter(|backup| backup.up) {
-                for (id, stored) in &backup.disk {
-                    let needed = listed.contains_key(id) || stored.kind == Kind::Control;
-                    assert!(needed, "segment {id} was never freed");
-                }
-                let controls = backup.disk.values().filter(|s| s.kind == Kind::Control);
-                assert!(controls.count() <= 1, "old control segments are freed");
-            }
-            (
-                world.swapped_out.len(),
-                world.losses,
-                world.promised[1]
-                    .values()
-                    .filter(|length| **length > 0)
-                    .count(),
-            )
-        });
-        match result {
+        match std::panic::catch_unwind(|| live(seed, config(one_stream))) {
             Ok((s, l, p)) => {
                 swapped += s;
                 losses += l;
@@ -657,7 +717,7 @@ fn one_stream_survives_any_schedule() {
 #[test]
 fn restart_closes_what_was_open_and_frees_what_is_not_listed() {
     for seed in seeds().take(100) {
-        let mut world = run(seed, true);
+        let mut world = run(seed, config(true));
         world.commit();
         let control = world.master.control_head();
         let Some(control) = control.filter(|id| world.backups[0].disk.contains_key(id)) else {
@@ -690,5 +750,113 @@ fn restart_closes_what_was_open_and_frees_what_is_not_listed() {
             assert!(stored.closed || Some(*id) == head, "segment {id}");
             assert!(state.segments.contains_key(id) || Some(*id) == head);
         }
+    }
+}
+
+/// What finds nothing proves nothing: a rule that is not kept is found, with three replicas at least.
+#[cfg(feature = "planted")]
+mod planted {
+    use super::{config, live};
+    use duramen_cluster::replication::{Bug, Config};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Words of the first schedule that fails.
+    fn find(bug: Bug) -> Option<(u64, String)> {
+        let config = Config {
+            planted: Some(bug),
+            ..config(false)
+        };
+        (0..2000).find_map(|seed| {
+            let panic = catch_unwind(AssertUnwindSafe(|| live(seed, config))).err()?;
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Some((seed, text.unwrap_or_default()))
+        })
+    }
+
+    fn must_be_found(bug: Bug) {
+        let found = find(bug);
+        println!("{bug:?}: {found:?}");
+        assert!(found.is_some(), "{bug:?} was not found");
+    }
+
+    #[test]
+    fn o1_listed_before_it_is_open_is_found() {
+        must_be_found(Bug::ListedBeforeOpen);
+    }
+
+    #[test]
+    fn o2_data_before_it_is_listed_is_found() {
+        must_be_found(Bug::DataBeforeListed);
+    }
+
+    #[test]
+    fn o3_data_before_the_predecessor_is_found() {
+        must_be_found(Bug::DataBeforePredecessor);
+    }
+
+    #[test]
+    fn o4_closed_before_it_is_whole_is_found() {
+        must_be_found(Bug::ClosedBeforeWhole);
+    }
+
+    #[test]
+    fn o5_swap_before_its_survivors_is_found() {
+        must_be_found(Bug::SwapBeforeSurvivors);
+    }
+
+    #[test]
+    fn o6_freed_before_the_swap_is_found() {
+        must_be_found(Bug::FreeBeforeSwap);
+    }
+
+    #[test]
+    fn o7_roll_before_complete_is_found() {
+        must_be_found(Bug::RollBeforeComplete);
+    }
+
+    #[test]
+    fn o7_close_before_the_snapshot_is_found() {
+        must_be_found(Bug::CloseBeforeSnapshot);
+    }
+
+    #[test]
+    fn o7_more_before_the_close_is_found() {
+        must_be_found(Bug::MoreBeforeClose);
+    }
+
+    #[test]
+    fn o7_control_segment_freed_early_is_found() {
+        must_be_found(Bug::FreeControlEarly);
+    }
+
+    #[test]
+    fn o8_old_epochs_count_is_found() {
+        must_be_found(Bug::OldEpochCounts);
+    }
+
+    #[test]
+    fn o8_counts_before_the_epoch_is_found() {
+        must_be_found(Bug::CountsBeforeEpoch);
+    }
+
+    #[test]
+    fn o8_epoch_before_all_of_it_is_found() {
+        must_be_found(Bug::EpochBeforeAll);
+    }
+
+    #[test]
+    fn o8_the_epoch_stays_is_found() {
+        must_be_found(Bug::EpochStays);
+    }
+
+    #[test]
+    fn o8_a_control_segment_goes_on_is_found() {
+        must_be_found(Bug::ControlGoesOn);
+    }
+
+    #[test]
+    fn o9_pinned_is_freed_is_found() {
+        must_be_found(Bug::PinnedFreed);
     }
 }

@@ -27,6 +27,8 @@
 //!
 //! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (90-traps.md §C); differs: several heads, one control log.
 
+#[cfg_attr(not(feature = "planted"), allow(dead_code))]
+mod planted;
 mod rules;
 mod segment;
 
@@ -35,6 +37,10 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::{Added, Record};
 use duramen_format::segment::{HEADER_BYTES, Header, Kind};
+#[cfg(feature = "planted")]
+pub use planted::Bug;
+#[cfg(not(feature = "planted"))]
+use planted::Bug;
 use segment::{Progress, Replica, Segment};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -59,6 +65,8 @@ pub struct Config {
     pub control_capacity: u32,
     /// A control segment of at least this many bytes, twice as long as its snapshot, is replaced by a new one.
     pub control_roll_bytes: u32,
+    #[cfg(feature = "planted")]
+    pub planted: Option<Bug>,
 }
 
 /// What to tell a backup.
@@ -217,6 +225,7 @@ impl Master {
                 epoch_wanted: false,
                 epoch_from: 0,
                 replicas: Vec::new(),
+                any_epoch: false,
             });
         segment.replicas.push(Replica::found(found));
         self.active.insert(found.segment);
@@ -236,7 +245,8 @@ impl Master {
             Kind::Head => self.heads.insert(head, segment),
             Kind::Survivor | Kind::Control => None,
         };
-        let added = Segment::new(kind, head, predecessor);
+        let mut added = Segment::new(kind, head, predecessor);
+        added.any_epoch = self.config.has_bug(Bug::OldEpochCounts);
         let before = self.segments.insert(segment, added);
         assert!(before.is_none(), "segment {segment} is opened twice"); // C2
         self.active.insert(segment);
@@ -382,9 +392,10 @@ impl Master {
             }
             self.active.insert(*id);
             if segment.kind == Kind::Control {
-                self.control_wanted |= Some(*id) == current;
+                let goes_on = self.config.has_bug(Bug::ControlGoesOn);
+                self.control_wanted |= Some(*id) == current && !goes_on;
             } else if !segment.close_recorded {
-                segment.lose_replica();
+                segment.lose_replica(self.config.has_bug(Bug::EpochStays));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The rules O1 to O9, applied until none of them can do more.
 
 use super::segment::{Progress, Replica};
-use super::{Effect, InFlight, Lsn, Master, Send, Ticket};
+use super::{Bug, Effect, InFlight, Lsn, Master, Send, Ticket};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
@@ -62,6 +62,9 @@ impl Master {
 
     /// O8: nothing of a segment counts before the record of its epoch is synced.
     pub(super) fn counts(&self, segment: &super::Segment) -> bool {
+        if self.config.has_bug(Bug::CountsBeforeEpoch) {
+            return true;
+        }
         !segment.epoch_wanted
             && segment
                 .epoch_at
@@ -76,6 +79,7 @@ impl Master {
             // One successor at a time: the one before this is closed and gone first.
             self.control.len() == 1
                 && segment.on_all(left, self.ordering()).length == segment.queued.length
+                || self.control.len() == 1 && self.config.has_bug(Bug::RollBeforeComplete)
         });
         if !self.control_wanted || !complete {
             return false;
@@ -132,13 +136,20 @@ impl Master {
             let Some(at) = segment.listed_at else {
                 return false;
             };
-            if at > self.control_at(self.ordering()) {
+            if at > self.control_at(self.ordering()) && !self.config.has_bug(Bug::DataBeforeListed)
+            {
                 return false;
             }
         }
         let Some(before) = segment.predecessor else {
             return true;
         };
+        if self.config.has_bug(match segment.kind {
+            Kind::Control => Bug::MoreBeforeClose,
+            _ => Bug::DataBeforePredecessor,
+        }) {
+            return true;
+        }
         let done = self.segments.get(&before).is_none_or(|predecessor| {
             let left = predecessor.replicas.len().clamp(1, self.config.replicas);
             let wanted = if predecessor.kind == Kind::Control {
@@ -156,7 +167,8 @@ impl Master {
 
     /// O7: a control segment is closed when its successor's snapshot is there.
     fn close_allowed(&self, id: SegmentId) -> bool {
-        if self.segments[&id].kind != Kind::Control {
+        if self.segments[&id].kind != Kind::Control || self.config.has_bug(Bug::CloseBeforeSnapshot)
+        {
             return true;
         }
         let mut controls = self.control.iter().skip_while(|control| control.id != id);
@@ -169,6 +181,7 @@ impl Master {
     /// What to send to one replica now, if anything.
     fn send(&mut self, id: SegmentId, n: usize, data: bool, close: bool) -> Option<Send> {
         let one_stream = self.config.one_stream;
+        let in_parts = self.config.has_bug(Bug::EpochBeforeAll);
         let snapshot = self.control.iter().find(|control| control.id == id);
         let snapshot = snapshot.map(|control| control.snapshot);
         let ticket = Ticket(self.next_ticket);
@@ -195,7 +208,7 @@ impl Master {
         if !open && !close && !new_epoch && certificate.length == before.length {
             return None;
         }
-        if (new_epoch || open && epoch > 0) && !data {
+        if (new_epoch || open && epoch > 0) && !data && !in_parts {
             return None; // O8: a replica at this epoch has everything, from its first certificate on
         }
         replica.sent = Progress {
@@ -234,7 +247,8 @@ impl Master {
         let segment = &self.segments[&id];
         let (kind, head, epoch, queued) =
             (segment.kind, segment.head, segment.epoch, segment.queued);
-        if segment.listed_at.is_none() && ordered.open {
+        let early = self.config.has_bug(Bug::ListedBeforeOpen);
+        if segment.listed_at.is_none() && (ordered.open || early) {
             let at = self.write_record(&Record::AddOpen {
                 segment: id,
                 epoch,
@@ -244,13 +258,17 @@ impl Master {
             self.segment_mut(id).listed_at = Some(at);
             return true;
         }
-        if segment.epoch_wanted && ordered.open && ordered.length >= segment.epoch_from {
+        let in_parts = self.config.has_bug(Bug::EpochBeforeAll);
+        let filled = ordered.length >= segment.epoch_from || in_parts;
+        if segment.epoch_wanted && ordered.open && filled {
             let at = self.write_record(&Record::SegmentEpoch { segment: id, epoch });
             let segment = self.segment_mut(id);
             (segment.epoch_wanted, segment.epoch_at) = (false, Some(at));
             return true;
         }
-        if !segment.close_recorded && segment.listed_at.is_some() && segment.is_whole(ordered) {
+        let whole = segment.is_whole(ordered)
+            || segment.closed && self.config.has_bug(Bug::ClosedBeforeWhole);
+        if !segment.close_recorded && segment.listed_at.is_some() && whole {
             self.write_record(&Record::Closed {
                 segment: id,
                 certificate: queued,
@@ -287,7 +305,8 @@ impl Master {
             let listed = self.state.segments.get(id);
             listed.is_some_and(|listed| listed.closed.is_some())
         });
-        if !survivors_are_safe || !victims_are_closed {
+        let early = self.config.has_bug(Bug::SwapBeforeSurvivors);
+        if !survivors_are_safe && !early || !victims_are_closed {
             return false;
         }
         let record = self.swap_record(swap);
@@ -308,7 +327,8 @@ impl Master {
             let left = old.replicas.len().min(self.config.replicas);
             let closed = left == 0 || old.is_whole(old.on_all(left, Level::Synced));
             let new = self.segments[&second.id].on_all(self.config.replicas, Level::Synced);
-            if !closed || new.length < second.snapshot.length {
+            let early = self.config.has_bug(Bug::FreeControlEarly);
+            if !early && (!closed || new.length < second.snapshot.length) {
                 return;
             }
             let id = first.id;
@@ -324,11 +344,12 @@ impl Master {
             let leftovers = std::mem::take(&mut self.leftovers);
             self.garbage.extend(leftovers);
         }
+        let early = self.config.has_bug(Bug::FreeBeforeSwap);
         while self.control.len() == 1
             && self
                 .swaps
                 .front()
-                .is_some_and(|swap| swap.at.is_some_and(|at| at <= listed))
+                .is_some_and(|swap| swap.at.is_some_and(|at| at <= listed || early))
         {
             let swap = self.swaps.pop_front().expect("just looked at");
             for id in swap.remove {
@@ -351,13 +372,14 @@ impl Master {
     /// O6's end, and O9.
     fn free(&mut self, effects: &mut Vec<Effect>) {
         let (pinned, in_flight) = (&self.pinned, &self.in_flight);
+        let careless = self.config.has_bug(Bug::PinnedFreed);
         // A write that is still on its way must not come after the free.
         let awaited = |backup, segment| {
             let mut sent = in_flight.values();
             sent.any(|sent| (sent.backup, sent.segment) == (backup, segment))
         };
         let freed = self.garbage.extract_if(.., |(backup, segment)| {
-            !pinned.contains(segment) && !awaited(*backup, *segment)
+            (careless || !pinned.contains(segment)) && !awaited(*backup, *segment)
         });
         effects.extend(freed.map(|(backup, segment)| Effect::Free { backup, segment }));
     }

@@ -130,6 +130,8 @@ pub(super) struct Segment {
     /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced (O8).
     pub epoch_at: Option<Lsn>,
     pub replicas: Vec<Replica>,
+    /// [`Bug::OldEpochCounts`](super::Bug) is planted.
+    pub any_epoch: bool,
 }
 
 impl Segment {
@@ -147,6 +149,7 @@ impl Segment {
             epoch_from: 0,
             epoch_at: None,
             replicas: Vec::new(),
+            any_epoch: false,
         }
     }
 
@@ -163,7 +166,7 @@ impl Segment {
         let mut counted = 0;
         for replica in &self.replicas {
             let reached = replica.reached(level);
-            if reached.epoch == self.epoch || self.close_recorded {
+            if reached.epoch == self.epoch || self.close_recorded || self.any_epoch {
                 all = if counted == 0 {
                     reached
                 } else {
@@ -184,9 +187,11 @@ impl Segment {
     }
 
     /// O8: what is sent from now on has a higher epoch; what is in flight at the old one will not count.
-    pub fn lose_replica(&mut self) {
-        self.epoch += 1;
-        self.epoch_wanted = self.listed_at.is_some();
+    pub fn lose_replica(&mut self, epoch_stays: bool) {
+        if !epoch_stays {
+            self.epoch += 1;
+            self.epoch_wanted = self.listed_at.is_some();
+        }
         self.epoch_from = self.queued.length;
         for replica in &mut self.replicas {
             replica.sent = replica.buffered;
