@@ -9,6 +9,8 @@ pub enum Bug {
     SlotBeforeData,
     /// Trap 11: a close is acknowledged from memory.
     CloseFromMemory,
+    /// Trap 8: what does not match its certificate is given out all the same.
+    DamageIsSkipped,
     /// Space of the write-ahead log is used again before the new tail is durable.
     TrimBeforeHeader,
     /// A failed sync is tried again, and the second success is believed.

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::commit::{Durable, LOCAL};
+use crate::planted::Bug;
 use duramen_backup::ScrubStep;
 use duramen_base::ids::Level;
 use duramen_format::certificate::Certificate;
@@ -81,6 +82,11 @@ impl Durable {
             let number = commit
                 .master
                 .swap(add, swap.remove.clone(), swap.version_floor);
+            if self.options.has_bug(Bug::FreeBeforeSwap) {
+                commit.frees.extend(&swap.remove);
+                commit.proposed = Some((number, swap));
+                return Ok(true);
+            }
             commit.proposed = Some((number, swap));
         }
         // The record; then what follows from its being synced.

@@ -5,6 +5,10 @@
 pub enum Bug {
     /// Trap 1: a restart replays every replica that is there, listed or not.
     ReplayEverything,
+    /// Trap 2: a victim is freed when its swap is proposed, while the record may still be lost.
+    FreeBeforeSwap,
+    /// Trap 8: what is damaged is passed over: as a whole, or from the first bad entry on.
+    DamageIsSkipped,
     /// What was written is taken for synced.
     AnswerBeforeSync,
     /// Of several control segments the oldest counts.

@@ -73,6 +73,7 @@ fn backup_options(_: &Options) -> duramen_backup::Options {
 fn backup_options(options: &Options) -> duramen_backup::Options {
     let planted = match options.planted {
         Some(Bug::Backup(bug)) => Some(bug),
+        Some(Bug::DamageIsSkipped) => Some(duramen_backup::planted::Bug::DamageIsSkipped),
         _ => None,
     };
     duramen_backup::Options {
@@ -149,6 +150,9 @@ fn restart(
     let mut state = read_control(&backup, replicas, options, &damaged)?;
     if options.has_bug(Bug::ReplayEverything) {
         replay_everything(&mut state, replicas);
+    }
+    if options.has_bug(Bug::DamageIsSkipped) {
+        skip_damage(&mut state, replicas);
     }
     let listed = check_complete(&state, replicas, &damaged)?;
     let engine = make_engine(&backup, &state, replicas, options)?;
@@ -229,6 +233,13 @@ fn replay_everything(state: &mut State, replicas: &[ReplicaInfo]) {
             closed: Some(replica.certificate()),
             generation: 0,
         });
+    }
+}
+
+/// [`Bug::DamageIsSkipped`].
+fn skip_damage(state: &mut State, replicas: &[ReplicaInfo]) {
+    for replica in replicas.iter().filter(|replica| replica.damaged) {
+        state.segments.remove(&replica.segment);
     }
 }
 
@@ -324,8 +335,10 @@ fn make_engine(
     };
     let engine = duramen_engine::Store::new(engine)?;
     #[cfg(feature = "planted")]
-    if let (Some(Bug::Engine(bug)), Some(log)) = (options.planted, engine.log()) {
-        log.plant(bug);
+    match (options.planted, engine.log()) {
+        (Some(Bug::Engine(bug)), Some(log)) => log.plant(bug),
+        (Some(Bug::DamageIsSkipped), Some(log)) => log.plant(duramen_engine::Bug::DamageIsSkipped),
+        _ => {}
     }
     Ok(engine)
 }
@@ -353,5 +366,7 @@ pub(crate) fn replication_config(backup: &Backup) -> Config {
         server: backup.identity().server,
         control_capacity: segment_bytes,
         control_roll_bytes: CONTROL_ROLL_BYTES.min(segment_bytes / 4),
+        #[cfg(feature = "planted")]
+        planted: None,
     }
 }

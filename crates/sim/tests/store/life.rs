@@ -8,6 +8,7 @@ use duramen_sim::disk::{Fault, SimDisk};
 use std::sync::Arc;
 
 const T: TableId = TableId::DEFAULT;
+const BLOCK: usize = 4096;
 pub const FAULTS: [Fault; 3] = [Fault::PowerCut, Fault::PowerCutWithin, Fault::Kill];
 
 /// What a history is like.
@@ -17,6 +18,8 @@ pub struct Setting {
     steps: u64,
     keys: u64,
     value_bytes_max: u64,
+    /// Of 16 + this many steps.
+    removes: u64,
     planted: Option<Bug>,
 }
 
@@ -27,6 +30,7 @@ impl Setting {
             steps: 25,
             keys: 5,
             value_bytes_max: 3_000,
+            removes: 0,
             planted: None,
         }
     }
@@ -37,6 +41,7 @@ impl Setting {
             steps: 400,
             keys: 60,
             value_bytes_max: 400_000,
+            removes: 0,
             planted: None,
         }
     }
@@ -46,6 +51,7 @@ impl Setting {
         Setting {
             steps: 120,
             keys: 3,
+            removes: 4,
             ..Setting::short(seed)
         }
     }
@@ -154,6 +160,52 @@ impl Life {
         }
     }
 
+    /// One life that ends in order or by a cut; then bits flip on the medium, a few at a time, each time on a copy of it:
+    /// the store refuses to open, or everything is as it was. Returns how often it refused.
+    pub fn live_and_rot(&mut self, times: u64) -> u64 {
+        if self.random.below(2) == 0 {
+            self.live_until_cut();
+        } else {
+            assert!(self.live(), "nothing goes wrong");
+        }
+        let whole = self.disk.clone();
+        let mut refused = 0;
+        for _ in 0..times {
+            self.disk = whole.copy(self.random.below(u64::MAX));
+            self.rot();
+            match self.open() {
+                Ok(store) => assert_same(&store, &self.model),
+                Err(duramen::Error::Damaged { .. } | duramen::Error::Disk(_)) => refused += 1,
+                Err(error) => panic!("not the words for damage: {error}"),
+            }
+        }
+        self.disk = whole;
+        refused
+    }
+
+    /// Flips some bits among bytes that were written.
+    fn rot(&mut self) {
+        let name =
+            ["frames", "frames", "frames", "wal", "superblock"][self.random.below(5) as usize];
+        let bytes = self.disk.bytes_of(name);
+        let written: Vec<usize> = (0..bytes.len().div_ceil(BLOCK))
+            .filter(|block| {
+                bytes[block * BLOCK..]
+                    .iter()
+                    .take(BLOCK)
+                    .any(|byte| *byte != 0)
+            })
+            .collect();
+        for _ in 0..1 + self.random.below(3) {
+            let Some(block) = written.get(self.random.below(written.len().max(1) as u64) as usize)
+            else {
+                return;
+            };
+            let at = block * BLOCK + self.random.below(BLOCK as u64) as usize;
+            self.disk.flip(name, at as u64, self.random.below(8) as u8);
+        }
+    }
+
     /// In order: everything is exactly as it is.
     pub fn check(&mut self) {
         assert!(self.live(), "nothing goes wrong");
@@ -189,9 +241,9 @@ impl Life {
     fn step(&mut self, store: &Arc<Store>, sessions: &mut [Session; 2]) -> bool {
         let which = self.random.below(2) as usize;
         let session = &mut sessions[which];
-        match self.random.below(16) {
+        match self.random.below(16 + self.setting.removes) {
             0..=5 => self.write(session),
-            6 => self.remove(session),
+            6 | 16.. => self.remove(session),
             7 => self.write_group(session),
             8..=10 => return self.commit(store, Level::Synced),
             11 => return self.commit(store, Level::Buffered),

@@ -1,37 +1,61 @@
 //! The whole durable store on the simulated disk: random histories, the power cut or the process killed at any operation of the
 //! disk, several lives in a row. What was promised is there, nothing that was shown reverts, groups are whole.
 //!
-//! `DURAMEN_SIM_SEED=n` runs one seed; `DURAMEN_SIM_RUNS=n` runs more of them.
+//! A run takes the same seeds every time, and then fresh ones for as long as [`FRESH`] says. A seed that fails is printed with
+//! the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed; `DURAMEN_SIM_RUNS=n` so many, all fixed;
+//! `DURAMEN_SIM_SECONDS=n` as many fresh ones as fit in (per test).
 
 mod life;
 mod model;
 
 use duramen::Bug;
 use life::{Life, Setting};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Runs of a test; more by `DURAMEN_SIM_RUNS`.
-fn seeds(runs: u64) -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    match number("DURAMEN_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("DURAMEN_SIM_RUNS").unwrap_or(runs),
-    }
+/// Fresh seeds are run for so long in each test: all in all a minute and a half with the fixed ones.
+const FRESH: Duration = Duration::from_secs(10);
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is a number")),
+    )
 }
 
-fn run(test: &str, runs: u64, body: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    for seed in seeds(runs) {
+/// The seeds of a test: `fixed` ones, then fresh ones.
+fn seeds(fixed: u64) -> Box<dyn Iterator<Item = u64>> {
+    if let Some(seed) = number("DURAMEN_SIM_SEED") {
+        return Box::new(std::iter::once(seed));
+    }
+    if let Some(runs) = number("DURAMEN_SIM_RUNS") {
+        return Box::new(0..runs);
+    }
+    let time = number("DURAMEN_SIM_SECONDS").map_or(FRESH, Duration::from_secs);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let first = since.expect("a clock after 1970").as_millis() as u64 * 1000;
+    let started = Instant::now();
+    let fresh = (first..).take_while(move |_| started.elapsed() < time);
+    Box::new((0..fixed).chain(fresh))
+}
+
+fn run(test: &str, fixed: u64, body: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    let mut histories = 0;
+    for seed in seeds(fixed) {
         if let Err(panic) = std::panic::catch_unwind(|| body(seed)) {
             eprintln!(
                 "replay: DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test store {test}"
             );
             std::panic::resume_unwind(panic);
         }
+        histories += 1;
     }
+    println!("{test}: {histories} histories");
 }
 
-/// Scenarios 1-3, 8, 10 of 90-traps.md §I: every operation of a short history is a cut point, by power and by kill.
+/// Every operation of a short history is a cut point, by power and by kill.
 #[test]
-fn every_cut_point_of_short_histories() {
+fn scenario_01_02_03_every_cut_point_of_short_histories() {
     run("every_cut_point", 2, |seed| {
         let setting = Setting::short(seed);
         let operations = Life::count_operations(&setting);
@@ -46,7 +70,7 @@ fn every_cut_point_of_short_histories() {
 
 /// Longer histories with rolls, cleaning, swaps, snapshots; several lives on one disk.
 #[test]
-fn random_cuts_of_long_histories() {
+fn scenario_03_08_10_random_cuts_of_long_histories() {
     run("random_cuts", 8, |seed| {
         let setting = Setting::long(seed);
         let mut life = Life::new(&setting, seed);
@@ -57,29 +81,82 @@ fn random_cuts_of_long_histories() {
     });
 }
 
-/// What finds nothing proves nothing: each of these must be found by the random histories.
+/// Scenario 20: bits flip on the disk of a whole store. With one replica there is nothing to mend it with: it is refused, or the
+/// flip was where nothing counts.
 #[test]
-fn planted_bugs_are_found() {
-    use duramen_engine::Bug as Engine;
-    let hot = [Bug::AnswerBeforeSync, Bug::Engine(Engine::HitsDoNotWait)];
-    let long = [Bug::ReplayEverything, Bug::OldControlHead];
-    for bug in hot {
-        find(bug, Setting::hot);
-    }
-    for bug in long {
-        find(bug, Setting::long);
+fn scenario_20_flipped_bits_are_refused_or_harmless() {
+    let refused = std::sync::atomic::AtomicU64::new(0);
+    run("scenario_20", 6, |seed| {
+        let mut life = Life::new(&Setting::long(seed), seed);
+        let times = life.live_and_rot(6);
+        refused.fetch_add(times, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(refused.into_inner() > 0, "no flip hit what counts");
+}
+
+// What finds nothing proves nothing: each of these must be found by the random histories.
+
+use duramen_engine::Bug as Engine;
+
+#[test]
+fn trap_1_replay_of_everything_is_found() {
+    find(Bug::ReplayEverything, Setting::long, lives);
+}
+
+#[test]
+fn trap_2_frames_freed_before_the_swap_are_found() {
+    find(Bug::FreeBeforeSwap, Setting::long, lives);
+}
+
+#[test]
+fn trap_3_a_swap_before_its_reasons_is_found() {
+    find(Bug::Engine(Engine::SwapBeforeReasons), Setting::long, lives);
+}
+
+#[test]
+fn trap_4_hits_that_do_not_wait_are_found() {
+    find(Bug::Engine(Engine::HitsDoNotWait), Setting::hot, lives);
+}
+
+#[test]
+fn trap_4_misses_that_do_not_wait_are_found() {
+    find(Bug::Engine(Engine::MissesDoNotWait), Setting::hot, lives);
+}
+
+#[test]
+fn trap_8_damage_that_is_skipped_is_found() {
+    find(Bug::DamageIsSkipped, Setting::long, |life| {
+        life.live_and_rot(4);
+    });
+}
+
+#[test]
+fn trap_9_a_swap_before_its_frames_is_found() {
+    find(Bug::Engine(Engine::SwapBeforeFrames), Setting::long, lives);
+}
+
+#[test]
+fn an_answer_before_the_sync_is_found() {
+    find(Bug::AnswerBeforeSync, Setting::hot, lives);
+}
+
+#[test]
+fn an_old_control_head_is_found() {
+    find(Bug::OldControlHead, Setting::long, lives);
+}
+
+fn lives(life: &mut Life) {
+    for _ in 0..4 {
+        life.live_until_cut();
     }
 }
 
-fn find(bug: Bug, setting: fn(u64) -> Setting) {
-    let found = (0..100).find(|seed| {
-        let lives = std::panic::catch_unwind(|| {
-            let mut life = Life::new(&setting(*seed).with(bug), *seed);
-            for _ in 0..4 {
-                life.live_until_cut();
-            }
+fn find(bug: Bug, setting: fn(u64) -> Setting, history: fn(&mut Life)) {
+    let found = (0..400).find(|seed| {
+        let lived = std::panic::catch_unwind(|| {
+            history(&mut Life::new(&setting(*seed).with(bug), *seed));
         });
-        lives.is_err()
+        lived.is_err()
     });
     println!("{bug:?}: found by history {found:?}");
     assert!(found.is_some(), "{bug:?} was not found");
