@@ -1,7 +1,15 @@
-//! What a log's replicas and its list of segments must obey, as state machines: no thread, clock, socket or file in here.
+//! The rules by which servers are one cluster, as state machines: no thread, clock, socket or file in here.
 //!
-//! [`control`] is what the control log says; [`replication`] in which order everything reaches the backups. Whoever drives them
-//! (the durable store, the simulator) feeds events and executes effects. docs/protocols.md shows the protocols as wholes.
+//! [`control`] is what the control log says; [`replication`] in which order everything reaches the backups. [`coordinator`] says
+//! who is a member and who owns what, and has the dead's tablets recovered ([`recovery`]); [`membership`] and [`detector`] are a
+//! server's side of that. Whoever drives them (the durable store, a node, the simulator) feeds events and executes effects.
+//! docs/protocols.md shows the protocols as wholes. Times are microseconds of a monotonic clock of any origin.
 
 pub mod control;
+pub mod coordinator;
+pub mod detector;
+pub mod membership;
+pub mod planted;
+mod random;
+mod recovery;
 pub mod replication;

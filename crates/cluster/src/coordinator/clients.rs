@@ -1,0 +1,74 @@
+//! Leases of clients, by which masters know how long to remember what a client has asked.
+//!
+//! Only the ids are stored; a new leader takes every lease for just renewed, so none ends early.
+//!
+//! Paper: RIFL; 90-traps.md §E.
+
+use super::records::Key;
+use super::{Coordinator, Timer, refused};
+use duramen_base::ids::ClientId;
+use duramen_wire::native::message::{CoordinatorAnswer, Refusal};
+
+/// How often leases that ended are looked for.
+const LOOK_US: u64 = 1_000_000;
+/// A client may take its lease for a little longer than we do: clocks differ.
+const GRACE_PERCENT: u64 = 10;
+
+impl Coordinator {
+    pub(super) fn client_lease(&mut self, client: Option<ClientId>) -> CoordinatorAnswer {
+        let client = match client {
+            Some(known) if self.clients.contains_key(&known) => known,
+            Some(_) => return refused(Refusal::Invalid("the client's lease has ended".to_owned())),
+            None => {
+                let new = self.meta.next_client;
+                self.meta.next_client.0 += 1;
+                self.put_meta();
+                self.put(Key::Client(new), &());
+                new
+            }
+        };
+        self.renew_client(client);
+        CoordinatorAnswer::Lease {
+            client,
+            ttl_ms: self.meta.settings.client_lease_ms,
+        }
+    }
+
+    pub(super) fn renew_client(&mut self, client: ClientId) {
+        let lease_us = u64::from(self.meta.settings.client_lease_ms) * 1000;
+        let until_us = self.now_us + lease_us + lease_us * GRACE_PERCENT / 100;
+        self.clients.insert(client, until_us);
+    }
+
+    pub(super) fn client_ends(&mut self, client: ClientId) -> CoordinatorAnswer {
+        if self.clients.remove(&client).is_some() {
+            self.delete(Key::Client(client));
+        }
+        CoordinatorAnswer::Noted
+    }
+
+    /// Those that must be remembered. A client that was never heard of counts as ended: its id was stored before it was told.
+    pub(super) fn clients_alive(&self, asked: Vec<ClientId>) -> CoordinatorAnswer {
+        let alive = asked.into_iter().filter(|id| self.clients.contains_key(id));
+        CoordinatorAnswer::ClientsAlive {
+            clients: alive.collect(),
+        }
+    }
+
+    pub(super) fn arm_clients(&mut self) {
+        self.arm(self.now_us + LOOK_US, Timer::Clients);
+    }
+
+    pub(super) fn expire_clients(&mut self) {
+        let ended: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, until_us)| **until_us <= self.now_us)
+            .map(|(id, _)| *id)
+            .collect();
+        for client in ended {
+            self.client_ends(client);
+        }
+        self.arm_clients();
+    }
+}

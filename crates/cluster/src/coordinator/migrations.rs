@@ -1,0 +1,265 @@
+//! Tablets that move from one UP server to another, one by one or all of them.
+//!
+//! The source and the target are told by their tablets (`Outgoing`, `Incoming`). It ends in one step when the target says that it
+//! has everything: the target is the owner then, if both are UP. If either crashes before, nothing has happened: the target drops
+//! what it has, the source (or its recovery) goes on.
+
+use super::records::{Key, MigrationRecord, Origin, TabletRecord};
+use super::{Coordinator, Migration, Timer, invalid, refused};
+use crate::planted::Bug;
+use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
+use duramen_wire::native::message::{
+    AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationStatus, Refusal,
+};
+
+/// Tablets that leave a drained server at a time.
+const DRAIN_AT_ONCE: usize = 2;
+/// After a migration of a drained server has failed.
+const DRAIN_REST_US: u64 = 1_000_000;
+
+impl Coordinator {
+    pub(super) fn migrate(
+        &mut self,
+        table: TableId,
+        range: KeyRange,
+        to: ServerId,
+    ) -> CoordinatorAnswer {
+        match self.begin_migrations(table, range, to) {
+            Ok(begun) => CoordinatorAnswer::Admin(AdminAnswer::Migrating(begun)),
+            Err(refusal) => refused(refusal),
+        }
+    }
+
+    fn begin_migrations(
+        &mut self,
+        table: TableId,
+        range: KeyRange,
+        to: ServerId,
+    ) -> Result<Vec<MigrationId>, Refusal> {
+        let bad = |why: String| Err(Refusal::Invalid(why));
+        if range.first > range.last {
+            return bad("the range is empty".to_owned());
+        }
+        let target = self.servers.get(&to).filter(|server| server.is_up());
+        let Some(target) = target.map(|server| &server.record.entry) else {
+            return bad(format!("server {to} is not UP"));
+        };
+        if !target.roles.master {
+            return bad(format!("server {to} owns no tablets: it is a backup only"));
+        }
+        if target.draining {
+            return bad(format!("server {to} is being drained"));
+        }
+        self.tablet_of(table, range.first)?;
+        // Everything is checked before anything is changed.
+        for (first, tablet) in self.tablets_in(table, range) {
+            self.check_rests(table, first, tablet)?;
+        }
+        self.cut(table, range.first)?;
+        if let Some(after) = range.last.next() {
+            self.cut(table, after)?;
+        }
+        let moving: Vec<(RouteHash, TabletRecord)> = self
+            .tablets_in(table, range)
+            .map(|(first, tablet)| (first, *tablet))
+            .filter(|(_, tablet)| tablet.owner != to)
+            .collect();
+        let begun = moving.into_iter().map(|(first, tablet)| {
+            let record = MigrationRecord {
+                table,
+                range: KeyRange::new(first, tablet.last),
+                from: tablet.owner,
+                to,
+            };
+            self.begin_migration(record)
+        });
+        Ok(begun.collect())
+    }
+
+    fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
+        let id = MigrationId(self.random.number());
+        self.put(Key::Migration(id), &record);
+        let since_us = self.now_us;
+        self.moving.insert((record.table, record.range.first), id);
+        self.migrations.insert(id, Migration { record, since_us });
+        self.affect(record.from);
+        self.affect(record.to);
+        id
+    }
+
+    /// The migration of the tablet that begins there.
+    pub(super) fn migration_of(
+        &self,
+        table: TableId,
+        first: RouteHash,
+    ) -> Option<(MigrationId, MigrationRecord)> {
+        let id = self.moving.get(&(table, first))?;
+        Some((*id, self.migrations.get(id)?.record))
+    }
+
+    pub(super) fn migration_done(
+        &mut self,
+        sender: ServerId,
+        server: ServerId,
+        id: MigrationId,
+        outcome: MigrationOutcome,
+    ) -> CoordinatorAnswer {
+        let careless = self.config.planted.is(Bug::MigratedToTheDead);
+        if sender != server || !self.is_up(server) && !careless {
+            return CoordinatorAnswer::Stale; // K3
+        }
+        let Some(record) = self.migrations.get(&id).map(|m| m.record) else {
+            return self.accepted_before(server, Origin::Migrated(id));
+        };
+        match outcome {
+            MigrationOutcome::Complete { creation } if server == record.to => {
+                self.end_migration(id, creation);
+            }
+            MigrationOutcome::Failed { .. } if server == record.to || server == record.from => {
+                self.abort_migration(id);
+                self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(record.from));
+            }
+            _ => return CoordinatorAnswer::Stale,
+        }
+        CoordinatorAnswer::Accepted {
+            since: self.tablets_version(),
+        }
+    }
+
+    /// What an earlier answer, perhaps of an earlier leader, has said about this.
+    pub(super) fn accepted_before(&self, server: ServerId, origin: Origin) -> CoordinatorAnswer {
+        let owned = self.owned.get(&server).into_iter().flatten();
+        let is_known = owned
+            .filter_map(|at| self.tablets.get(at))
+            .any(|tablet| tablet.origin == origin);
+        if is_known && !self.config.planted.is(Bug::CompletionForgotten) {
+            return CoordinatorAnswer::Accepted {
+                since: self.tablets_version(),
+            };
+        }
+        CoordinatorAnswer::Stale
+    }
+
+    fn end_migration(&mut self, id: MigrationId, creation: SegmentId) {
+        let Some(Migration { record, .. }) = self.migrations.remove(&id) else {
+            return;
+        };
+        self.moving.remove(&(record.table, record.range.first));
+        self.delete(Key::Migration(id));
+        let tablet = TabletRecord {
+            last: record.range.last,
+            owner: record.to, // K4
+            creation,
+            origin: Origin::Migrated(id),
+        };
+        self.set_tablet(record.table, record.range.first, tablet);
+        self.affect(record.from);
+        self.affect(record.to);
+        self.drain_further(record.from);
+        self.settle_all();
+    }
+
+    pub(super) fn abort_migration(&mut self, id: MigrationId) -> bool {
+        let Some(Migration { record, .. }) = self.migrations.remove(&id) else {
+            return false;
+        };
+        self.moving.remove(&(record.table, record.range.first));
+        self.delete(Key::Migration(id));
+        self.affect(record.from);
+        self.affect(record.to);
+        true
+    }
+
+    pub(super) fn abort_migrations_where(&mut self, is_over: impl Fn(&MigrationRecord) -> bool) {
+        let over: Vec<MigrationId> = self
+            .migrations
+            .iter()
+            .filter(|(_, migration)| is_over(&migration.record))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            self.abort_migration(id);
+        }
+    }
+
+    /// A server is crashed.
+    pub(super) fn abort_migrations_of(&mut self, dead: ServerId) {
+        let outlives = self.config.planted.is(Bug::MigrationOutlivesSource);
+        self.abort_migrations_where(|record| record.to == dead || record.from == dead && !outlives);
+    }
+
+    pub(super) fn migration_statuses(&self) -> Vec<MigrationStatus> {
+        let status = |(id, migration): (&MigrationId, &Migration)| MigrationStatus {
+            migration: *id,
+            table: migration.record.table,
+            range: migration.record.range,
+            from: migration.record.from,
+            to: migration.record.to,
+            elapsed_ms: (self.now_us - migration.since_us) / 1000,
+        };
+        self.migrations.iter().map(status).collect()
+    }
+
+    pub(super) fn drain(&mut self, server: ServerId) -> CoordinatorAnswer {
+        if !self.is_up(server) {
+            return invalid(format!("server {server} is not UP"));
+        }
+        if self.tablets_owned(server) > 0 && self.masters_by_load(&[server]).is_empty() {
+            return invalid("no other server is UP that could take its tablets");
+        }
+        if !self.servers[&server].record.entry.draining {
+            self.change_member(server, |entry| entry.draining = true);
+        }
+        // What is on its way to it turns around.
+        self.abort_migrations_where(|record| record.to == server);
+        self.drain_further(server);
+        CoordinatorAnswer::Admin(AdminAnswer::Done)
+    }
+
+    pub(super) fn undrain(&mut self, server: ServerId) -> CoordinatorAnswer {
+        if !self.is_up(server) {
+            return invalid(format!("server {server} is not UP"));
+        }
+        if self.servers[&server].record.entry.draining {
+            self.change_member(server, |entry| entry.draining = false);
+            self.abort_migrations_where(|record| record.from == server);
+        }
+        CoordinatorAnswer::Admin(AdminAnswer::Done)
+    }
+
+    /// Moves the next tablets off a drained server.
+    pub(super) fn drain_further(&mut self, server: ServerId) {
+        let drains = |s: &super::Server| s.is_up() && s.record.entry.draining;
+        if !self.servers.get(&server).is_some_and(drains) {
+            return;
+        }
+        let leaving = |this: &Coordinator| {
+            let of = this.migrations.values();
+            of.filter(|m| m.record.from == server).count()
+        };
+        let rest: Vec<(TableId, RouteHash)> = self
+            .owned
+            .get(&server)
+            .into_iter()
+            .flatten()
+            .filter(|(table, first)| self.migration_of(*table, *first).is_none())
+            .take(DRAIN_AT_ONCE.saturating_sub(leaving(self)))
+            .copied()
+            .collect();
+        let mut masters = self.masters_by_load(&[server]).into_iter().cycle();
+        for (table, first) in rest {
+            let (Some(to), Some(tablet)) = (masters.next(), self.tablets.get(&(table, first)))
+            else {
+                self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(server));
+                return;
+            };
+            let record = MigrationRecord {
+                table,
+                range: KeyRange::new(first, tablet.last),
+                from: server,
+                to,
+            };
+            self.begin_migration(record);
+        }
+    }
+}

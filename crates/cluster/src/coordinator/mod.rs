@@ -1,0 +1,794 @@
+//! The coordinator: who is a member, who owns what, who recovers whom. A state machine without I/O.
+//!
+//! It is told what arrives, what is stored and what time it is ([`Coordinator::handle`]); it answers with messages to send and
+//! batches to store. It is on no read or write path. Several may run: one leads, the others wait ([`store`]). A new leader knows
+//! what is stored and nothing else; it restarts recoveries and tells everybody everything again.
+//!
+//! **Invariants**
+//! - K1: nothing is said that depends on a change that is not stored ([`pipeline`]). What a new leader reads is all that anybody
+//!   was ever told.
+//! - K2: a server that is crashed stays so. A server that replaces it is another one, and is added after the old one is crashed,
+//!   in the same step or a later one.
+//! - K3: a message counts only if its sender is UP in the same step in which its effect is stored (90-traps.md §0.6, §0.7).
+//! - K4: a tablet has one owner. It changes by a recovery when the owner is crashed, by a migration when it is UP, and the
+//!   new owner is UP in that step.
+//! - K5: what a server is told of its tablets is everything, with a version that grows. Lost, repeated and late messages change
+//!   nothing.
+//! - K6: a crashed server leaves the list when no tablet waits for its log any more, and not before.
+//! - K7: a tablet that was recovered is served by its new owner only after the read lease of the old one has run out, also if the
+//!   leader changes meanwhile.
+//!
+//! **Concurrency** one thread calls it. When the store failed, it refuses everything: make a new one from what the store holds.
+//!
+//! Paper: [Ousterhout15 §3, §7]; differs: tablets are told declaratively, recoveries are not stored, read leases
+//! (90-traps.md §0, §D).
+
+mod admin;
+mod clients;
+mod migrations;
+mod pipeline;
+mod push;
+mod records;
+mod recoveries;
+mod servers;
+pub mod store;
+mod suspects;
+mod tables;
+
+use crate::membership::Members;
+use crate::planted::{Bug, Planted};
+use crate::random::Random;
+use crate::recovery::Recovery;
+use duramen_base::ids::{
+    ClientId, ListVersion, MapVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
+};
+use duramen_wire::native::message::{
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, RecoveryStatus, Refusal, ServerAnswer,
+    ServerChange, ServerStatus, Tablets, ToCoordinator,
+};
+use pipeline::{Pipeline, Sealed};
+use push::Push;
+use records::{Key, Meta, MigrationRecord, Origin, ServerRecord, StoredTable, TabletRecord};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use store::{Batch, Contents};
+
+/// Names a question to the coordinator until it is answered. Given by whoever drives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplyId(pub u64);
+
+/// Names a question of the coordinator until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// Names a batch until it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A question arrived. `sender`: of the frame; `NONE` for clients and tools.
+    Asked {
+        reply: ReplyId,
+        sender: ServerId,
+        question: ToCoordinator,
+    },
+    /// A server answered.
+    Answered {
+        call: CallId,
+        answer: ServerAnswer,
+        payload: Vec<u8>,
+    },
+    /// The connection was refused or reset: nobody will answer. (Silence needs no input.)
+    Unreachable { call: CallId },
+    /// The batch is stored: [`store::MetaStore::commit`] returned `Ok`.
+    Persisted { token: Token },
+    /// It returned an error, or the leader's lease could not be renewed in time.
+    StoreFailed { reason: String },
+    /// The time of [`Output::WakeAt`] has come. May come at any time.
+    Tick,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    Answer {
+        reply: ReplyId,
+        answer: CoordinatorAnswer,
+    },
+    /// The frame's target is `to`, its sender `ServerId::coordinator(term)`.
+    Ask {
+        call: CallId,
+        to: ServerId,
+        /// `host:port`
+        address: String,
+        question: FromCoordinator,
+    },
+    /// Commit it, then say [`Input::Persisted`]. The next one comes only after that.
+    Persist { token: Token, batch: Batch },
+    /// Say [`Input::Tick`] at this time, in microseconds. Replaces what was said before.
+    WakeAt { at_us: u64 },
+}
+
+/// What a coordinator is given.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the cluster; a store that holds another one is refused.
+    pub cluster: String,
+    /// `host:port` of this coordinator, for people and for clients of other coordinators.
+    pub name: String,
+    /// Of its leadership.
+    pub term: u32,
+    /// Where random choices come from. Must differ from leader to leader: ids of recoveries are drawn from it.
+    pub seed: u64,
+    /// Of a cluster that does not exist yet. An existing one keeps its own.
+    pub settings: ClusterSettings,
+    pub planted: Planted,
+}
+
+/// Why there is no coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// For people: another store, or another name.
+    #[error("the store holds cluster `{found}`, not `{expected}`")]
+    Foreign { found: String, expected: String },
+    /// For people: a newer program.
+    #[error("the store has layout {found}; this program knows layouts up to {known}")]
+    Newer { found: u32, known: u32 },
+    /// For people: restore the store from a copy.
+    #[error("the store is damaged: {what}")]
+    Damaged { what: String },
+}
+
+/// A member, with what is not stored of it.
+struct Server {
+    record: ServerRecord,
+    push: Push,
+    check: Option<suspects::Check>,
+    /// What it said of its tablets.
+    loads: Vec<duramen_wire::native::message::RangeLoad>,
+    /// Partitions that it recovers now.
+    recovering: u32,
+    /// No partition is given to it before this time: it said that it is busy.
+    busy_until_us: u64,
+    /// Tablets are not told to it before this time (K7).
+    quiet_until_us: u64,
+}
+
+impl Server {
+    fn is_up(&self) -> bool {
+        self.record.entry.status == ServerStatus::Up
+    }
+}
+
+/// A migration under way.
+struct Migration {
+    record: MigrationRecord,
+    since_us: u64,
+}
+
+/// What a stored batch sets off.
+struct Follows {
+    step: Option<(ListVersion, Vec<ServerChange>)>,
+    tablets: Vec<(ServerId, Tablets)>,
+    enlisted: Vec<(ReplyId, ServerId)>,
+}
+
+/// A question of ours that is not answered.
+struct Call {
+    to: ServerId,
+    kind: CallKind,
+    deadline_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallKind {
+    Check { nonce: u64 },
+    Probe { nonce: u64 },
+    List(ListVersion),
+    Tablets(TabletsVersion),
+    StartRead { dead: ServerId },
+    Recover { dead: ServerId, partition: u32 },
+    Abort,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Call(CallId),
+    Check(ServerId),
+    Push(ServerId),
+    Recovery(ServerId),
+    Drain(ServerId),
+    Probe,
+    Clients,
+}
+
+/// See the module.
+pub struct Coordinator {
+    config: Config,
+    now_us: u64,
+    random: Random,
+    meta: Meta,
+    servers: BTreeMap<ServerId, Server>,
+    slots: BTreeMap<u32, u32>,
+    nonces: BTreeMap<u64, ServerId>,
+    /// UP members, in no order.
+    up: Vec<ServerId>,
+    tables: BTreeMap<TableId, StoredTable>,
+    tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
+    owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
+    migrations: BTreeMap<MigrationId, Migration>,
+    /// Tablets that migrate.
+    moving: BTreeMap<(TableId, RouteHash), MigrationId>,
+    /// Leases of clients, by when they end.
+    clients: BTreeMap<ClientId, u64>,
+    recoveries: BTreeMap<ServerId, Recovery>,
+    ended: VecDeque<RecoveryStatus>,
+
+    pipeline: Pipeline<Follows>,
+    /// Changes of the open batch.
+    step: Vec<ServerChange>,
+    affected: BTreeSet<ServerId>,
+    enlisted: Vec<(ReplyId, ServerId)>,
+    map_is_new: bool,
+    /// The server list as it is stored, and what led to it.
+    published: Members,
+    steps: VecDeque<(ListVersion, Vec<ServerChange>)>,
+
+    calls: BTreeMap<CallId, Call>,
+    next_call: u64,
+    timers: BTreeSet<(u64, Timer)>,
+    wakes_at_us: Option<u64>,
+    out: Vec<Output>,
+    /// Why nothing is done any more.
+    stopped: Option<String>,
+}
+
+impl Coordinator {
+    /// The coordinator that leads in `config.term`, out of everything that is stored (nothing, for a new cluster), and what it
+    /// does first.
+    ///
+    /// # Errors
+    /// Any [`OpenError`]; nothing was changed.
+    pub fn open(
+        now_us: u64,
+        contents: &Contents,
+        config: Config,
+    ) -> Result<(Coordinator, Vec<Output>), OpenError> {
+        let mut new = Coordinator::empty(now_us, config);
+        let damaged = |key: &[u8]| OpenError::Damaged {
+            what: format!("key {}", key.escape_ascii()),
+        };
+        if let Some(bytes) = contents.get(&Key::Meta.encode()) {
+            new.meta = records::decode(bytes).ok_or_else(|| damaged(b"m"))?;
+            new.check_meta()?;
+        } else if let Some(key) = contents.keys().next() {
+            return Err(damaged(key));
+        }
+        for (key, value) in contents {
+            let known = Key::decode(key).and_then(|key| new.load(key, value));
+            known.ok_or_else(|| damaged(key))?;
+        }
+        new.check_whole()?;
+        new.begin();
+        let outputs = new.finish();
+        Ok((new, outputs))
+    }
+
+    fn empty(now_us: u64, config: Config) -> Coordinator {
+        let pipeline = Pipeline::new(config.planted.is(Bug::TellsBeforePersisting));
+        let default = StoredTable {
+            table: TableId::DEFAULT,
+            name: "default".to_owned(),
+            level: None,
+        };
+        Coordinator {
+            now_us,
+            random: Random::new(config.seed),
+            meta: Meta {
+                format: records::FORMAT,
+                cluster: config.cluster.clone(),
+                settings: config.settings.clone(),
+                list_version: ListVersion(0),
+                map_version: MapVersion(0),
+                next_table: TableId(1),
+                next_client: ClientId(1),
+                next_copyset: 0,
+            },
+            config,
+            servers: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            nonces: BTreeMap::new(),
+            up: Vec::new(),
+            tables: BTreeMap::from([(TableId::DEFAULT, default)]),
+            tablets: BTreeMap::new(),
+            owned: BTreeMap::new(),
+            migrations: BTreeMap::new(),
+            moving: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            recoveries: BTreeMap::new(),
+            ended: VecDeque::new(),
+            pipeline,
+            step: Vec::new(),
+            affected: BTreeSet::new(),
+            enlisted: Vec::new(),
+            map_is_new: false,
+            published: Members::new(),
+            steps: VecDeque::new(),
+            calls: BTreeMap::new(),
+            next_call: 0,
+            timers: BTreeSet::new(),
+            wakes_at_us: None,
+            out: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    fn check_meta(&self) -> Result<(), OpenError> {
+        if self.meta.format > records::FORMAT {
+            return Err(OpenError::Newer {
+                found: self.meta.format,
+                known: records::FORMAT,
+            });
+        }
+        if self.meta.cluster != self.config.cluster {
+            return Err(OpenError::Foreign {
+                found: self.meta.cluster.clone(),
+                expected: self.config.cluster.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, key: Key, value: &[u8]) -> Option<()> {
+        match key {
+            Key::Meta => {}
+            Key::Server(id) => {
+                let record: ServerRecord = records::decode(value)?;
+                self.nonces.insert(record.nonce, id);
+                self.adopt(id, record);
+                self.set_welcome(id, ListVersion(0));
+            }
+            Key::Slot(slot) => {
+                self.slots.insert(slot, records::decode(value)?);
+            }
+            Key::Table(id) => {
+                self.tables.insert(id, records::decode(value)?);
+            }
+            Key::Tablet(table, first) => {
+                let record: TabletRecord = records::decode(value)?;
+                self.owned
+                    .entry(record.owner)
+                    .or_default()
+                    .insert((table, first));
+                self.tablets.insert((table, first), record);
+            }
+            Key::Migration(id) => {
+                let record: MigrationRecord = records::decode(value)?;
+                self.moving.insert((record.table, record.range.first), id);
+                let since_us = self.now_us;
+                self.migrations.insert(id, Migration { record, since_us });
+            }
+            Key::Client(id) => {
+                self.renew_client(id);
+            }
+        }
+        Some(())
+    }
+
+    /// What is stored must fit together, or it was not us who stored it.
+    fn check_whole(&self) -> Result<(), OpenError> {
+        let damaged = |what: String| Err(OpenError::Damaged { what });
+        for ((table, first), record) in &self.tablets {
+            if !self.servers.contains_key(&record.owner) {
+                return damaged(format!("owner {} of a tablet is missing", record.owner));
+            }
+            if !self.tables.contains_key(table) || record.last < *first {
+                return damaged(format!("a tablet of table {table} makes no sense"));
+            }
+        }
+        for migration in self.migrations.values() {
+            let record = &migration.record;
+            let tablet = self.tablets.get(&(record.table, record.range.first));
+            if !tablet.is_some_and(|t| t.owner == record.from && t.last == record.range.last) {
+                return damaged("a migration has no tablet".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A new leader's first steps.
+    fn begin(&mut self) {
+        if self.meta.list_version.0 == 0 {
+            self.meta.list_version.0 = 1; // empty; the first step leads from it
+        }
+        let list = duramen_wire::native::message::ServerList {
+            version: self.meta.list_version,
+            servers: self
+                .servers
+                .values()
+                .map(|server| server.record.entry.clone())
+                .collect(),
+        };
+        let full = duramen_wire::native::message::ServerListUpdate::Full(list);
+        self.published.apply(&full);
+        if self.meta.map_version.0 == 0 {
+            let table = self.tables[&TableId::DEFAULT].clone();
+            self.put(Key::Table(TableId::DEFAULT), &table);
+        }
+        // Whatever the leader before told in this version: what follows is newer (K5).
+        self.affect_all();
+        let lease_us = u64::from(self.meta.settings.read_lease_ms) * 1100;
+        let now_us = self.now_us;
+        let forgets = self.config.planted.is(Bug::LeaseForgotten);
+        for (id, server) in &mut self.servers {
+            let recovered = self.owned.get(id).is_some_and(|owned| {
+                owned.iter().any(|at| {
+                    matches!(
+                        self.tablets.get(at).map(|tablet| tablet.origin),
+                        Some(Origin::Recovered { .. })
+                    )
+                })
+            });
+            if recovered && !forgets {
+                server.quiet_until_us = now_us + lease_us; // K7
+            }
+        }
+        let crashed: Vec<ServerId> = self
+            .servers
+            .iter()
+            .filter(|(_, server)| !server.is_up())
+            .map(|(id, _)| *id)
+            .collect();
+        for dead in crashed {
+            self.recover(dead);
+        }
+        self.kick_all();
+        let draining: Vec<ServerId> = self.up.clone();
+        draining.into_iter().for_each(|id| self.drain_further(id));
+        self.arm(self.now_us, Timer::Probe);
+        self.arm_clients();
+    }
+
+    /// Tells it what happened and gets what to do, in this order. `now_us`: a monotonic clock of any origin.
+    pub fn handle(&mut self, now_us: u64, input: Input) -> Vec<Output> {
+        self.now_us = self.now_us.max(now_us);
+        if let Some(reason) = &self.stopped {
+            if let Input::Asked { reply, .. } = input {
+                let answer = refused(Refusal::Store(reason.clone()));
+                self.out.push(Output::Answer { reply, answer });
+            }
+            return std::mem::take(&mut self.out);
+        }
+        match input {
+            Input::Asked {
+                reply,
+                sender,
+                question,
+            } => self.asked(reply, sender, question),
+            Input::Answered {
+                call,
+                answer,
+                payload,
+            } => self.answered(call, Some((answer, payload))),
+            Input::Unreachable { call } => self.answered(call, None),
+            Input::Persisted { token } => self.persisted(token),
+            Input::StoreFailed { reason } => self.stop(&reason),
+            Input::Tick => {}
+        }
+        self.tick();
+        self.finish()
+    }
+
+    /// Whether the store failed: drop it, and make a new one from what the store holds.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    fn asked(&mut self, reply: ReplyId, sender: ServerId, question: ToCoordinator) {
+        if let Some(answer) = self.consider(reply, sender, question) {
+            self.tell(Output::Answer { reply, answer });
+        }
+    }
+
+    /// The answer; none if it comes later.
+    fn consider(
+        &mut self,
+        reply: ReplyId,
+        sender: ServerId,
+        question: ToCoordinator,
+    ) -> Option<CoordinatorAnswer> {
+        Some(match question {
+            ToCoordinator::Enlist(enlist) => return self.enlist(reply, enlist),
+            ToCoordinator::ClientLease { client } => self.client_lease(client),
+            ToCoordinator::ClientEnds { client } => self.client_ends(client),
+            ToCoordinator::AreAlive { clients } => self.clients_alive(clients),
+            ToCoordinator::Map { table, since } => self.map(table, since),
+            ToCoordinator::Servers => CoordinatorAnswer::Servers(self.published.list()),
+            ToCoordinator::Admin(admin) => self.administer(admin),
+            ToCoordinator::ControlHead { server, min_open }
+                if self.config.planted.is(Bug::HeadOfTheDead) =>
+            {
+                self.control_head(server, min_open)
+            }
+            ToCoordinator::ControlHead { server, min_open } => {
+                self.from_member(sender, server, |this| this.control_head(server, min_open))
+            }
+            ToCoordinator::Suspect {
+                server,
+                list_version,
+            } => self.from_member(sender, sender, |this| {
+                this.suspected(sender, server, list_version)
+            }),
+            ToCoordinator::Confirm {
+                server,
+                list_version,
+                tablets_version,
+            } => self.from_member(sender, server, |this| {
+                this.confirmed(server, list_version, tablets_version);
+                CoordinatorAnswer::Noted
+            }),
+            ToCoordinator::Loads { server, loads } => {
+                self.from_member(sender, server, |this| this.loads(server, loads))
+            }
+            ToCoordinator::PartitionDone {
+                recovery,
+                partition,
+                server,
+                outcome,
+            } => self.partition_done(sender, server, (recovery, partition), outcome),
+            ToCoordinator::PartitionProgress {
+                recovery,
+                partition,
+                server,
+                bytes,
+                bytes_total,
+                entries,
+            } => self.from_member(sender, server, |this| {
+                this.partition_progress(
+                    server,
+                    (recovery, partition),
+                    (bytes, bytes_total),
+                    entries,
+                )
+            }),
+            ToCoordinator::MigrationDone {
+                migration,
+                server,
+                outcome,
+            } => self.migration_done(sender, server, migration, outcome),
+        })
+    }
+
+    /// K3: does it if the sender is who it says, and UP.
+    fn from_member(
+        &mut self,
+        sender: ServerId,
+        server: ServerId,
+        act: impl FnOnce(&mut Coordinator) -> CoordinatorAnswer,
+    ) -> CoordinatorAnswer {
+        if sender == server && self.is_up(server) {
+            return act(self);
+        }
+        refused(Refusal::NotUp(sender))
+    }
+
+    /// An answer of a server's, or the end of the connection on which it was to come.
+    fn answered(&mut self, id: CallId, answer: Option<(ServerAnswer, Vec<u8>)>) {
+        let Some(call) = self.calls.remove(&id) else {
+            return; // too late
+        };
+        self.timers.remove(&(call.deadline_us, Timer::Call(id)));
+        self.returned(&call, answer, false);
+    }
+
+    /// A call has ended; `answer` is none if there is none, `is_late` if that is because of the time.
+    fn returned(&mut self, call: &Call, answer: Option<(ServerAnswer, Vec<u8>)>, is_late: bool) {
+        match call.kind {
+            CallKind::Check { nonce } => self.checked(call, nonce, answer, is_late),
+            CallKind::Probe { nonce } => self.probed(call, nonce, answer),
+            CallKind::List(version) => self.list_told(call.to, version, answer),
+            CallKind::Tablets(version) => self.tablets_told(call.to, version, answer),
+            CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
+            CallKind::Recover { dead, partition } => {
+                self.recover_answered(dead, partition, call.to, answer);
+            }
+            CallKind::Abort => {}
+        }
+    }
+
+    fn persisted(&mut self, token: Token) {
+        let Some(Sealed { held, follows, .. }) = self.pipeline.stored(token) else {
+            return;
+        };
+        if let Some((version, changes)) = follows.step {
+            self.publish(version, changes);
+        }
+        for (reply, server) in follows.enlisted {
+            self.welcome(reply, server);
+        }
+        self.out.extend(held);
+        for (server, tablets) in follows.tablets {
+            self.set_tablets(server, tablets);
+        }
+    }
+
+    /// The store failed: whoever waits hears that it is not known whether it was done.
+    fn stop(&mut self, reason: &str) {
+        let (abandoned, follows) = self.pipeline.abandon();
+        self.enlisted
+            .extend(follows.into_iter().flat_map(|follows| follows.enlisted));
+        let waiting = abandoned.iter().filter_map(|output| match output {
+            Output::Answer { reply, .. } => Some(*reply),
+            _ => None,
+        });
+        let enlisting = self.enlisted.iter().map(|(reply, _)| *reply);
+        let replies: Vec<ReplyId> = waiting.chain(enlisting).collect();
+        for reply in replies {
+            let answer = refused(Refusal::Store(reason.to_owned()));
+            self.out.push(Output::Answer { reply, answer });
+        }
+        self.timers.clear();
+        self.stopped = Some(reason.to_owned());
+    }
+
+    fn tick(&mut self) {
+        if self.stopped.is_some() {
+            return;
+        }
+        while let Some((at_us, timer)) = self.timers.first().copied() {
+            if at_us > self.now_us {
+                break;
+            }
+            self.timers.pop_first();
+            match timer {
+                Timer::Call(id) => {
+                    if let Some(call) = self.calls.remove(&id) {
+                        self.returned(&call, None, true);
+                    }
+                }
+                Timer::Check(server) => self.check_again(server),
+                Timer::Push(server) => self.kick(server),
+                Timer::Recovery(dead) => self.recovery_due(dead),
+                Timer::Drain(server) => self.drain_further(server),
+                Timer::Probe => self.probe(),
+                Timer::Clients => self.expire_clients(),
+            }
+        }
+    }
+
+    /// Seals what changed, and gives out what there is to do.
+    fn finish(&mut self) -> Vec<Output> {
+        if self.stopped.is_none() {
+            self.seal();
+            let next = self.timers.first().map(|(at_us, _)| *at_us);
+            if next != self.wakes_at_us {
+                self.wakes_at_us = next;
+                if let Some(at_us) = next {
+                    self.out.push(Output::WakeAt { at_us });
+                }
+            }
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    fn seal(&mut self) {
+        if self.pipeline.is_idle() {
+            for (reply, server) in std::mem::take(&mut self.enlisted) {
+                self.welcome(reply, server);
+            }
+            return;
+        }
+        if !self.pipeline.can_seal() {
+            return;
+        }
+        let affected = std::mem::take(&mut self.affected);
+        let tablets = affected
+            .into_iter()
+            .filter(|id| self.is_up(*id))
+            .map(|id| (id, self.tablets_of(id)))
+            .collect();
+        let step = std::mem::take(&mut self.step);
+        let follows = Follows {
+            step: (!step.is_empty()).then_some((self.meta.list_version, step)),
+            tablets,
+            enlisted: std::mem::take(&mut self.enlisted),
+        };
+        self.map_is_new = false;
+        let (token, batch) = self.pipeline.seal(follows);
+        self.out.push(Output::Persist { token, batch });
+    }
+
+    /// Says it when everything is stored that was changed so far (K1).
+    fn tell(&mut self, output: Output) {
+        self.out.extend(self.pipeline.tell(output));
+    }
+
+    /// Asks a server that is UP; the answer, or its absence after `patience_us`, comes to [`returned`](Self::returned).
+    fn ask(&mut self, to: ServerId, question: FromCoordinator, kind: CallKind, patience_us: u64) {
+        let Some(server) = self.servers.get(&to) else {
+            return;
+        };
+        self.next_call += 1;
+        let call = CallId(self.next_call);
+        let deadline_us = self.now_us + patience_us;
+        let waiting = Call {
+            to,
+            kind,
+            deadline_us,
+        };
+        self.calls.insert(call, waiting);
+        self.timers.insert((deadline_us, Timer::Call(call)));
+        let output = Output::Ask {
+            call,
+            to,
+            address: server.record.entry.addresses.native.clone(),
+            question,
+        };
+        match kind {
+            // P3: says nothing but that somebody asks
+            CallKind::Check { .. } | CallKind::Probe { .. } => self.out.push(output),
+            _ => self.tell(output),
+        }
+    }
+
+    fn arm(&mut self, at_us: u64, timer: Timer) {
+        self.timers.insert((at_us, timer));
+    }
+
+    fn put<T: serde::Serialize>(&mut self, key: Key, record: &T) {
+        self.pipeline.put(key.encode(), records::encode(record));
+    }
+
+    fn delete(&mut self, key: Key) {
+        self.pipeline.delete(key.encode());
+    }
+
+    fn put_meta(&mut self) {
+        let bytes = records::encode(&self.meta);
+        self.pipeline.put(Key::Meta.encode(), bytes);
+    }
+
+    fn is_up(&self, server: ServerId) -> bool {
+        self.servers.get(&server).is_some_and(Server::is_up)
+    }
+
+    /// The tablet map changed: its version grows, once per batch.
+    fn touch_map(&mut self) {
+        if !self.map_is_new {
+            self.map_is_new = true;
+            if !self.config.planted.is(Bug::VersionReused) {
+                self.meta.map_version.0 += 1;
+            }
+            self.put_meta();
+        }
+    }
+
+    /// What this server is told of its tablets changed.
+    fn affect(&mut self, server: ServerId) {
+        self.touch_map();
+        self.affected.insert(server);
+    }
+
+    fn affect_all(&mut self) {
+        self.touch_map();
+        self.affected.extend(self.up.iter().copied());
+    }
+
+    /// The server list changes, in this order; its version grows once per batch.
+    fn change_list(&mut self, change: ServerChange) {
+        if self.step.is_empty() {
+            self.meta.list_version.0 += 1;
+        }
+        self.step.push(change);
+        self.put_meta();
+    }
+}
+
+fn refused(refusal: Refusal) -> CoordinatorAnswer {
+    CoordinatorAnswer::Refused(refusal)
+}
+
+fn invalid(why: impl Into<String>) -> CoordinatorAnswer {
+    refused(Refusal::Invalid(why.into()))
+}

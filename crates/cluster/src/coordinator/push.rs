@@ -1,0 +1,187 @@
+//! Telling servers the list of servers and their tablets until they have confirmed it.
+//!
+//! **Invariants**
+//! - H1: what is told is stored: the published list, and tablets as they were when their batch was sealed.
+//! - H2: one list and one set of tablets are under way per server; a newer one replaces what was not told yet.
+
+use super::{CallKind, Coordinator, Timer};
+use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
+use duramen_wire::native::message::{
+    FromCoordinator, ServerAnswer, ServerChange, ServerListUpdate, Tablets,
+};
+
+/// A server that has not answered is told again after this time.
+const PATIENCE_US: u64 = 1_000_000;
+/// One that can't be reached, or refused, after this time.
+const REST_US: u64 = 200_000;
+/// Steps that are kept: who is further behind gets the full list.
+const STEPS_KEPT: usize = 64;
+
+/// What a server has been told.
+#[derive(Default)]
+pub(super) struct Push {
+    /// 0: unknown, it gets the full list.
+    list_confirmed: ListVersion,
+    is_list_told: bool,
+    /// What it is to have.
+    tablets: Option<Tablets>,
+    tablets_confirmed: TabletsVersion,
+    are_tablets_told: bool,
+    /// It knows its id: until then nothing is told to it.
+    pub is_welcome: bool,
+    /// When it last answered a check.
+    pub check_passed_us: Option<u64>,
+}
+
+impl Coordinator {
+    /// A step is stored: everybody gets it.
+    pub(super) fn publish(&mut self, version: ListVersion, changes: Vec<ServerChange>) {
+        let update = ServerListUpdate::Step { version, changes };
+        self.published.apply(&update);
+        let ServerListUpdate::Step { changes, .. } = update else {
+            return;
+        };
+        self.steps.push_back((version, changes));
+        if self.steps.len() > STEPS_KEPT {
+            self.steps.pop_front();
+        }
+        self.kick_all();
+    }
+
+    /// Its tablets, as they are stored now.
+    pub(super) fn set_tablets(&mut self, id: ServerId, tablets: Tablets) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.push.tablets = Some(tablets);
+            self.kick(id);
+        }
+    }
+
+    pub(super) fn kick_all(&mut self) {
+        for id in self.up.clone() {
+            self.kick(id);
+        }
+    }
+
+    /// Tells a server what it has not confirmed, unless that is under way.
+    pub(super) fn kick(&mut self, id: ServerId) {
+        let is_welcome = self.servers.get(&id).is_some_and(|s| s.push.is_welcome);
+        if !is_welcome || !self.is_up(id) || !self.published.is_up(id) {
+            return;
+        }
+        self.kick_list(id);
+        self.kick_tablets(id);
+    }
+
+    fn kick_list(&mut self, id: ServerId) {
+        let newest = self.published.version();
+        let push = &self.servers[&id].push;
+        if push.is_list_told || push.list_confirmed >= newest {
+            return;
+        }
+        let next = ListVersion(push.list_confirmed.0 + 1);
+        let step = self
+            .steps
+            .iter()
+            .find(|(version, _)| *version == next && next.0 > 1);
+        let update = match step {
+            Some((version, changes)) => ServerListUpdate::Step {
+                version: *version,
+                changes: changes.clone(),
+            },
+            None => ServerListUpdate::Full(self.published.list()),
+        };
+        let version = update.version();
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.push.is_list_told = true;
+        }
+        let question = FromCoordinator::Servers(update);
+        self.ask(id, question, CallKind::List(version), PATIENCE_US);
+    }
+
+    fn kick_tablets(&mut self, id: ServerId) {
+        let server = &self.servers[&id];
+        let Some(tablets) = &server.push.tablets else {
+            return;
+        };
+        let is_news = tablets.version > server.push.tablets_confirmed;
+        if server.push.are_tablets_told || !is_news {
+            return;
+        }
+        if server.quiet_until_us > self.now_us {
+            self.arm(server.quiet_until_us, Timer::Push(id)); // K7
+            return;
+        }
+        let version = tablets.version;
+        let question = FromCoordinator::Tablets(tablets.clone());
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.push.are_tablets_told = true;
+        }
+        self.ask(id, question, CallKind::Tablets(version), PATIENCE_US);
+    }
+
+    /// It has been told its id, and the list of this version.
+    pub(super) fn set_welcome(&mut self, id: ServerId, version: ListVersion) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.push.is_welcome = true;
+            server.push.list_confirmed = version;
+        }
+        self.kick(id);
+    }
+
+    /// What a server has, by its own word.
+    pub(super) fn confirmed(&mut self, id: ServerId, list: ListVersion, tablets: TabletsVersion) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.push.list_confirmed = list;
+            server.push.tablets_confirmed = tablets;
+        }
+        self.kick(id);
+    }
+
+    pub(super) fn list_told(
+        &mut self,
+        id: ServerId,
+        version: ListVersion,
+        answer: Option<(ServerAnswer, Vec<u8>)>,
+    ) {
+        let Some(server) = self.servers.get_mut(&id) else {
+            return;
+        };
+        server.push.is_list_told = false;
+        match answer {
+            Some((ServerAnswer::Confirmed { list_version, .. }, _)) if list_version >= version => {
+                server.push.list_confirmed = list_version;
+                self.kick(id);
+            }
+            Some((ServerAnswer::Confirmed { .. }, _)) if server.push.list_confirmed.0 > 0 => {
+                // It could not take the step: the full list is next.
+                server.push.list_confirmed = ListVersion(0);
+                self.kick(id);
+            }
+            _ => self.arm(self.now_us + REST_US, Timer::Push(id)),
+        }
+    }
+
+    pub(super) fn tablets_told(
+        &mut self,
+        id: ServerId,
+        version: TabletsVersion,
+        answer: Option<(ServerAnswer, Vec<u8>)>,
+    ) {
+        let Some(server) = self.servers.get_mut(&id) else {
+            return;
+        };
+        server.push.are_tablets_told = false;
+        match answer {
+            Some((
+                ServerAnswer::Confirmed {
+                    tablets_version, ..
+                },
+                _,
+            )) if tablets_version >= version => {
+                server.push.tablets_confirmed = tablets_version;
+                self.kick(id);
+            }
+            _ => self.arm(self.now_us + REST_US, Timer::Push(id)),
+        }
+    }
+}

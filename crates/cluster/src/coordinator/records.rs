@@ -1,0 +1,197 @@
+//! What a coordinator stores, key by key.
+//!
+//! **Layout** keys are a letter and big-endian numbers, so that they are ordered as their numbers; values are postcard:
+//!
+//! ```text
+//! "m"                        Meta
+//! "s" server u64             ServerRecord      a member, UP or crashed
+//! "g" slot u32               u32               the highest generation given to the slot
+//! "t" table u32              TableEntry
+//! "b" table u32, first u64   TabletRecord
+//! "x" migration u64          MigrationRecord
+//! "c" client u64             nothing           a client's lease, its id alone
+//! ```
+//!
+//! **Invariants**
+//! - R1: recoveries are not stored: a crashed server that still owns tablets is one.
+//! - R2: tablets of a table neither overlap nor leave gaps, from its creation to its end.
+
+use duramen_base::ids::{
+    ClientId, KeyRange, ListVersion, MapVersion, MigrationId, RecoveryId, RouteHash, SegmentId,
+    ServerId, TableId,
+};
+use duramen_wire::native::message::{ClusterSettings, ServerEntry, TableEntry};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Version of this layout. A newer one is refused.
+pub(super) const FORMAT: u32 = 1;
+
+/// What is not of one server, table or client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Meta {
+    pub format: u32,
+    pub cluster: String,
+    pub settings: ClusterSettings,
+    pub list_version: ListVersion,
+    /// Also where versions of what single servers are told come from.
+    pub map_version: MapVersion,
+    pub next_table: TableId,
+    pub next_client: ClientId,
+    pub next_copyset: u32,
+}
+
+/// A member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ServerRecord {
+    pub entry: ServerEntry,
+    /// Of its enlistment: the same one again is the same server.
+    pub nonce: u64,
+    /// Open control segments below are not eligible.
+    pub min_open: SegmentId,
+}
+
+/// How a tablet came to its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Origin {
+    Created,
+    Recovered {
+        recovery: RecoveryId,
+        partition: u32,
+    },
+    Migrated(MigrationId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TabletRecord {
+    pub last: RouteHash,
+    /// Also while it is crashed: until the tablet is recovered it belongs to its log.
+    pub owner: ServerId,
+    /// Entries of it in the owner's segments below this one are not its own.
+    pub creation: SegmentId,
+    /// By which a new leader knows what its predecessor has accepted.
+    pub origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MigrationRecord {
+    pub table: TableId,
+    pub range: KeyRange,
+    pub from: ServerId,
+    pub to: ServerId,
+}
+
+/// A key, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    Meta,
+    Server(ServerId),
+    Slot(u32),
+    Table(TableId),
+    Tablet(TableId, RouteHash),
+    Migration(MigrationId),
+    Client(ClientId),
+}
+
+impl Key {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let with = |letter: u8, parts: &[&[u8]]| {
+            let mut key = vec![letter];
+            parts.iter().for_each(|part| key.extend_from_slice(part));
+            key
+        };
+        match self {
+            Key::Meta => with(b'm', &[]),
+            Key::Server(id) => with(b's', &[&id.number().to_be_bytes()]),
+            Key::Slot(slot) => with(b'g', &[&slot.to_be_bytes()]),
+            Key::Table(id) => with(b't', &[&id.0.to_be_bytes()]),
+            Key::Tablet(id, first) => with(b'b', &[&id.0.to_be_bytes(), &first.0.to_be_bytes()]),
+            Key::Migration(id) => with(b'x', &[&id.0.to_be_bytes()]),
+            Key::Client(id) => with(b'c', &[&id.0.to_be_bytes()]),
+        }
+    }
+
+    pub(super) fn decode(key: &[u8]) -> Option<Key> {
+        let (letter, rest) = key.split_first()?;
+        let long = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_be_bytes);
+        let short = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_be_bytes);
+        Some(match letter {
+            b'm' if rest.is_empty() => Key::Meta,
+            b's' => Key::Server(ServerId::from_number(long(rest)?)),
+            b'g' => Key::Slot(short(rest)?),
+            b't' => Key::Table(TableId(short(rest)?)),
+            b'b' => {
+                let (table, first) = rest.split_at_checked(4)?;
+                Key::Tablet(TableId(short(table)?), RouteHash(long(first)?))
+            }
+            b'x' => Key::Migration(MigrationId(long(rest)?)),
+            b'c' => Key::Client(ClientId(long(rest)?)),
+            _ => return None,
+        })
+    }
+}
+
+/// A record's bytes.
+///
+/// # Panics
+/// Never: plain data in memory can always be written.
+pub(super) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    postcard::to_stdvec(record).expect("plain data can be written to memory")
+}
+
+/// The record that these bytes are, all of them.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((record, [])) => Some(record),
+        _ => None,
+    }
+}
+
+/// Everything that is stored of tables.
+pub(super) type StoredTable = TableEntry;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_back_and_are_ordered_as_their_numbers() {
+        let keys = [
+            Key::Tablet(TableId(1), RouteHash(0)),
+            Key::Tablet(TableId(1), RouteHash(u64::MAX)),
+            Key::Tablet(TableId(256), RouteHash(3)),
+            Key::Client(ClientId(9)),
+            Key::Slot(8),
+            Key::Meta,
+            Key::Server(ServerId::new(7, 2)),
+            Key::Table(TableId(5)),
+            Key::Migration(MigrationId(1 << 60)),
+        ];
+        for key in keys {
+            assert_eq!(Key::decode(&key.encode()), Some(key));
+            let mut longer = key.encode();
+            longer.push(0);
+            assert_eq!(Key::decode(&longer), None);
+        }
+        assert!(keys[0].encode() < keys[1].encode() && keys[1].encode() < keys[2].encode());
+        assert_eq!(Key::decode(b""), None);
+        assert_eq!(Key::decode(b"q1"), None);
+    }
+
+    #[test]
+    fn a_record_is_all_of_its_bytes() {
+        let record = TabletRecord {
+            last: RouteHash::MAX,
+            owner: ServerId::new(1, 2),
+            creation: SegmentId(3),
+            origin: Origin::Recovered {
+                recovery: RecoveryId(4),
+                partition: 5,
+            },
+        };
+        let mut bytes = encode(&record);
+        assert_eq!(decode(&bytes), Some(record));
+        bytes.push(0);
+        assert_eq!(decode::<TabletRecord>(&bytes), None);
+        assert_eq!(decode::<TabletRecord>(&bytes[..2]), None);
+    }
+}

@@ -1,0 +1,523 @@
+//! Recoveries under way: rules that are applied until nothing is left to recover ([`crate::recovery`] has the parts).
+
+use super::records::{Origin, TabletRecord};
+use super::{CallKind, Coordinator, Timer, refused};
+use crate::planted::Bug;
+use crate::recovery::collect::Log;
+use crate::recovery::plan::{self, Limits};
+use crate::recovery::{Place, Recovery};
+use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, ServerId};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, FromCoordinator, PartitionOutcome, RecoverTablet, RecoveryStatus, Refusal,
+    ServerAnswer,
+};
+
+/// Late answers of backups are waited for this long, though the log may be whole without them: they bring more replicas to read
+/// from in parallel.
+const PATIENCE_US: u64 = 150_000;
+/// An unanswered question to a backup or a recovery master is asked again after this time.
+const ASK_AGAIN_US: u64 = 1_000_000;
+/// So is one that was refused, by who is just starting, or busy.
+const BUSY_US: u64 = 200_000;
+/// Rules are applied at least this often; an attempt that failed is followed by the next one after this time.
+const RETRY_US: u64 = 2_000_000;
+/// A recovery master that has started is told again after this time: were it to forget, the recovery would hang.
+const REMIND_US: u64 = 5_000_000;
+/// A read lease is measured by another clock, which may run faster or slower by this much, in percent.
+const DRIFT_PERCENT: u64 = 10;
+/// Partitions that a master recovers at a time.
+const AT_ONCE: u32 = 1;
+/// Recoveries that ended and are still shown.
+const ENDED_KEPT: usize = 32;
+
+impl Coordinator {
+    /// Begins to recover a crashed server's tablets. If it has none, it leaves the list at once.
+    pub(super) fn recover(&mut self, dead: ServerId) {
+        if self.tablets_owned(dead) == 0 {
+            self.remove(dead);
+            return;
+        }
+        let Some(min_open) = self.servers.get(&dead).map(|s| s.record.min_open) else {
+            return;
+        };
+        let id = RecoveryId(self.random.number());
+        let new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US);
+        self.recoveries.insert(dead, new);
+        self.ask_backups(dead);
+        self.arm(self.now_us + PATIENCE_US, Timer::Recovery(dead));
+    }
+
+    /// Every backup that is UP is asked once; who does not answer, again by [`recovery_due`](Self::recovery_due).
+    fn ask_backups(&mut self, dead: ServerId) {
+        let backups: Vec<ServerId> = self
+            .up
+            .iter()
+            .copied()
+            .filter(|id| self.servers[id].record.entry.roles.backup)
+            .collect();
+        for backup in backups {
+            self.ask_backup(dead, backup);
+        }
+    }
+
+    fn ask_backup(&mut self, dead: ServerId, backup: ServerId) {
+        let min_open = self.servers.get(&dead).map(|s| s.record.min_open);
+        let (Some(recovery), Some(min_open)) = (self.recoveries.get_mut(&dead), min_open) else {
+            return;
+        };
+        if recovery.log.is_some() || recovery.collected.has(backup) {
+            return;
+        }
+        recovery.asked.insert(backup);
+        let question = FromCoordinator::StartRead {
+            recovery: recovery.id,
+            log: dead,
+            min_open,
+        };
+        self.ask(backup, question, CallKind::StartRead { dead }, ASK_AGAIN_US);
+    }
+
+    /// A backup was added: recoveries that wait for replicas ask it.
+    pub(super) fn ask_new_backup(&mut self, backup: ServerId) {
+        let is_backup = |s: &super::Server| s.is_up() && s.record.entry.roles.backup;
+        if !self.servers.get(&backup).is_some_and(is_backup) {
+            return;
+        }
+        let dead: Vec<ServerId> = self.recoveries.keys().copied().collect();
+        for dead in dead {
+            self.ask_backup(dead, backup);
+        }
+    }
+
+    /// The end of a `StartRead`.
+    pub(super) fn collected(
+        &mut self,
+        dead: ServerId,
+        backup: ServerId,
+        answer: Option<(ServerAnswer, Vec<u8>)>,
+    ) {
+        let is_up = self.is_up(backup);
+        let now_us = self.now_us;
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        match answer {
+            Some((ServerAnswer::Replicas(replicas), control)) if is_up && replicas.log == dead => {
+                let lease_us = u64::from(replicas.lease_left_ms) * 1000;
+                let until_us = now_us + lease_us + lease_us * DRIFT_PERCENT / 100;
+                recovery.lease_until_us = recovery.lease_until_us.max(until_us);
+                recovery.asked.remove(&backup);
+                recovery.collected.add(backup, *replicas, control);
+                self.decide(dead);
+            }
+            _ => self.arm(now_us + BUSY_US, Timer::Recovery(dead)),
+        }
+    }
+
+    /// If the log is whole, cuts it into partitions and gives them to masters.
+    fn decide(&mut self, dead: ServerId) {
+        let planted = self.config.planted;
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        let is_early = !recovery.asked.is_empty() && self.now_us < recovery.patient_until_us;
+        if recovery.log.is_some() || is_early || self.now_us < recovery.rest_until_us {
+            return;
+        }
+        match recovery.collected.judge(&recovery.images, planted) {
+            Ok(log) => self.begin_partitions(dead, log),
+            Err(missing) => recovery.waits_for = Some(missing.to_string()),
+        }
+    }
+
+    fn begin_partitions(&mut self, dead: ServerId, log: Log) {
+        let tablets: Vec<RecoverTablet> = self
+            .owned
+            .get(&dead)
+            .into_iter()
+            .flatten()
+            .filter_map(|(table, first)| {
+                let tablet = self.tablets.get(&(*table, *first))?;
+                Some(RecoverTablet {
+                    table: *table,
+                    range: KeyRange::new(*first, tablet.last),
+                    creation: tablet.creation,
+                })
+            })
+            .collect();
+        let limits = Limits {
+            bytes: self.meta.settings.partition_bytes,
+            records: self.meta.settings.partition_records,
+        };
+        let loads = self.servers.get(&dead).map_or(&[][..], |s| &s.loads);
+        let pieces = plan::cut(&tablets, loads, log.bytes(), limits);
+        for piece in &pieces {
+            let tablet = piece.tablet;
+            if let Ok((first, _)) = self.tablet_of(tablet.table, tablet.range.first)
+                && first != tablet.range.first
+            {
+                self.cut_record(tablet.table, first, tablet.range.first);
+            }
+        }
+        let partitions = plan::pack(pieces, limits, &mut self.random);
+        if let Some(recovery) = self.recoveries.get_mut(&dead) {
+            recovery.begin(log, partitions);
+        }
+        self.give_partitions();
+    }
+
+    /// Gives waiting partitions to masters that have room.
+    pub(super) fn give_partitions(&mut self) {
+        if self.recoveries.is_empty() {
+            return;
+        }
+        let mut free: Vec<ServerId> = self
+            .masters_by_load(&[])
+            .into_iter()
+            .filter(|id| {
+                let server = &self.servers[id];
+                server.recovering < AT_ONCE && server.busy_until_us <= self.now_us
+            })
+            .collect();
+        let mut given = Vec::new();
+        for (dead, recovery) in &mut self.recoveries {
+            let waiting = recovery
+                .partitions
+                .iter_mut()
+                .enumerate()
+                .filter(|(_, partition)| partition.place == Place::Waiting);
+            for (number, partition) in waiting {
+                let Some(at) = free.iter().position(|id| !partition.not_on.contains(id)) else {
+                    continue;
+                };
+                let to = free.remove(at);
+                partition.place = Place::Given {
+                    to,
+                    started: false,
+                    asked_us: self.now_us,
+                };
+                given.push((*dead, number as u32, to));
+            }
+        }
+        for (dead, partition, to) in given {
+            if let Some(server) = self.servers.get_mut(&to) {
+                server.recovering += 1;
+            }
+            self.ask_master(dead, partition, to);
+        }
+    }
+
+    fn ask_master(&mut self, dead: ServerId, partition: u32, to: ServerId) {
+        let tables = self.tables.values().cloned().collect();
+        let order = self
+            .recoveries
+            .get(&dead)
+            .and_then(|recovery| recovery.order(partition, tables));
+        if let Some(order) = order {
+            let question = FromCoordinator::Recover(Box::new(order));
+            let kind = CallKind::Recover { dead, partition };
+            self.ask(to, question, kind, ASK_AGAIN_US);
+        }
+    }
+
+    /// The end of a `Recover`.
+    pub(super) fn recover_answered(
+        &mut self,
+        dead: ServerId,
+        partition: u32,
+        by: ServerId,
+        answer: Option<(ServerAnswer, Vec<u8>)>,
+    ) {
+        let Some(place) = self.place_mut(dead, partition) else {
+            return;
+        };
+        let Place::Given { to, started, .. } = place else {
+            return;
+        };
+        if *to != by {
+            return;
+        }
+        match answer {
+            Some((ServerAnswer::Started, _)) => *started = true,
+            Some((ServerAnswer::Busy, _)) if !*started => {
+                *place = Place::Waiting;
+                self.release_master(by, BUSY_US);
+                self.give_partitions();
+                self.arm(self.now_us + BUSY_US, Timer::Recovery(dead));
+            }
+            _ => self.arm(self.now_us + BUSY_US, Timer::Recovery(dead)),
+        }
+    }
+
+    fn place_mut(&mut self, dead: ServerId, partition: u32) -> Option<&mut Place> {
+        let recovery = self.recoveries.get_mut(&dead)?;
+        let partition = recovery.partitions.get_mut(partition as usize)?;
+        Some(&mut partition.place)
+    }
+
+    fn release_master(&mut self, id: ServerId, rest_us: u64) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.recovering = server.recovering.saturating_sub(1);
+            server.busy_until_us = server.busy_until_us.max(self.now_us + rest_us);
+        }
+    }
+
+    /// A recovery master says how a partition ended (K3).
+    pub(super) fn partition_done(
+        &mut self,
+        sender: ServerId,
+        server: ServerId,
+        (id, partition): (RecoveryId, u32),
+        outcome: PartitionOutcome,
+    ) -> CoordinatorAnswer {
+        let planted = self.config.planted;
+        if sender != server || !self.is_up(server) && !planted.is(Bug::OwnerNotUp) {
+            return CoordinatorAnswer::Stale; // K3
+        }
+        let any_attempt = planted.is(Bug::OldAttemptCounts);
+        let dead = self
+            .recoveries
+            .values()
+            .find(|recovery| recovery.id == id || any_attempt && !recovery.partitions.is_empty())
+            .map(|recovery| recovery.dead);
+        let origin = Origin::Recovered {
+            recovery: id,
+            partition,
+        };
+        let Some(dead) = dead else {
+            return self.accepted_before(server, origin);
+        };
+        let is_rash = any_attempt || planted.is(Bug::OwnerNotUp);
+        match self.place_mut(dead, partition) {
+            Some(Place::Given { to, .. }) if *to == server || is_rash => {}
+            Some(Place::Done { by }) if *by == server => {
+                return self.accepted_before(server, origin);
+            }
+            Some(_) if is_rash => {}
+            _ => return CoordinatorAnswer::Stale, // Y3
+        }
+        match outcome {
+            PartitionOutcome::Replayed {
+                creation,
+                bytes,
+                entries,
+            } => {
+                let progress = (bytes, bytes, entries);
+                let tablet = TabletRecord {
+                    last: RouteHash::MAX,
+                    owner: server,
+                    creation,
+                    origin,
+                };
+                self.hand_over(dead, partition, tablet, progress);
+            }
+            PartitionOutcome::Failed {
+                retry_elsewhere,
+                reason,
+            } => self.partition_failed(dead, partition, server, (retry_elsewhere, reason)),
+        }
+        self.release_master(server, 0);
+        let since = self.tablets_version();
+        self.settle(dead);
+        self.give_partitions();
+        CoordinatorAnswer::Accepted { since }
+    }
+
+    /// K4: what is still the dead server's becomes the new owner's, in one step.
+    fn hand_over(
+        &mut self,
+        dead: ServerId,
+        partition: u32,
+        new: TabletRecord,
+        progress: (u64, u64, u64),
+    ) {
+        let owner = new.owner;
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        let lease_until_us = recovery.lease_until_us;
+        let Some(done) = recovery.partitions.get_mut(partition as usize) else {
+            return;
+        };
+        done.place = Place::Done { by: owner };
+        done.progress = progress;
+        for tablet in done.tablets.clone() {
+            let at = (tablet.table, tablet.range.first);
+            let known = self.tablets.get(&at);
+            if known.is_some_and(|known| known.owner == dead) {
+                let last = tablet.range.last;
+                self.set_tablet(at.0, at.1, TabletRecord { last, ..new });
+            }
+        }
+        if let Some(server) = self.servers.get_mut(&owner)
+            && !self.config.planted.is(Bug::LeaseIgnored)
+        {
+            server.quiet_until_us = server.quiet_until_us.max(lease_until_us); // K7
+        }
+        self.affect(owner);
+    }
+
+    fn partition_failed(
+        &mut self,
+        dead: ServerId,
+        partition: u32,
+        by: ServerId,
+        (elsewhere, reason): (bool, String),
+    ) {
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        if let Some(failed) = recovery.partitions.get_mut(partition as usize) {
+            failed.progress = (0, 0, 0);
+            failed.not_on.insert(by);
+            failed.place = if elsewhere {
+                Place::Waiting
+            } else {
+                Place::Failed
+            };
+        }
+        recovery.waits_for = Some(format!("partition {partition} failed on {by}: {reason}"));
+    }
+
+    /// Ends a recovery that has nothing left to do, or begins its next attempt.
+    fn settle(&mut self, dead: ServerId) {
+        if !self.recoveries.contains_key(&dead) {
+            return;
+        }
+        if self.tablets_owned(dead) == 0 {
+            self.end_recovery(dead);
+            return;
+        }
+        let masters = self.masters_by_load(&[]);
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        let can_go_on = recovery.partitions.iter().any(|p| match p.place {
+            Place::Given { .. } => true,
+            Place::Waiting => masters.is_empty() || masters.iter().any(|m| !p.not_on.contains(m)),
+            Place::Done { .. } | Place::Failed => false,
+        });
+        if recovery.log.is_none() || can_go_on {
+            return;
+        }
+        let id = RecoveryId(self.random.number());
+        recovery.begin_again(id);
+        recovery.rest_until_us = self.now_us + RETRY_US;
+        self.ask_backups(dead);
+        self.arm(self.now_us + RETRY_US, Timer::Recovery(dead));
+    }
+
+    pub(super) fn settle_all(&mut self) {
+        let dead: Vec<ServerId> = self.recoveries.keys().copied().collect();
+        dead.into_iter().for_each(|dead| self.settle(dead));
+    }
+
+    fn end_recovery(&mut self, dead: ServerId) {
+        let Some(recovery) = self.recoveries.remove(&dead) else {
+            return;
+        };
+        let mut status = recovery.status(self.now_us);
+        status.phase = duramen_wire::native::message::RecoveryPhase::Done;
+        self.ended.push_back(status);
+        if self.ended.len() > ENDED_KEPT {
+            self.ended.pop_front();
+        }
+        for (number, partition) in recovery.partitions.iter().enumerate() {
+            if let Place::Given { to, .. } = partition.place {
+                // Its tablets are gone: the table was dropped.
+                self.release_master(to, 0);
+                let question = FromCoordinator::AbortRecovery {
+                    recovery: recovery.id,
+                    partition: number as u32,
+                };
+                self.ask(to, question, CallKind::Abort, ASK_AGAIN_US);
+            }
+        }
+        self.remove(dead);
+    }
+
+    /// A server is crashed: what it had for recoveries is gone.
+    pub(super) fn forget_in_recoveries(&mut self, server: ServerId) {
+        let dead: Vec<ServerId> = self.recoveries.keys().copied().collect();
+        for dead in dead {
+            if let Some(recovery) = self.recoveries.get_mut(&dead) {
+                recovery.forget(server);
+            }
+            self.decide(dead);
+            self.settle(dead);
+        }
+        self.give_partitions();
+    }
+
+    /// Applies the rules again.
+    pub(super) fn recovery_due(&mut self, dead: ServerId) {
+        let Some(recovery) = self.recoveries.get(&dead) else {
+            return;
+        };
+        let now_us = self.now_us;
+        let unanswered: Vec<ServerId> = recovery.asked.iter().copied().collect();
+        let silent = |(number, partition): (usize, &crate::recovery::Partition)| {
+            let Place::Given {
+                to,
+                started,
+                asked_us,
+            } = partition.place
+            else {
+                return None;
+            };
+            let patience_us = if started { REMIND_US } else { BUSY_US };
+            (now_us - asked_us >= patience_us).then_some((number as u32, to))
+        };
+        let silent: Vec<(u32, ServerId)> = recovery
+            .partitions
+            .iter()
+            .enumerate()
+            .filter_map(silent)
+            .collect();
+        if now_us > recovery.patient_until_us {
+            for backup in unanswered {
+                self.ask_backup(dead, backup);
+            }
+        }
+        for (partition, to) in silent {
+            if let Some(Place::Given { asked_us, .. }) = self.place_mut(dead, partition) {
+                *asked_us = now_us;
+            }
+            self.ask_master(dead, partition, to);
+        }
+        self.decide(dead);
+        self.settle(dead);
+        self.give_partitions();
+        self.timers
+            .retain(|(_, timer)| *timer != Timer::Recovery(dead));
+        if self.recoveries.contains_key(&dead) {
+            self.arm(now_us + RETRY_US, Timer::Recovery(dead));
+        }
+    }
+
+    pub(super) fn partition_progress(
+        &mut self,
+        server: ServerId,
+        (id, partition): (RecoveryId, u32),
+        (bytes, bytes_total): (u64, u64),
+        entries: u64,
+    ) -> CoordinatorAnswer {
+        let recovery = self.recoveries.values_mut().find(|r| r.id == id);
+        let partition = recovery.and_then(|r| r.partitions.get_mut(partition as usize));
+        match partition {
+            Some(of) if matches!(of.place, Place::Given { to, .. } if to == server) => {
+                of.progress = (bytes, bytes_total, entries);
+                CoordinatorAnswer::Noted
+            }
+            _ => refused(Refusal::Invalid(
+                "no such partition is recovered by this server".to_owned(),
+            )),
+        }
+    }
+
+    /// Recoveries under way, then those that ended, the last one last.
+    pub(super) fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
+        let under_way = self.recoveries.values().map(|r| r.status(self.now_us));
+        under_way.chain(self.ended.iter().cloned()).collect()
+    }
+}

@@ -1,0 +1,314 @@
+//! Members: they enlist, and they are called crashed.
+
+use super::records::{Key, ServerRecord};
+use super::{Coordinator, Push, ReplyId, Server, Timer, invalid, refused};
+use crate::planted::Bug;
+use duramen_base::ids::{SegmentId, ServerId};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, Enlist, Enlisted, RangeLoad, Refusal, ServerChange, ServerEntry,
+    ServerStatus,
+};
+
+/// A server that enlists with the disk of another one asks again after this time: the other one is being checked.
+const DISK_CHECK_MS: u32 = 300;
+/// So long a passed check says that a server lives.
+const CHECK_COUNTS_US: u64 = 2_000_000;
+/// Most that a server says of its ranges.
+const LOADS_MAX: usize = 1 << 16;
+
+impl Coordinator {
+    /// A server wants to be a member. The answer comes when it is stored, out of [`welcome`](Self::welcome).
+    pub(super) fn enlist(&mut self, reply: ReplyId, enlist: Enlist) -> Option<CoordinatorAnswer> {
+        let known = self.nonces.get(&enlist.nonce).copied();
+        if let Some(known) = known
+            && !self.config.planted.is(Bug::EnlistsTwice)
+        {
+            if !self.is_up(known) {
+                return Some(refused(Refusal::NotUp(known)));
+            }
+            self.enlisted.push((reply, known));
+            return None;
+        }
+        if let Err(refusal) = self.check_enlist(&enlist) {
+            return Some(refused(refusal));
+        }
+        let replaced = enlist.replaces.filter(|id| self.is_up(*id));
+        let is_late = self.config.planted.is(Bug::AddedBeforeCrashed);
+        if let Some(old) = replaced
+            && !is_late
+        {
+            self.crash(old); // K2
+        }
+        let id = self.add_server(&enlist);
+        if let Some(old) = replaced
+            && is_late
+        {
+            self.crash(old);
+        }
+        self.enlisted.push((reply, id));
+        self.ask_new_backup(id);
+        self.give_partitions();
+        None
+    }
+
+    fn check_enlist(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
+        let bad = |why: String| Err(Refusal::Invalid(why));
+        if enlist.cluster != self.meta.cluster {
+            return Err(Refusal::WrongCluster {
+                expected: self.meta.cluster.clone(),
+                found: enlist.cluster.clone(),
+            });
+        }
+        if !enlist.roles.master && !enlist.roles.backup {
+            return bad("a server is a master, a backup or both".to_owned());
+        }
+        if enlist.addresses.native.is_empty() {
+            return bad("a server needs an address for the native protocol".to_owned());
+        }
+        let segment_bytes = self.meta.settings.segment_bytes;
+        if enlist.segment_bytes != segment_bytes {
+            let found = enlist.segment_bytes;
+            return bad(format!(
+                "segments have {segment_bytes} bytes in this cluster, {found} on this server"
+            ));
+        }
+        if let Some(old) = enlist.replaces {
+            let given = self.slots.get(&old.slot).copied().unwrap_or(0);
+            if old.generation == 0 || old.generation > given {
+                return bad(format!(
+                    "this cluster never had a server {old}: the data are of another cluster of that name"
+                ));
+            }
+            let disk = self.servers.get(&old).map(|s| s.record.entry.disk);
+            if disk.is_some_and(|disk| disk != enlist.disk) {
+                return bad(format!("server {old} has another disk"));
+            }
+        }
+        self.check_disk(enlist)
+    }
+
+    /// Two servers with one disk: the older one is gone and not yet noticed, or the disk was copied.
+    fn check_disk(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
+        let same = self.up.iter().copied().find(|id| {
+            Some(*id) != enlist.replaces && self.servers[id].record.entry.disk == enlist.disk
+        });
+        let Some(same) = same else {
+            return Ok(());
+        };
+        let passed_us = self.servers[&same].push.check_passed_us;
+        if passed_us.is_some_and(|at_us| self.now_us - at_us < CHECK_COUNTS_US) {
+            return Err(Refusal::Invalid(format!(
+                "server {same} is alive and has the same disk: one is a copy of the other"
+            )));
+        }
+        self.begin_check(same);
+        Err(Refusal::NotReady {
+            after_ms: DISK_CHECK_MS,
+            reason: format!("whether server {same}, with the same disk, is alive"),
+        })
+    }
+
+    fn add_server(&mut self, enlist: &Enlist) -> ServerId {
+        let slot = match enlist.replaces {
+            Some(old) => old.slot,
+            None => self.slots.last_key_value().map_or(0, |(slot, _)| slot + 1),
+        };
+        let generation = self.slots.get(&slot).copied().unwrap_or(0) + 1;
+        self.slots.insert(slot, generation);
+        self.put(Key::Slot(slot), &generation);
+        let id = ServerId::new(slot, generation);
+        let record = ServerRecord {
+            entry: ServerEntry {
+                server: id,
+                addresses: enlist.addresses.clone(),
+                rack: enlist.rack.clone(),
+                roles: enlist.roles,
+                disk: enlist.disk,
+                read_bytes_per_s: enlist.read_bytes_per_s,
+                status: ServerStatus::Up,
+                draining: false,
+                copyset: None,
+            },
+            nonce: enlist.nonce,
+            min_open: SegmentId::NONE,
+        };
+        self.put(Key::Server(id), &record);
+        self.change_list(ServerChange::Added(record.entry.clone()));
+        self.nonces.insert(enlist.nonce, id);
+        self.adopt(id, record);
+        self.affect(id);
+        self.group_copysets();
+        id
+    }
+
+    /// A server that is stored, or about to be.
+    pub(super) fn adopt(&mut self, id: ServerId, record: ServerRecord) {
+        if record.entry.status == ServerStatus::Up {
+            self.up.push(id);
+        }
+        let server = Server {
+            record,
+            push: Push::default(),
+            check: None,
+            loads: Vec::new(),
+            recovering: 0,
+            busy_until_us: 0,
+            quiet_until_us: 0,
+        };
+        self.servers.insert(id, server);
+    }
+
+    /// Answers an enlistment, out of what is stored.
+    pub(super) fn welcome(&mut self, reply: ReplyId, id: ServerId) {
+        let answer = if self.published.is_up(id) {
+            CoordinatorAnswer::Enlisted(Box::new(Enlisted {
+                server: id,
+                list: self.published.list(),
+                settings: self.meta.settings.clone(),
+            }))
+        } else {
+            refused(Refusal::NotUp(id))
+        };
+        self.out.push(super::Output::Answer { reply, answer });
+        self.set_welcome(id, self.published.version());
+    }
+
+    /// Calls a server crashed, and begins what follows from it. Nothing, if it is already.
+    pub(super) fn crash(&mut self, dead: ServerId) {
+        let Some(server) = self.servers.get_mut(&dead).filter(|server| server.is_up()) else {
+            return;
+        };
+        server.record.entry.status = ServerStatus::Crashed;
+        server.check = None;
+        let record = server.record.clone();
+        self.put(Key::Server(dead), &record);
+        self.change_list(ServerChange::Crashed(dead));
+        self.up.retain(|id| *id != dead);
+        self.touch_map();
+        self.abort_migrations_of(dead);
+        self.forget_in_recoveries(dead);
+        self.ungroup(record.entry.copyset);
+        self.recover(dead);
+        let early = self.config.planted.is(Bug::RemovedTooEarly);
+        if early && self.recoveries.contains_key(&dead) {
+            self.change_list(ServerChange::Removed(dead));
+        }
+        self.drain_all();
+    }
+
+    /// Nothing of its log is needed any more.
+    ///
+    /// # Panics
+    /// If tablets still are its own (K6).
+    pub(super) fn remove(&mut self, dead: ServerId) {
+        let owns = self.owned.get(&dead).is_some_and(|owned| !owned.is_empty());
+        assert!(!owns, "K6: tablets wait for the log of server {dead}");
+        self.owned.remove(&dead);
+        if let Some(server) = self.servers.remove(&dead) {
+            assert!(!server.is_up(), "K6: server {dead} is UP");
+            self.nonces.remove(&server.record.nonce);
+            self.delete(Key::Server(dead));
+            self.change_list(ServerChange::Removed(dead));
+        }
+    }
+
+    /// K3: recorded for a server that is UP, and for no other; its recovery reads it when it is not UP any more.
+    pub(super) fn control_head(
+        &mut self,
+        server: ServerId,
+        min_open: SegmentId,
+    ) -> CoordinatorAnswer {
+        let Some(member) = self.servers.get_mut(&server) else {
+            return refused(Refusal::NotUp(server));
+        };
+        if member.record.min_open < min_open {
+            member.record.min_open = min_open;
+            let record = member.record.clone();
+            self.put(Key::Server(server), &record);
+        }
+        CoordinatorAnswer::Noted
+    }
+
+    pub(super) fn loads(&mut self, server: ServerId, loads: Vec<RangeLoad>) -> CoordinatorAnswer {
+        if loads.len() > LOADS_MAX {
+            return invalid(format!("more than {LOADS_MAX} ranges"));
+        }
+        if let Some(member) = self.servers.get_mut(&server) {
+            member.loads = loads;
+        }
+        CoordinatorAnswer::Noted
+    }
+
+    /// Changes what the list says of a member.
+    pub(super) fn change_member(&mut self, id: ServerId, change: impl FnOnce(&mut ServerEntry)) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            change(&mut server.record.entry);
+            let record = server.record.clone();
+            self.put(Key::Server(id), &record);
+            self.change_list(ServerChange::Changed(record.entry));
+        }
+    }
+
+    /// Makes groups of backups that keep replicas of the same segments, as long as there are enough without a group.
+    fn group_copysets(&mut self) {
+        if self.meta.settings.copyset_scatter.is_none() {
+            return;
+        }
+        loop {
+            let mut group: Vec<(ServerId, Option<String>)> = Vec::new();
+            let mut free: Vec<ServerId> = self.up.clone();
+            free.retain(|id| {
+                let entry = &self.servers[id].record.entry;
+                entry.roles.backup && entry.copyset.is_none() && !entry.draining
+            });
+            free.sort();
+            while !free.is_empty() && group.len() < self.meta.settings.replicas as usize {
+                let id = free.swap_remove(self.random.below(free.len()));
+                let rack = self.servers[&id].record.entry.rack.clone();
+                if rack.is_none() || group.iter().all(|(_, other)| *other != rack) {
+                    group.push((id, rack));
+                }
+            }
+            if group.len() < self.meta.settings.replicas as usize || group.is_empty() {
+                return;
+            }
+            let number = self.meta.next_copyset;
+            self.meta.next_copyset += 1;
+            for (id, _) in group {
+                self.change_member(id, |entry| entry.copyset = Some(number));
+            }
+        }
+    }
+
+    /// A group lost a member: the others join new groups. What they have stays where it is.
+    fn ungroup(&mut self, copyset: Option<u32>) {
+        if copyset.is_none() {
+            return;
+        }
+        let of_group =
+            |this: &Coordinator, id: &ServerId| this.servers[id].record.entry.copyset == copyset;
+        let left: Vec<ServerId> = self
+            .up
+            .iter()
+            .copied()
+            .filter(|id| of_group(self, id))
+            .collect();
+        for id in left {
+            self.change_member(id, |entry| entry.copyset = None);
+        }
+        self.group_copysets();
+    }
+
+    /// Looks whether drained servers can go on.
+    pub(super) fn drain_all(&mut self) {
+        let draining: Vec<ServerId> = self
+            .up
+            .iter()
+            .copied()
+            .filter(|id| self.servers[id].record.entry.draining)
+            .collect();
+        for id in draining {
+            self.arm(self.now_us, Timer::Drain(id));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What a coordinator needs of the place where its state outlives it.
+//!
+//! **Invariants**
+//! - M1: a batch is there as a whole or not at all, and only if whoever commits it leads at that moment: the store compares,
+//!   not the caller. So a leader that was deposed while it slept can't write, whatever it believes.
+//! - M2: batches of one term are there in the order in which they were committed.
+//! - M3: what [`MetaStore::commit`] has returned `Ok` for is there after a power cut of the store.
+//!
+//! **Concurrency** One thread calls one `MetaStore`; calls block. Several coordinators have one each.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Changes that belong together. A key is named once: later changes of it replace earlier ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Batch {
+    /// The key has this value from now on.
+    pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.changes.insert(key, Some(value));
+    }
+
+    /// The key is gone from now on.
+    pub fn delete(&mut self, key: Vec<u8>) {
+        self.changes.insert(key, None);
+    }
+
+    /// Keys and their new values; `None` deletes.
+    pub fn changes(&self) -> impl ExactSizeIterator<Item = (&[u8], Option<&[u8]>)> {
+        self.changes
+            .iter()
+            .map(|(key, value)| (key.as_slice(), value.as_deref()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+/// Everything that is stored, by key.
+pub type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Number of a leadership; each new one is greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Term(pub u64);
+
+/// Why a store did not do it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Drop the coordinator and campaign again: somebody else leads. Nothing was changed.
+    #[error("another coordinator leads")]
+    Deposed,
+    /// Drop the coordinator; acquire and load again when the store is back. Whether the change is there is unknown.
+    #[error("the coordinator's store cannot be reached: {reason}")]
+    Unavailable { reason: String },
+    /// For people: the store holds something else, or is damaged.
+    #[error("the coordinator's store cannot be used: {reason}")]
+    Unusable { reason: String },
+}
+
+/// Where the coordinator's state outlives it.
+pub trait MetaStore: Send {
+    /// Leads from now on, if nobody else does. `None`: somebody does, ask again in a while (a tenth of a second, say).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: ask again. [`Error::Unusable`].
+    fn acquire(&mut self) -> Result<Option<Term>, Error>;
+
+    /// Says that the leader is alive. To be called several times within [`lease_ms`](Self::lease_ms), or others take over.
+    ///
+    /// # Errors
+    /// Any [`Error`]; after [`Error::Unavailable`] it may be called again: leadership is not lost by that alone.
+    fn renew(&mut self) -> Result<(), Error>;
+
+    /// Silence after which others take over, in milliseconds; 0 if leadership lasts as long as the process.
+    fn lease_ms(&self) -> u64;
+
+    /// Everything. Only the leader's own batches can come after it.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    fn load(&mut self) -> Result<Contents, Error>;
+
+    /// M1 to M3.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error>;
+
+    /// The name that the leader gave itself, if there is one: where standbys send those who ask.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Unusable`].
+    fn leader(&mut self) -> Result<Option<String>, Error>;
+
+    /// Leads no more: others need not wait for silence.
+    fn resign(&mut self);
+}
+
+#[derive(Default)]
+struct Shared {
+    contents: Contents,
+    term: Term,
+    leader: Option<String>,
+    reachable: bool,
+}
+
+/// A store in memory, shared by its clones: for tests and simulations, and what the others are compared with.
+pub struct Memory {
+    shared: Arc<Mutex<Shared>>,
+    name: String,
+    term: Option<Term>,
+}
+
+impl Memory {
+    /// An empty store, seen by a coordinator of that name.
+    pub fn new(name: &str) -> Memory {
+        let shared = Shared {
+            reachable: true,
+            ..Shared::default()
+        };
+        Memory {
+            shared: Arc::new(Mutex::new(shared)),
+            name: name.to_owned(),
+            term: None,
+        }
+    }
+
+    /// The same store, seen by another coordinator.
+    #[must_use]
+    pub fn peer(&self, name: &str) -> Memory {
+        Memory {
+            shared: Arc::clone(&self.shared),
+            name: name.to_owned(),
+            term: None,
+        }
+    }
+
+    /// Whoever leads was silent for too long: the next to ask takes over.
+    pub fn expire(&mut self) {
+        self.with(|shared| shared.leader = None);
+    }
+
+    /// Nobody reaches the store until it is told that it can be reached again.
+    pub fn set_reachable(&mut self, reachable: bool) {
+        self.with(|shared| shared.reachable = reachable);
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut Shared) -> T) -> T {
+        act(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn reached<T>(&mut self, act: impl FnOnce(&mut Shared) -> T) -> Result<T, Error> {
+        self.with(|shared| shared.reachable.then(|| act(shared)))
+            .ok_or_else(|| Error::Unavailable {
+                reason: "a test took it away".to_owned(),
+            })
+    }
+
+    fn led<T>(&mut self, act: impl FnOnce(&mut Shared) -> T) -> Result<T, Error> {
+        let mine = self.term;
+        self.reached(|shared| (mine == Some(shared.term)).then(|| act(shared)))?
+            .ok_or(Error::Deposed) // M1
+    }
+}
+
+impl MetaStore for Memory {
+    fn acquire(&mut self) -> Result<Option<Term>, Error> {
+        let name = self.name.clone();
+        let term = self.reached(|shared| {
+            shared.leader.is_none().then(|| {
+                shared.leader = Some(name);
+                shared.term = Term(shared.term.0 + 1);
+                shared.term
+            })
+        })?;
+        if term.is_some() {
+            self.term = term;
+        }
+        Ok(term)
+    }
+
+    fn renew(&mut self) -> Result<(), Error> {
+        self.led(|_| ())
+    }
+
+    fn lease_ms(&self) -> u64 {
+        0
+    }
+
+    fn load(&mut self) -> Result<Contents, Error> {
+        self.led(|shared| shared.contents.clone())
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        self.led(|shared| {
+            for (key, value) in batch.changes() {
+                match value {
+                    Some(value) => shared.contents.insert(key.to_vec(), value.to_vec()),
+                    None => shared.contents.remove(key),
+                };
+            }
+        })
+    }
+
+    fn leader(&mut self) -> Result<Option<String>, Error> {
+        self.reached(|shared| shared.leader.clone())
+    }
+
+    fn resign(&mut self) {
+        let mine = self.term.take();
+        self.with(|shared| {
+            if mine == Some(shared.term) {
+                shared.leader = None;
+                shared.term = Term(shared.term.0 + 1);
+            }
+        });
+    }
+}

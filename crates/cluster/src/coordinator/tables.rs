@@ -1,0 +1,315 @@
+//! Tables and their tablets: made, cut, dropped, and told.
+
+use super::records::{Key, Origin, StoredTable, TabletRecord};
+use super::{Coordinator, invalid, refused};
+use crate::recovery::plan::slices;
+use duramen_base::ids::{
+    KeyRange, Level, MapVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
+};
+use duramen_format::control::TABLE_NAME_BYTES_MAX;
+use duramen_wire::native::message::{
+    AdminAnswer, CoordinatorAnswer, Refusal, TabletEntry, TabletMap, TabletRoute, TabletState,
+    Tablets,
+};
+
+/// Most tablets that a table is made of: one per slot.
+const TABLETS_MAX: u32 = 1 << 14;
+/// Asking again about something that is being recovered or moved makes sense after this time.
+const BUSY_MS: u32 = 200;
+
+impl Coordinator {
+    pub(super) fn create_table(
+        &mut self,
+        name: String,
+        servers: u32,
+        level: Option<Level>,
+    ) -> CoordinatorAnswer {
+        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
+            return invalid(format!(
+                "a table's name has 1 to {TABLE_NAME_BYTES_MAX} bytes"
+            ));
+        }
+        if servers == 0 || servers > TABLETS_MAX {
+            return invalid(format!("a table has 1 to {TABLETS_MAX} tablets"));
+        }
+        let named = self.tables.values().find(|table| table.name == name);
+        // The first table always exists, but belongs to nobody until somebody says over how many servers.
+        let existing = named.map(|table| table.table);
+        if existing.is_some_and(|id| self.tablets_in(id, KeyRange::ALL).next().is_some())
+            || existing.is_some_and(|id| id != TableId::DEFAULT)
+        {
+            return invalid(format!("table `{name}` exists"));
+        }
+        let masters = self.masters_by_load(&[]);
+        if masters.is_empty() {
+            return refused(Refusal::NotReady {
+                after_ms: BUSY_MS,
+                reason: "no server is UP that can own a tablet".to_owned(),
+            });
+        }
+        let table = existing.unwrap_or(self.meta.next_table);
+        if existing.is_none() {
+            self.meta.next_table.0 += 1;
+            self.put_meta();
+        }
+        let entry = StoredTable { table, name, level };
+        self.put(Key::Table(table), &entry);
+        self.tables.insert(table, entry.clone());
+        let ranges = slices(KeyRange::ALL, u64::from(servers));
+        for (range, owner) in ranges.into_iter().zip(masters.iter().cycle()) {
+            let tablet = TabletRecord {
+                last: range.last,
+                owner: *owner,
+                creation: SegmentId::NONE,
+                origin: Origin::Created,
+            };
+            self.set_tablet(table, range.first, tablet);
+        }
+        self.affect_all(); // everybody knows all tables
+        CoordinatorAnswer::Admin(AdminAnswer::Table(entry))
+    }
+
+    pub(super) fn drop_table(&mut self, name: &str) -> CoordinatorAnswer {
+        let named = self.tables.values().find(|table| table.name == name);
+        let Some(table) = named.map(|table| table.table) else {
+            return invalid(format!("there is no table `{name}`"));
+        };
+        if table == TableId::DEFAULT {
+            return invalid("the default table cannot be dropped");
+        }
+        self.abort_migrations_where(|record| record.table == table);
+        let firsts: Vec<RouteHash> = self
+            .tablets_in(table, KeyRange::ALL)
+            .map(|(first, _)| first)
+            .collect();
+        for first in firsts {
+            self.unset_tablet(table, first);
+        }
+        self.tables.remove(&table);
+        self.delete(Key::Table(table));
+        self.affect_all();
+        self.settle_all();
+        CoordinatorAnswer::Admin(AdminAnswer::Done)
+    }
+
+    pub(super) fn split(&mut self, table: TableId, at: RouteHash) -> CoordinatorAnswer {
+        match self.cut(table, at) {
+            Ok(()) => CoordinatorAnswer::Admin(AdminAnswer::Done),
+            Err(refusal) => refused(refusal),
+        }
+    }
+
+    /// Makes a tablet begin at `at`, if none does.
+    pub(super) fn cut(&mut self, table: TableId, at: RouteHash) -> Result<(), Refusal> {
+        let (first, tablet) = self.tablet_of(table, at)?;
+        if first == at {
+            return Ok(());
+        }
+        self.check_rests(table, first, &tablet)?;
+        self.cut_record(table, first, at);
+        self.affect(tablet.owner);
+        Ok(())
+    }
+
+    /// Cuts a tablet; both parts are what it was.
+    pub(super) fn cut_record(&mut self, table: TableId, first: RouteHash, at: RouteHash) {
+        let Some(tablet) = self.tablets.get(&(table, first)).copied() else {
+            return;
+        };
+        if let Some((low, _)) = KeyRange::new(first, tablet.last).split(at) {
+            let lower = TabletRecord {
+                last: low.last,
+                ..tablet
+            };
+            self.set_tablet(table, first, lower);
+            self.set_tablet(table, at, tablet);
+        }
+    }
+
+    /// The tablet that contains a hash.
+    pub(super) fn tablet_of(
+        &self,
+        table: TableId,
+        at: RouteHash,
+    ) -> Result<(RouteHash, TabletRecord), Refusal> {
+        let found = self
+            .tablets
+            .range((table, RouteHash::MIN)..=(table, at))
+            .next_back();
+        match found {
+            Some(((_, first), tablet)) if tablet.last >= at => Ok((*first, *tablet)),
+            _ if self.tables.contains_key(&table) => Err(Refusal::Invalid(format!(
+                "table {table} has no tablets yet: create it over some servers"
+            ))),
+            _ => Err(Refusal::Invalid(format!("there is no table {table}"))),
+        }
+    }
+
+    /// Neither being recovered nor moved.
+    pub(super) fn check_rests(
+        &self,
+        table: TableId,
+        first: RouteHash,
+        tablet: &TabletRecord,
+    ) -> Result<(), Refusal> {
+        let busy = |reason: &str| {
+            Err(Refusal::NotReady {
+                after_ms: BUSY_MS,
+                reason: format!("tablet {first} of table {table} is being {reason}"),
+            })
+        };
+        if !self.is_up(tablet.owner) {
+            return busy("recovered");
+        }
+        if self.migration_of(table, first).is_some() {
+            return busy("moved");
+        }
+        Ok(())
+    }
+
+    /// The tablets of a table that overlap a range.
+    pub(super) fn tablets_in(
+        &self,
+        table: TableId,
+        range: KeyRange,
+    ) -> impl Iterator<Item = (RouteHash, &TabletRecord)> {
+        let before = self
+            .tablets
+            .range((table, RouteHash::MIN)..=(table, range.first))
+            .next_back()
+            .map_or(range.first, |((_, first), _)| *first);
+        self.tablets
+            .range((table, before)..=(table, range.last))
+            .map(|((_, first), tablet)| (*first, tablet))
+            .filter(move |(first, tablet)| KeyRange::new(*first, tablet.last).overlaps(&range))
+    }
+
+    pub(super) fn set_tablet(&mut self, table: TableId, first: RouteHash, tablet: TabletRecord) {
+        self.unset_tablet(table, first);
+        self.put(Key::Tablet(table, first), &tablet);
+        let owned = self.owned.entry(tablet.owner).or_default();
+        owned.insert((table, first));
+        self.tablets.insert((table, first), tablet);
+        self.touch_map();
+    }
+
+    fn unset_tablet(&mut self, table: TableId, first: RouteHash) {
+        if let Some(old) = self.tablets.remove(&(table, first)) {
+            if let Some(owned) = self.owned.get_mut(&old.owner) {
+                owned.remove(&(table, first));
+            }
+            self.delete(Key::Tablet(table, first));
+            self.touch_map();
+        }
+    }
+
+    /// UP masters that may get tablets, those that own the fewest first.
+    pub(super) fn masters_by_load(&self, without: &[ServerId]) -> Vec<ServerId> {
+        let mut masters: Vec<(usize, ServerId)> = self
+            .up
+            .iter()
+            .filter(|id| !without.contains(id))
+            .filter(|id| {
+                let entry = &self.servers[id].record.entry;
+                entry.roles.master && !entry.draining
+            })
+            .map(|id| (self.tablets_owned(*id), *id))
+            .collect();
+        masters.sort();
+        masters.into_iter().map(|(_, id)| id).collect()
+    }
+
+    pub(super) fn tablets_owned(&self, id: ServerId) -> usize {
+        self.owned.get(&id).map_or(0, |owned| owned.len())
+    }
+
+    /// All that a server is told.
+    pub(super) fn tablets_of(&self, id: ServerId) -> Tablets {
+        let owned = self.owned.get(&id).into_iter().flatten();
+        let mut tablets: Vec<TabletEntry> = owned
+            .filter_map(|(table, first)| {
+                let tablet = self.tablets.get(&(*table, *first))?;
+                let creation = tablet.creation;
+                let state = match self.migration_of(*table, *first) {
+                    Some((migration, record)) => TabletState::Outgoing {
+                        creation,
+                        migration,
+                        to: record.to,
+                    },
+                    None => TabletState::Normal { creation },
+                };
+                Some(TabletEntry {
+                    table: *table,
+                    range: KeyRange::new(*first, tablet.last),
+                    state,
+                })
+            })
+            .collect();
+        for (migration, under_way) in &self.migrations {
+            let record = &under_way.record;
+            if record.to == id {
+                tablets.push(TabletEntry {
+                    table: record.table,
+                    range: record.range,
+                    state: TabletState::Incoming {
+                        migration: *migration,
+                        from: record.from,
+                    },
+                });
+            }
+        }
+        Tablets {
+            version: self.tablets_version(),
+            tables: self.tables.values().cloned().collect(),
+            tablets,
+        }
+    }
+
+    /// Drawn from the map's version, so that it is stored with what it stands for.
+    pub(super) fn tablets_version(&self) -> TabletsVersion {
+        TabletsVersion(self.meta.map_version.0)
+    }
+
+    pub(super) fn map(&self, only: Option<TableId>, since: MapVersion) -> CoordinatorAnswer {
+        if since == self.meta.map_version && since.0 > 0 {
+            return CoordinatorAnswer::MapIsCurrent;
+        }
+        let wanted = |table: TableId| only.is_none_or(|only| only == table);
+        let tables = self.tables.values().filter(|t| wanted(t.table));
+        let tablets = self.routes(wanted);
+        let mut owners: Vec<ServerId> = tablets
+            .iter()
+            .flat_map(|route| [Some(route.owner), route.moving_to])
+            .flatten()
+            .collect();
+        owners.sort();
+        owners.dedup();
+        let servers = owners.into_iter().filter_map(|id| {
+            let entry = &self.servers.get(&id)?.record.entry;
+            Some((id, entry.addresses.clone()))
+        });
+        CoordinatorAnswer::Map(TabletMap {
+            version: self.meta.map_version,
+            hash_seed: self.meta.settings.hash_seed,
+            tables: tables.cloned().collect(),
+            servers: servers.collect(),
+            tablets,
+        })
+    }
+
+    pub(super) fn routes(&self, wanted: impl Fn(TableId) -> bool) -> Vec<TabletRoute> {
+        self.tablets
+            .iter()
+            .filter(|((table, _), _)| wanted(*table))
+            .map(|((table, first), tablet)| TabletRoute {
+                table: *table,
+                range: KeyRange::new(*first, tablet.last),
+                owner: tablet.owner,
+                served: self.is_up(tablet.owner),
+                moving_to: self
+                    .migration_of(*table, *first)
+                    .map(|(_, record)| record.to),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,271 @@
+//! How a server notices that another one is gone: it asks a random one every now and then.
+//!
+//! With n servers each one is asked about once per interval, whatever n is, and nobody has to know all about all. A suspicion is
+//! no verdict: the coordinator asks the suspect itself.
+//!
+//! **Invariants**
+//! - F1: a server is suspected if it does not answer within the timeout, or its connection is refused or reset.
+//! - F2: time in which this process stood still does not count: what is under way gets it on top.
+//! - F3: the timeout follows the answers that come: it is at least the configured one, and at most ten times that.
+//!
+//! Paper: [Ousterhout15 §7.2]; differs: a refused connection is noticed at once, and the timeout adapts.
+
+use crate::membership::Members;
+use crate::random::Random;
+use duramen_base::ids::ServerId;
+use std::collections::BTreeMap;
+
+/// The timeout is never more than this many times the configured one (F3).
+const TIMEOUT_FACTOR_MAX: u64 = 10;
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Ask it; its answer carries the nonce.
+    Ping { to: ServerId, nonce: u64 },
+    /// Tell the coordinator.
+    Suspect(ServerId),
+}
+
+struct Asked {
+    to: ServerId,
+    sent_us: u64,
+    deadline_us: u64,
+}
+
+/// See the module.
+pub struct Detector {
+    me: ServerId,
+    interval_us: u64,
+    timeout_us: u64,
+    random: Random,
+    others: Vec<ServerId>,
+    under_way: BTreeMap<u64, Asked>,
+    next_us: u64,
+    /// Round trips: smoothed, and how far they are from that (as TCP does it).
+    smoothed_us: u64,
+    deviation_us: u64,
+}
+
+impl Detector {
+    /// Of server `me`; times as in `ClusterSettings`.
+    pub fn new(
+        me: ServerId,
+        interval_ms: u32,
+        timeout_ms: u32,
+        seed: u64,
+        now_us: u64,
+    ) -> Detector {
+        let interval_us = u64::from(interval_ms).max(1) * 1000;
+        Detector {
+            me,
+            interval_us,
+            timeout_us: u64::from(timeout_ms).max(1) * 1000,
+            random: Random::new(seed ^ me.number()),
+            others: Vec::new(),
+            under_way: BTreeMap::new(),
+            next_us: now_us + interval_us,
+            smoothed_us: 0,
+            deviation_us: 0,
+        }
+    }
+
+    /// The members changed.
+    pub fn set_members(&mut self, members: &Members) {
+        let me = self.me;
+        self.others.clear();
+        let others = members.up().map(|entry| entry.server);
+        self.others.extend(others.filter(|id| *id != me));
+        self.under_way.retain(|_, asked| members.is_up(asked.to));
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn due_us(&self) -> u64 {
+        let deadlines = self.under_way.values().map(|asked| asked.deadline_us);
+        deadlines.min().unwrap_or(u64::MAX).min(self.next_us)
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now_us: u64) -> Vec<Act> {
+        let late_us = now_us.saturating_sub(self.due_us());
+        if late_us > self.timeout_us {
+            for asked in self.under_way.values_mut() {
+                asked.deadline_us += late_us + self.timeout_us; // F2
+            }
+        }
+        let mut acts = Vec::new();
+        self.under_way.retain(|_, asked| {
+            let is_over = asked.deadline_us <= now_us;
+            if is_over {
+                acts.push(Act::Suspect(asked.to)); // F1
+            }
+            !is_over
+        });
+        if self.next_us <= now_us {
+            self.next_us = now_us + self.interval_us;
+            if let Some(to) = self.random.pick(&self.others).copied() {
+                let nonce = self.random.number();
+                let asked = Asked {
+                    to,
+                    sent_us: now_us,
+                    deadline_us: now_us + self.patience_us(),
+                };
+                self.under_way.insert(nonce, asked);
+                acts.push(Act::Ping { to, nonce });
+            }
+        }
+        acts
+    }
+
+    /// How long an answer is waited for, in microseconds (F3).
+    pub fn patience_us(&self) -> u64 {
+        let adapted_us = self.smoothed_us + 4 * self.deviation_us;
+        adapted_us.clamp(self.timeout_us, self.timeout_us * TIMEOUT_FACTOR_MAX)
+    }
+
+    /// A server answered.
+    pub fn pong(&mut self, now_us: u64, nonce: u64) {
+        let Some(asked) = self.under_way.remove(&nonce) else {
+            return;
+        };
+        let took_us = now_us.saturating_sub(asked.sent_us);
+        let off_us = took_us.abs_diff(self.smoothed_us);
+        self.deviation_us = (3 * self.deviation_us + off_us) / 4;
+        self.smoothed_us = (7 * self.smoothed_us + took_us) / 8;
+    }
+
+    /// A connection to a server was refused or reset, whoever needed it (F1).
+    pub fn unreachable(&mut self, server: ServerId) -> Option<Act> {
+        self.under_way.retain(|_, asked| asked.to != server);
+        self.others
+            .contains(&server)
+            .then_some(Act::Suspect(server))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::ListVersion;
+    use duramen_wire::native::message::{
+        Addresses, Roles, ServerEntry, ServerList, ServerListUpdate, ServerStatus,
+    };
+
+    const ME: ServerId = ServerId::new(0, 1);
+
+    fn members(count: u32) -> Members {
+        let servers = (0..count).map(|slot| ServerEntry {
+            server: ServerId::new(slot, 1),
+            addresses: Addresses::default(),
+            rack: None,
+            roles: Roles {
+                master: true,
+                backup: true,
+            },
+            disk: u64::from(slot),
+            read_bytes_per_s: 0,
+            status: ServerStatus::Up,
+            draining: false,
+            copyset: None,
+        });
+        let mut members = Members::new();
+        members.apply(&ServerListUpdate::Full(ServerList {
+            version: ListVersion(1),
+            servers: servers.collect(),
+        }));
+        members
+    }
+
+    fn detector(count: u32) -> Detector {
+        let mut detector = Detector::new(ME, 100, 50, 7, 0);
+        detector.set_members(&members(count));
+        detector
+    }
+
+    /// Runs until a time; each answer takes `took_us`. Whom it suspected.
+    fn run(detector: &mut Detector, until_us: u64, took_us: impl Fn(u64) -> u64) -> Vec<ServerId> {
+        let mut suspects = Vec::new();
+        let mut answers: BTreeMap<u64, u64> = BTreeMap::new();
+        loop {
+            let answer = answers.first_key_value().map(|(at, nonce)| (*at, *nonce));
+            let at_us = answer.map_or(u64::MAX, |(at, _)| at).min(detector.due_us());
+            let rest_us = if answers.is_empty() { 0 } else { 1_000_000 };
+            if at_us > until_us + rest_us {
+                return suspects; // nothing is left unanswered
+            }
+            match answer {
+                Some((at, nonce)) if at == at_us => {
+                    answers.remove(&at);
+                    detector.pong(at, nonce);
+                }
+                _ => {
+                    for act in detector.tick(at_us) {
+                        match act {
+                            Act::Ping { nonce, .. } => {
+                                answers.insert(at_us + took_us(at_us), nonce);
+                            }
+                            Act::Suspect(server) => suspects.push(server),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_other_server_is_asked_and_silence_is_a_suspicion() {
+        let mut detector = detector(4);
+        let mut asked = std::collections::BTreeSet::new();
+        let mut suspects = Vec::new();
+        for _ in 0..200 {
+            for act in detector.tick(detector.due_us()) {
+                match act {
+                    Act::Ping { to, .. } => asked.insert(to),
+                    Act::Suspect(server) => {
+                        suspects.push(server);
+                        true
+                    }
+                };
+            }
+        }
+        assert_eq!(asked.len(), 3, "{asked:?}");
+        assert!(!asked.contains(&ME));
+        assert!(suspects.len() > 50 && suspects.iter().all(|s| asked.contains(s)));
+    }
+
+    #[test]
+    fn answers_in_time_suspect_nobody_and_slow_ones_are_learned() {
+        let mut detector = detector(3);
+        assert_eq!(run(&mut detector, 10_000_000, |_| 2_000), []);
+        assert_eq!(detector.patience_us(), 50_000);
+        // A machine under load: answers grow slower, and stay so. Nobody is suspected, as the timeout follows.
+        let slower = |at_us: u64| ((at_us - 10_000_000) / 50).min(120_000);
+        assert_eq!(run(&mut detector, 40_000_000, slower), []);
+        assert!(detector.patience_us() > 120_000);
+        // Never answers that take longer than ten timeouts.
+        assert!(!run(&mut detector, 60_000_000, |_| 600_000).is_empty());
+        assert!(detector.patience_us() <= 500_000);
+    }
+
+    #[test]
+    fn a_pause_of_this_process_suspects_nobody() {
+        let mut detector = detector(2);
+        let acts = detector.tick(100_000);
+        let [Act::Ping { nonce, .. }] = acts[..] else {
+            panic!("{acts:?}");
+        };
+        // It stood still for a second: the answer is there, but was not read yet (F2).
+        let acts = detector.tick(1_100_000);
+        assert!(matches!(acts[..], [Act::Ping { .. }]), "{acts:?}");
+        detector.pong(1_100_001, nonce);
+    }
+
+    #[test]
+    fn a_refused_connection_is_a_suspicion_at_once_of_members_only() {
+        let mut detector = detector(2);
+        let other = ServerId::new(1, 1);
+        assert_eq!(detector.unreachable(other), Some(Act::Suspect(other)));
+        assert_eq!(detector.unreachable(ServerId::new(9, 1)), None);
+        assert_eq!(detector.unreachable(ME), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! From what fenced backups say they have: what was the dead server's log, and is all of it there?
+//!
+//! **Invariants**
+//! - G1: the log is what the newest eligible control segment lists, and nothing else (docs/protocols.md, The control log).
+//!   Eligible: not below the recorded `min_open`, and beginning with a whole snapshot.
+//! - G2: a closed control segment proves that its successor was begun: unless it ends with a clean shutdown, the log goes on
+//!   where nobody has answered yet. Then it waits, and never takes an older one.
+//! - G3: each listed segment needs a replica: of a closed one with exactly the recorded certificate, of an open one at the
+//!   recorded replication epoch or above. Otherwise the recovery waits; it never recovers in parts (90-traps.md §0.1, §D.3).
+//! - G4: all partitions replay the same image of an open segment, also in later attempts as long as somebody has it.
+//!
+//! Why an answer of a single holder of each open segment is enough: it is fenced. The dead server (if it is not dead) can
+//! acknowledge nothing more without all holders of the segments it appends to, can't list another segment or another holder
+//! without the control segment's holders, and can't replace that one without the coordinator, which knows it is crashed.
+//!
+//! Paper: [Ousterhout15 §7.4]; differs: one control log instead of digests in heads (90-traps.md §B).
+
+use crate::control::{self, Listed, State};
+use crate::planted::{Bug, Planted};
+use duramen_base::ids::{SegmentId, ServerId, TableId};
+use duramen_format::certificate::Certificate;
+use duramen_format::control::Pass;
+use duramen_format::segment::{Header, Kind};
+use duramen_wire::native::message::{CleaningPass, RecoverSegment, ReplicaEntry, Replicas};
+use std::collections::BTreeMap;
+
+/// What the backups that have answered have.
+pub(crate) struct Collected {
+    dead: ServerId,
+    min_open: SegmentId,
+    /// Who has answered, and the control segment that it has.
+    answers: BTreeMap<ServerId, Option<(SegmentId, Vec<u8>)>>,
+    replicas: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
+}
+
+/// A whole log, and who has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub control: SegmentId,
+    pub segments: Vec<RecoverSegment>,
+    /// Entries of these tables below these versions are dead.
+    pub floors: Vec<(TableId, u64)>,
+    pub safe_version: u64,
+    pub passes: Vec<CleaningPass>,
+}
+
+impl Log {
+    /// Bytes to replay.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.segments
+            .iter()
+            .map(|segment| u64::from(segment.certificate.length))
+            .sum()
+    }
+}
+
+/// What a recovery waits for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Missing {
+    #[error("no backup that answered has its newest control segment")]
+    Control,
+    #[error("control segment {segment} is closed; backups with the next one are missing")]
+    NextControl { segment: SegmentId },
+    #[error("every replica of control segment {segment} is damaged: {damage}")]
+    Damaged { segment: SegmentId, damage: String },
+    #[error("no backup that answered has segment {first} ({count} segments are missing)")]
+    Segments { first: SegmentId, count: usize },
+}
+
+impl Collected {
+    pub(crate) fn new(dead: ServerId, min_open: SegmentId) -> Collected {
+        Collected {
+            dead,
+            min_open,
+            answers: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+        }
+    }
+
+    /// A backup answered. `control`: the valid bytes of the control segment that it names.
+    pub(crate) fn add(&mut self, backup: ServerId, replicas: Replicas, control: Vec<u8>) {
+        self.forget(backup);
+        for entry in replicas.segments {
+            let known = self.replicas.entry(entry.segment).or_default();
+            known.push((backup, entry));
+        }
+        let control = replicas.control.map(|segment| (segment, control));
+        self.answers.insert(backup, control);
+    }
+
+    /// The backup is crashed: nothing can be read from it.
+    pub(crate) fn forget(&mut self, backup: ServerId) {
+        if self.answers.remove(&backup).is_some() {
+            self.replicas.retain(|_, known| {
+                known.retain(|(holder, _)| *holder != backup);
+                !known.is_empty()
+            });
+        }
+    }
+
+    pub(crate) fn has(&self, backup: ServerId) -> bool {
+        self.answers.contains_key(&backup)
+    }
+
+    /// The whole log, if it is there. `before`: images of open segments that an earlier attempt took (G4).
+    ///
+    /// # Errors
+    /// What is [`Missing`]: wait for more answers.
+    pub(crate) fn judge(
+        &self,
+        before: &BTreeMap<SegmentId, Certificate>,
+        planted: Planted,
+    ) -> Result<Log, Missing> {
+        let (control, state) = self.newest_control(planted)?;
+        let mut segments = Vec::new();
+        let mut missing = Vec::new();
+        for (id, listed) in &state.segments {
+            if listed.kind == Kind::Control {
+                continue;
+            }
+            match self.image(*id, listed, before.get(id), planted) {
+                Some(segment) => segments.push(segment),
+                None => missing.push(*id),
+            }
+        }
+        if let Some(first) = missing.first().copied()
+            && !planted.is(Bug::RecoversInParts)
+        {
+            let count = missing.len();
+            return Err(Missing::Segments { first, count }); // G3
+        }
+        Ok(Log {
+            control,
+            segments,
+            floors: state
+                .tables
+                .iter()
+                .filter(|(_, table)| table.floor > 0)
+                .map(|(id, table)| (TableId(*id), table.floor))
+                .collect(),
+            safe_version: state.safe_version,
+            passes: state.passes.into_iter().map(cleaning_pass).collect(),
+        })
+    }
+
+    /// G1 and G2.
+    fn newest_control(&self, planted: Planted) -> Result<(SegmentId, State), Missing> {
+        let ignores = planted.is(Bug::OldControlHead);
+        let mut candidates: Vec<(SegmentId, &[u8])> = self
+            .answers
+            .values()
+            .flatten()
+            .filter(|(segment, _)| *segment >= self.min_open || ignores)
+            .map(|(segment, bytes)| (*segment, bytes.as_slice()))
+            .collect();
+        candidates.sort_by_key(|(segment, bytes)| (*segment, bytes.len()));
+        let newest = match candidates.last() {
+            Some((segment, _)) if !ignores => *segment,
+            Some(_) => candidates[0].0,
+            None => return Err(Missing::Control),
+        };
+        let mut damage = String::new();
+        for (_, bytes) in candidates.iter().rev().filter(|(id, _)| *id == newest) {
+            match self.read_control(newest, bytes) {
+                Ok(state) if state.clean || !self.is_closed(newest) => return Ok((newest, state)),
+                Ok(state) if planted.is(Bug::ClosedControlHead) => return Ok((newest, state)),
+                Ok(_) => return Err(Missing::NextControl { segment: newest }),
+                Err(why) => damage = why,
+            }
+        }
+        Err(Missing::Damaged {
+            segment: newest,
+            damage,
+        })
+    }
+
+    fn read_control(&self, segment: SegmentId, bytes: &[u8]) -> Result<State, String> {
+        let found = Certificate::of(bytes);
+        let mut replicas = self.replicas(segment).iter();
+        if !replicas.any(|(_, entry)| entry.certificate == found) {
+            return Err("its bytes are not what was certified".to_owned());
+        }
+        let header = Header::decode(bytes).map_err(|damage| damage.to_string())?;
+        if header.log != self.dead.number() {
+            return Err("it is of another log".to_owned());
+        }
+        State::replay(segment, bytes).map_err(|error: control::Error| error.to_string())
+    }
+
+    fn is_closed(&self, control: SegmentId) -> bool {
+        self.replicas(control).iter().any(|(_, entry)| entry.closed)
+    }
+
+    fn replicas(&self, segment: SegmentId) -> &[(ServerId, ReplicaEntry)] {
+        self.replicas.get(&segment).map_or(&[], Vec::as_slice)
+    }
+
+    /// The image of a listed segment that is replayed, and its holders; none if nobody has it (G3).
+    fn image(
+        &self,
+        segment: SegmentId,
+        listed: &Listed,
+        before: Option<&Certificate>,
+        planted: Planted,
+    ) -> Option<RecoverSegment> {
+        let counts = |entry: &ReplicaEntry| match listed.closed {
+            Some(certificate) => {
+                entry.closed && entry.certificate == certificate || planted.is(Bug::AnyCertificate)
+            }
+            None => entry.closed || entry.epoch >= listed.epoch || planted.is(Bug::OldEpochs),
+        };
+        let holders: Vec<&(ServerId, ReplicaEntry)> = self
+            .replicas(segment)
+            .iter()
+            .filter(|(_, entry)| counts(entry))
+            .collect();
+        let longest = holders
+            .iter()
+            .map(|(_, entry)| entry.certificate)
+            .max_by_key(|certificate| certificate.length)?;
+        let is_held = |image: &&Certificate| holders.iter().any(|(_, e)| e.certificate == **image);
+        let image = before.filter(is_held).copied().unwrap_or(longest); // G4
+        let mut equal: Vec<&(ServerId, ReplicaEntry)> = holders
+            .into_iter()
+            .filter(|(_, entry)| entry.certificate == image)
+            .collect();
+        let turn = segment.0 as usize % equal.len();
+        equal.rotate_left(turn); // spreads what has no primary, or several
+        equal.sort_by_key(|(_, entry)| !entry.primary);
+        Some(RecoverSegment {
+            segment,
+            kind: listed.kind,
+            epoch: listed.epoch,
+            certificate: image,
+            closed: listed.closed.is_some() || equal.iter().any(|(_, entry)| entry.closed),
+            sources: equal.iter().map(|(backup, _)| *backup).collect(),
+        })
+    }
+}
+
+fn cleaning_pass(pass: Pass) -> CleaningPass {
+    CleaningPass {
+        first: pass.first,
+        count: pass.count,
+        victims: pass.victims,
+    }
+}

@@ -1,0 +1,208 @@
+//! The recovery of one dead server's tablets, as the coordinator sees it: fence, collect, complete, cut, replay, hand over.
+//!
+//! **Invariants**
+//! - Y1: an attempt has an id of its own; what belongs to another attempt does not count (90-traps.md §0.7).
+//! - Y2: the partitions of an attempt are the dead server's tablets, each in one.
+//! - Y3: a partition is with one recovery master at a time. It is given to another one only when the first has said that it has
+//!   nothing of it any more, or is crashed.
+//!
+//! Paper: [Ousterhout15 §7], 90-traps.md §D.
+
+pub(crate) mod collect;
+pub(crate) mod plan;
+
+use collect::{Collected, Log};
+use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
+use duramen_format::certificate::Certificate;
+use duramen_wire::native::message::{
+    Recover, RecoverTablet, RecoveryPhase, RecoveryStatus, TableEntry,
+};
+use plan::Piece;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where a partition is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// With nobody.
+    Waiting,
+    /// With this recovery master; `started` when it has said so.
+    Given {
+        to: ServerId,
+        started: bool,
+        asked_us: u64,
+    },
+    /// Its tablets have new owners.
+    Done { by: ServerId },
+    /// Replicas were missing or damaged: the next attempt looks for others.
+    Failed,
+}
+
+/// A share of the dead server's tablets.
+#[derive(Clone, Debug)]
+pub(crate) struct Partition {
+    pub tablets: Vec<RecoverTablet>,
+    /// Estimated.
+    pub bytes: u64,
+    pub place: Place,
+    /// Masters that had no space for it.
+    pub not_on: BTreeSet<ServerId>,
+    /// Of the replay under way: bytes read, bytes in all, entries.
+    pub progress: (u64, u64, u64),
+}
+
+/// One recovery, over all its attempts.
+pub(crate) struct Recovery {
+    pub id: RecoveryId,
+    pub dead: ServerId,
+    pub since_us: u64,
+    min_open: SegmentId,
+    pub collected: Collected,
+    /// Backups that have not answered `StartRead`.
+    pub asked: BTreeSet<ServerId>,
+    /// Until then the dead server may serve reads.
+    pub lease_until_us: u64,
+    /// Nothing is decided before this time, unless all have answered: late answers bring more replicas to read from.
+    pub patient_until_us: u64,
+    /// Nothing is decided before this time: the attempt before has just failed.
+    pub rest_until_us: u64,
+    pub log: Option<Log>,
+    /// Images of open segments that an attempt has chosen.
+    pub images: BTreeMap<SegmentId, Certificate>,
+    pub partitions: Vec<Partition>,
+    /// Of partitions of earlier attempts: how many, bytes, entries.
+    pub before: (u32, u64, u64),
+    pub waits_for: Option<String>,
+}
+
+impl Recovery {
+    pub(crate) fn new(
+        id: RecoveryId,
+        dead: ServerId,
+        min_open: SegmentId,
+        now_us: u64,
+        patience_us: u64,
+    ) -> Recovery {
+        Recovery {
+            id,
+            dead,
+            since_us: now_us,
+            min_open,
+            collected: Collected::new(dead, min_open),
+            asked: BTreeSet::new(),
+            lease_until_us: now_us,
+            patient_until_us: now_us + patience_us,
+            rest_until_us: now_us,
+            log: None,
+            images: BTreeMap::new(),
+            partitions: Vec::new(),
+            before: (0, 0, 0),
+            waits_for: None,
+        }
+    }
+
+    /// The log is whole: this attempt's partitions.
+    pub(crate) fn begin(&mut self, log: Log, partitions: Vec<Vec<Piece>>) {
+        for segment in log.segments.iter().filter(|segment| !segment.closed) {
+            self.images.insert(segment.segment, segment.certificate);
+        }
+        self.partitions = partitions
+            .into_iter()
+            .map(|pieces| Partition {
+                bytes: pieces.iter().map(|piece| piece.bytes).sum(),
+                tablets: pieces.into_iter().map(|piece| piece.tablet).collect(),
+                place: Place::Waiting,
+                not_on: BTreeSet::new(),
+                progress: (0, 0, 0),
+            })
+            .collect();
+        self.log = Some(log);
+        self.waits_for = None;
+    }
+
+    /// Begins anew, under another id (Y1); backups are to be asked again, as some had not what they said.
+    ///
+    /// # Panics
+    /// If a partition is still with somebody (Y3).
+    pub(crate) fn begin_again(&mut self, id: RecoveryId) {
+        for partition in &self.partitions {
+            match partition.place {
+                Place::Done { .. } => {
+                    self.before.0 += 1;
+                    self.before.1 += partition.progress.1;
+                    self.before.2 += partition.progress.2;
+                }
+                Place::Given { .. } => panic!("Y3: a partition is still replayed"),
+                Place::Waiting | Place::Failed => {}
+            }
+        }
+        self.id = id;
+        self.partitions.clear();
+        self.log = None;
+        self.collected = Collected::new(self.dead, self.min_open);
+        self.asked.clear();
+    }
+
+    /// A server is crashed: what it said or had is gone. Whether it had a partition.
+    pub(crate) fn forget(&mut self, server: ServerId) -> bool {
+        self.collected.forget(server);
+        self.asked.remove(&server);
+        let mut had = false;
+        for partition in &mut self.partitions {
+            if matches!(partition.place, Place::Given { to, .. } if to == server) {
+                partition.place = Place::Waiting;
+                partition.progress = (0, 0, 0);
+                had = true;
+            }
+        }
+        had
+    }
+
+    /// What the recovery master of a partition is told; none if there is no such partition.
+    pub(crate) fn order(&self, partition: u32, tables: Vec<TableEntry>) -> Option<Recover> {
+        let log = self.log.as_ref()?;
+        Some(Recover {
+            recovery: self.id,
+            partition,
+            log: self.dead,
+            tablets: self.partitions.get(partition as usize)?.tablets.clone(),
+            floors: log.floors.clone(),
+            safe_version: log.safe_version,
+            tables,
+            segments: log.segments.clone(),
+            passes: log.passes.clone(),
+        })
+    }
+
+    /// For people.
+    pub(crate) fn status(&self, now_us: u64) -> RecoveryStatus {
+        let done = self
+            .partitions
+            .iter()
+            .filter(|p| matches!(p.place, Place::Done { .. }));
+        let sum = |of: fn(&Partition) -> u64| self.partitions.iter().map(of).sum::<u64>();
+        let is_over = self.log.is_some()
+            && self
+                .partitions
+                .iter()
+                .all(|p| matches!(p.place, Place::Done { .. }));
+        let phase = match &self.log {
+            None if self.waits_for.is_some() => RecoveryPhase::Incomplete,
+            None => RecoveryPhase::Collecting,
+            Some(_) if is_over && now_us < self.lease_until_us => RecoveryPhase::WaitingForLease,
+            Some(_) if is_over => RecoveryPhase::Done,
+            Some(_) => RecoveryPhase::Replaying,
+        };
+        RecoveryStatus {
+            recovery: self.id,
+            server: self.dead,
+            phase,
+            partitions: self.before.0 + self.partitions.len() as u32,
+            partitions_done: self.before.0 + done.count() as u32,
+            bytes: self.before.1 + sum(|p| p.progress.0),
+            bytes_total: self.before.1 + sum(|p| p.progress.1.max(p.bytes)),
+            entries: self.before.2 + sum(|p| p.progress.2),
+            elapsed_ms: (now_us - self.since_us) / 1000,
+            waits_for: self.waits_for.clone(),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! How a dead server's tablets are cut and packed into partitions, one per recovery master at a time.
+//!
+//! **Invariants**
+//! - N1: the pieces of a tablet are the tablet, without gap or overlap.
+//! - N2: a partition stays within the limits, as far as they are known; a single piece may be above them only if it can't be cut.
+//!
+//! Paper: [Ousterhout15 §7.4], 90-traps.md §D.4; differs: cuts lie between Redis Cluster slots where that is possible, so that
+//! a slot has one owner; without statistics the log's length is spread over the tablets by their share of the hash space.
+
+use crate::random::Random;
+use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_wire::native::message::{RangeLoad, RecoverTablet};
+
+/// Open partitions looked at for a piece.
+const OPEN_PARTITIONS: usize = 5;
+/// Bytes of a record, where nobody has counted them.
+const BYTES_PER_RECORD: u64 = 250;
+
+/// Most of a partition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub bytes: u64,
+    pub records: u64,
+}
+
+/// Part of a tablet, and how much of the log is estimated to be its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub tablet: RecoverTablet,
+    pub bytes: u64,
+    pub records: u64,
+}
+
+/// Cuts tablets into pieces that fit the limits. `log_bytes`: of the whole log; `loads`: what the server said of its ranges.
+pub(crate) fn cut(
+    tablets: &[RecoverTablet],
+    loads: &[RangeLoad],
+    log_bytes: u64,
+    limits: Limits,
+) -> Vec<Piece> {
+    estimate(tablets, loads, log_bytes)
+        .into_iter()
+        .flat_map(|whole| {
+            let by_bytes = whole.bytes.div_ceil(limits.bytes.max(1));
+            let by_records = whole.records.div_ceil(limits.records.max(1));
+            let count = by_bytes.max(by_records).max(1);
+            let ranges = slices(whole.tablet.range, count);
+            let parts = ranges.len() as u64;
+            ranges.into_iter().map(move |range| Piece {
+                tablet: RecoverTablet {
+                    range,
+                    ..whole.tablet
+                },
+                bytes: whole.bytes / parts,
+                records: whole.records / parts,
+            })
+        })
+        .collect()
+}
+
+fn estimate(tablets: &[RecoverTablet], loads: &[RangeLoad], log_bytes: u64) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = tablets
+        .iter()
+        .map(|tablet| {
+            let mut piece = Piece {
+                tablet: *tablet,
+                bytes: 0,
+                records: 0,
+            };
+            for load in loads.iter().filter(|load| load.table == tablet.table) {
+                if let Some(common) = load.range.intersection(&tablet.range) {
+                    piece.bytes += share(load.bytes, width(common), width(load.range));
+                    piece.records += share(load.records, width(common), width(load.range));
+                }
+            }
+            piece
+        })
+        .collect();
+    // What nobody has counted belongs to everybody.
+    let counted: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+    let rest = log_bytes.saturating_sub(counted);
+    let all: u128 = tablets.iter().map(|tablet| width(tablet.range)).sum();
+    for piece in &mut pieces {
+        let more = share(rest, width(piece.tablet.range), all);
+        piece.bytes += more;
+        piece.records += more / BYTES_PER_RECORD;
+    }
+    pieces
+}
+
+fn width(range: KeyRange) -> u128 {
+    u128::from(range.last.0) - u128::from(range.first.0) + 1
+}
+
+fn share(of: u64, part: u128, all: u128) -> u64 {
+    // Widths are below 2^65: shifted, the product fits.
+    (u128::from(of) * (part >> 2) / (all >> 2).max(1)) as u64
+}
+
+/// The range in `count` slices, as equal as possible; fewer if it has fewer hashes. Whole slots if it has that many.
+pub(crate) fn slices(range: KeyRange, count: u64) -> Vec<KeyRange> {
+    let slot_bits = RouteHash::first_of_slot(1).0.trailing_zeros();
+    let slots = u64::from(range.last.slot()) - u64::from(range.first.slot()) + 1;
+    let count = u128::from(count).clamp(1, width(range).min(1 << 14));
+    let mut slices = Vec::new();
+    let mut first = range.first;
+    for n in 1..count {
+        let exact = u128::from(range.first.0) + width(range) * n / count;
+        let at = if slots as u128 >= count {
+            exact >> slot_bits << slot_bits
+        } else {
+            exact
+        };
+        let Some((low, high)) = KeyRange::new(first, range.last).split(RouteHash(at as u64)) else {
+            continue;
+        };
+        slices.push(low);
+        first = high.first;
+    }
+    slices.push(KeyRange::new(first, range.last));
+    slices
+}
+
+/// Packs pieces into partitions. Big ones first; each goes to the first of a few random partitions that has room for it.
+pub(crate) fn pack(mut pieces: Vec<Piece>, limits: Limits, random: &mut Random) -> Vec<Vec<Piece>> {
+    pieces.sort_by_key(|piece| std::cmp::Reverse(piece.bytes.max(piece.records)));
+    let mut partitions: Vec<(u64, u64, Vec<Piece>)> = Vec::new();
+    for piece in pieces {
+        let fits = |(bytes, records, _): &(u64, u64, Vec<Piece>)| {
+            bytes + piece.bytes <= limits.bytes && records + piece.records <= limits.records
+        };
+        let tried: Vec<usize> = (0..OPEN_PARTITIONS.min(partitions.len()))
+            .map(|_| random.below(partitions.len()))
+            .collect();
+        match tried.into_iter().find(|n| fits(&partitions[*n])) {
+            Some(n) => {
+                let (bytes, records, of) = &mut partitions[n];
+                *bytes += piece.bytes;
+                *records += piece.records;
+                of.push(piece);
+            }
+            None => partitions.push((piece.bytes, piece.records, vec![piece])),
+        }
+    }
+    partitions
+        .into_iter()
+        .map(|(_, _, pieces)| pieces)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::{SegmentId, TableId};
+    use proptest::prelude::*;
+
+    fn tablet(first: u64, last: u64) -> RecoverTablet {
+        RecoverTablet {
+            table: TableId(1),
+            range: KeyRange::new(RouteHash(first), RouteHash(last)),
+            creation: SegmentId(3),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn slices_are_the_range(first: u64, more: u64, count in 0u64..40) {
+            let range = KeyRange::new(RouteHash(first), RouteHash(first.saturating_add(more)));
+            let cut = slices(range, count);
+            prop_assert!(cut.len() as u64 <= count.max(1));
+            prop_assert_eq!(cut[0].first, range.first);
+            prop_assert_eq!(cut[cut.len() - 1].last, range.last);
+            for pair in cut.windows(2) {
+                prop_assert_eq!(pair[0].last.next(), Some(pair[1].first)); // N1
+            }
+        }
+
+        #[test]
+        fn partitions_hold_every_piece_once_within_the_limits(
+            cuts in proptest::collection::btree_set(1u64.., 0..30),
+            log_bytes in 0u64..20_000,
+            seed: u64,
+        ) {
+            let limits = Limits { bytes: 1_000, records: 1_000 };
+            let mut first = 0;
+            let mut tablets: Vec<RecoverTablet> = Vec::new();
+            for at in cuts {
+                tablets.push(tablet(first, at - 1));
+                first = at;
+            }
+            tablets.push(tablet(first, u64::MAX));
+            let pieces = cut(&tablets, &[], log_bytes, limits);
+            let estimated: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+            prop_assert!(estimated <= log_bytes && log_bytes - estimated <= 2 * pieces.len() as u64 + tablets.len() as u64);
+            let partitions = pack(pieces.clone(), limits, &mut Random::new(seed));
+            let mut packed: Vec<KeyRange> = Vec::new();
+            for partition in &partitions {
+                prop_assert!(partition.iter().map(|piece| piece.bytes).sum::<u64>() <= limits.bytes); // N2
+                packed.extend(partition.iter().map(|piece| piece.tablet.range));
+            }
+            packed.sort();
+            let mut all: Vec<KeyRange> = pieces.iter().map(|piece| piece.tablet.range).collect();
+            all.sort();
+            prop_assert_eq!(packed, all); // N1
+        }
+    }
+
+    #[test]
+    fn whole_slots_where_there_are_enough() {
+        for range in slices(KeyRange::ALL, 5) {
+            assert_eq!(range.first, RouteHash::first_of_slot(range.first.slot()));
+            assert_eq!(range.last, RouteHash::last_of_slot(range.last.slot()));
+        }
+        let one_slot = KeyRange::new(RouteHash::first_of_slot(9), RouteHash::last_of_slot(9));
+        assert_eq!(slices(one_slot, 4).len(), 4);
+        assert_eq!(
+            slices(KeyRange::new(RouteHash(7), RouteHash(7)), 4).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn statistics_count_more_than_the_share_of_the_hashes() {
+        let half = 1 << 63;
+        let tablets = [tablet(0, half - 1), tablet(half, u64::MAX)];
+        let loads = [RangeLoad {
+            table: TableId(1),
+            range: tablets[1].range,
+            bytes: 9_000,
+            records: 90,
+        }];
+        let limits = Limits {
+            bytes: 1_000,
+            records: 1_000,
+        };
+        let pieces = cut(&tablets, &loads, 9_000, limits);
+        let in_second = pieces.iter().filter(|p| p.tablet.range.first.0 >= half);
+        assert_eq!((pieces.len(), in_second.count()), (10, 9));
+        // Many records count like many bytes.
+        let small = [RangeLoad {
+            records: 4_000,
+            ..loads[0]
+        }];
+        let limits = Limits {
+            bytes: 1 << 40,
+            records: 1_000,
+        };
+        assert_eq!(cut(&tablets, &small, 9_000, limits).len(), 5);
+    }
+}

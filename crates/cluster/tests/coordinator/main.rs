@@ -1,0 +1,5 @@
+//! The coordinator against servers that a test plays: membership, tables, recovery, failover.
+#![cfg(test)]
+
+mod membership;
+mod rig;

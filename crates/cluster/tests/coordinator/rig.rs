@@ -1,0 +1,400 @@
+//! One coordinator, its store, and servers that a test plays itself.
+
+use duramen_base::ids::{ListVersion, SegmentId, ServerId, TableId, TabletsVersion};
+use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore};
+use duramen_cluster::coordinator::{
+    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Token,
+};
+use duramen_cluster::planted::Planted;
+use duramen_format::certificate::Certificate;
+use duramen_format::control::Record;
+use duramen_format::segment::{Header, Kind};
+use duramen_wire::native::message::{
+    Addresses, Admin, AdminAnswer, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator,
+    ReplicaEntry, Replicas, Roles, ServerAnswer, Tablets, ToCoordinator,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+pub const SEGMENT_BYTES: u32 = 1 << 20;
+
+pub fn settings() -> ClusterSettings {
+    ClusterSettings {
+        replicas: 2,
+        segment_bytes: SEGMENT_BYTES,
+        hash_seed: 1,
+        ping_interval_ms: 100,
+        ping_timeout_ms: 50,
+        verdict_timeout_ms: 250,
+        read_lease_ms: 500,
+        client_lease_ms: 10_000,
+        partition_bytes: 1 << 20,
+        partition_records: 1 << 20,
+        rpc_window: 512,
+        copyset_scatter: None,
+    }
+}
+
+pub fn config(planted: Planted) -> Config {
+    Config {
+        cluster: "test".to_owned(),
+        name: "coordinator:1".to_owned(),
+        term: 1,
+        seed: 1,
+        settings: settings(),
+        planted,
+    }
+}
+
+/// A question of the coordinator's that a test has not answered.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub call: CallId,
+    pub to: ServerId,
+    pub question: FromCoordinator,
+}
+
+/// See the module.
+pub struct Rig {
+    pub coordinator: Coordinator,
+    pub store: Memory,
+    pub now_us: u64,
+    pub planted: Planted,
+    /// Batches are stored as they come.
+    pub stores: bool,
+    pub waiting: VecDeque<(Token, Batch)>,
+    pub answers: BTreeMap<ReplyId, CoordinatorAnswer>,
+    pub asked: VecDeque<Asked>,
+    pub wakes_at_us: Option<u64>,
+    next_reply: u64,
+    terms: u64,
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        Rig::planted(Planted::default())
+    }
+
+    pub fn planted(planted: Planted) -> Rig {
+        let mut store = Memory::new("one");
+        store.acquire().unwrap().expect("nobody else leads");
+        let contents = store.load().unwrap();
+        let (coordinator, outputs) = Coordinator::open(0, &contents, config(planted)).unwrap();
+        let mut rig = Rig {
+            coordinator,
+            store,
+            now_us: 0,
+            planted,
+            stores: true,
+            waiting: VecDeque::new(),
+            answers: BTreeMap::new(),
+            asked: VecDeque::new(),
+            wakes_at_us: None,
+            next_reply: 0,
+            terms: 1,
+        };
+        rig.take(outputs);
+        rig
+    }
+
+    /// The leader dies; another one takes over from the store.
+    pub fn fail_over(&mut self) {
+        self.terms += 1;
+        self.store.expire();
+        let mut next = self.store.peer("another");
+        next.acquire().unwrap().expect("nobody leads");
+        let config = Config {
+            term: self.terms as u32,
+            seed: self.terms,
+            ..config(self.planted)
+        };
+        let contents = next.load().unwrap();
+        let (coordinator, outputs) = Coordinator::open(self.now_us, &contents, config).unwrap();
+        self.coordinator = coordinator;
+        self.store = next;
+        self.waiting.clear();
+        self.asked.clear();
+        self.take(outputs);
+    }
+
+    pub fn reopen_as(&mut self, cluster: &str) -> Option<OpenError> {
+        let contents = self.store.load().unwrap();
+        let config = Config {
+            cluster: cluster.to_owned(),
+            ..config(self.planted)
+        };
+        Coordinator::open(self.now_us, &contents, config).err()
+    }
+
+    pub fn handle(&mut self, input: Input) {
+        let outputs = self.coordinator.handle(self.now_us, input);
+        self.take(outputs);
+    }
+
+    fn take(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Answer { reply, answer } => {
+                    assert_eq!(self.answers.insert(reply, answer), None, "answered twice");
+                }
+                Output::Ask {
+                    call, to, question, ..
+                } => self.asked.push_back(Asked { call, to, question }),
+                Output::Persist { token, batch } => self.waiting.push_back((token, batch)),
+                Output::WakeAt { at_us } => self.wakes_at_us = Some(at_us),
+            }
+        }
+        while self.stores
+            && let Some((token, batch)) = self.waiting.pop_front()
+        {
+            self.store.commit(&batch).unwrap();
+            self.handle(Input::Persisted { token });
+        }
+    }
+
+    /// Lets time pass, at the times that the coordinator asks for.
+    pub fn pass(&mut self, more_us: u64) {
+        let until_us = self.now_us + more_us;
+        while let Some(at_us) = self.wakes_at_us.filter(|at_us| *at_us <= until_us) {
+            self.now_us = self.now_us.max(at_us);
+            self.wakes_at_us = None;
+            self.handle(Input::Tick);
+        }
+        self.now_us = until_us;
+    }
+
+    /// Asks, and returns the answer if there is one at once.
+    pub fn ask(&mut self, sender: ServerId, question: ToCoordinator) -> Option<CoordinatorAnswer> {
+        self.next_reply += 1;
+        let reply = ReplyId(self.next_reply);
+        self.handle(Input::Asked {
+            reply,
+            sender,
+            question,
+        });
+        self.answers.get(&reply).cloned()
+    }
+
+    pub fn admin(&mut self, admin: Admin) -> CoordinatorAnswer {
+        self.ask(ServerId::NONE, ToCoordinator::Admin(admin))
+            .expect("an answer at once")
+    }
+
+    pub fn create_table(&mut self, name: &str, servers: u32) -> TableId {
+        let admin = Admin::CreateTable {
+            name: name.to_owned(),
+            servers,
+            level: None,
+        };
+        match self.admin(admin) {
+            CoordinatorAnswer::Admin(AdminAnswer::Table(table)) => table.table,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A new server with disk and nonce of that number.
+    pub fn enlist(&mut self, number: u64, replaces: Option<ServerId>) -> ServerId {
+        match self.ask(ServerId::NONE, enlist(number, number, replaces)) {
+            Some(CoordinatorAnswer::Enlisted(enlisted)) => enlisted.server,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn enlist_some(&mut self, count: u64) -> Vec<ServerId> {
+        (1..=count).map(|n| self.enlist(n, None)).collect()
+    }
+
+    pub fn crash(&mut self, server: ServerId) {
+        self.admin(Admin::CrashServer { server });
+    }
+
+    pub fn reply(&mut self, asked: &Asked, answer: ServerAnswer) {
+        self.handle(Input::Answered {
+            call: asked.call,
+            answer,
+            payload: Vec::new(),
+        });
+    }
+
+    /// Takes the questions of a kind that wait.
+    pub fn asked_where(&mut self, is: impl Fn(&Asked) -> bool) -> Vec<Asked> {
+        let (found, rest) = self.asked.drain(..).partition(|asked| is(asked));
+        self.asked = rest;
+        Vec::from(found)
+    }
+
+    /// Answers pings, server lists and tablets as good servers do. What each was told of its tablets, the last thing last.
+    pub fn be_good(&mut self) -> Vec<(ServerId, Tablets)> {
+        let mut told = Vec::new();
+        loop {
+            let routine = self.asked_where(|asked| {
+                matches!(
+                    asked.question,
+                    FromCoordinator::Ping { .. }
+                        | FromCoordinator::Servers(_)
+                        | FromCoordinator::Tablets(_)
+                )
+            });
+            if routine.is_empty() {
+                return told;
+            }
+            for asked in routine {
+                let answer = match &asked.question {
+                    FromCoordinator::Ping { nonce } => ServerAnswer::Pong {
+                        nonce: *nonce,
+                        list_version: ListVersion(0),
+                    },
+                    FromCoordinator::Servers(update) => ServerAnswer::Confirmed {
+                        list_version: update.version(),
+                        tablets_version: TabletsVersion(0),
+                    },
+                    FromCoordinator::Tablets(tablets) => {
+                        told.push((asked.to, tablets.clone()));
+                        ServerAnswer::Confirmed {
+                            list_version: ListVersion(0),
+                            tablets_version: tablets.version,
+                        }
+                    }
+                    _ => continue,
+                };
+                self.reply(&asked, answer);
+            }
+        }
+    }
+
+    /// Answers every `StartRead` of a log with what a server has of it; nothing, if it is not in the map.
+    pub fn show(&mut self, log: ServerId, shelves: &BTreeMap<ServerId, Shelf>) {
+        let asked = self.asked_where(|asked| {
+            matches!(asked.question, FromCoordinator::StartRead { log: of, .. } if of == log)
+        });
+        for asked in asked {
+            let FromCoordinator::StartRead { recovery, .. } = asked.question else {
+                continue;
+            };
+            let shelf = shelves.get(&asked.to).cloned().unwrap_or_default();
+            let answer = ServerAnswer::Replicas(Box::new(Replicas {
+                log,
+                recovery,
+                segments: shelf.segments,
+                control: shelf.control.as_ref().map(|(id, _)| *id),
+                lease_left_ms: shelf.lease_left_ms,
+            }));
+            self.handle(Input::Answered {
+                call: asked.call,
+                answer,
+                payload: shelf.control.map(|(_, bytes)| bytes).unwrap_or_default(),
+            });
+        }
+    }
+
+    /// The `Recover` orders that wait.
+    pub fn orders(&mut self) -> Vec<Asked> {
+        self.asked_where(|asked| matches!(asked.question, FromCoordinator::Recover(_)))
+    }
+}
+
+pub fn enlist(disk: u64, nonce: u64, replaces: Option<ServerId>) -> ToCoordinator {
+    ToCoordinator::Enlist(Enlist {
+        nonce,
+        cluster: "test".to_owned(),
+        addresses: Addresses {
+            native: format!("server-{disk}:1"),
+            resp: None,
+            admin: None,
+        },
+        rack: None,
+        roles: Roles {
+            master: true,
+            backup: true,
+        },
+        replaces,
+        disk,
+        read_bytes_per_s: 0,
+        segment_bytes: SEGMENT_BYTES,
+    })
+}
+
+/// What a backup has of a log.
+#[derive(Clone, Debug, Default)]
+pub struct Shelf {
+    pub segments: Vec<ReplicaEntry>,
+    pub control: Option<(SegmentId, Vec<u8>)>,
+    pub lease_left_ms: u32,
+}
+
+impl Shelf {
+    /// Its newest control segment, with these records after the snapshot of an empty log.
+    pub fn with_control(
+        mut self,
+        log: ServerId,
+        id: u64,
+        records: &[Record],
+        closed: bool,
+    ) -> Shelf {
+        let header = Header {
+            kind: Kind::Control,
+            segment: SegmentId(id),
+            log: log.number(),
+            head: 0,
+            capacity: SEGMENT_BYTES,
+        };
+        let mut bytes = header.encode().to_vec();
+        let snapshot = Record::Snapshot {
+            next_segment: SegmentId(1),
+            safe_version: 77,
+            records: 0,
+        };
+        snapshot.encode(&mut bytes);
+        records.iter().for_each(|record| record.encode(&mut bytes));
+        self.segments.push(ReplicaEntry {
+            segment: SegmentId(id),
+            kind: Kind::Control,
+            epoch: 0,
+            certificate: Certificate::of(&bytes),
+            closed,
+            primary: false,
+        });
+        self.control = Some((SegmentId(id), bytes));
+        self
+    }
+
+    pub fn with(mut self, id: u64, epoch: u64, length: u32, closed: bool) -> Shelf {
+        self.segments.push(ReplicaEntry {
+            segment: SegmentId(id),
+            kind: Kind::Head,
+            epoch,
+            certificate: Certificate {
+                length,
+                crc: length + id as u32,
+            },
+            closed,
+            primary: false,
+        });
+        self
+    }
+
+    pub fn leased(mut self, lease_left_ms: u32) -> Shelf {
+        self.lease_left_ms = lease_left_ms;
+        self
+    }
+}
+
+/// Lists a segment of a head.
+pub fn add_open(id: u64, epoch: u64) -> Record {
+    Record::AddOpen {
+        segment: SegmentId(id),
+        epoch,
+        head: 0,
+        kind: Kind::Head,
+    }
+}
+
+/// Closes it at this length, as [`Shelf::with`] has it.
+pub fn closed(id: u64, length: u32) -> Record {
+    Record::Closed {
+        segment: SegmentId(id),
+        certificate: Certificate {
+            length,
+            crc: length + id as u32,
+        },
+    }
+}
