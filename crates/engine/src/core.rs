@@ -27,6 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const SESSIONS_MAX: usize = 1024;
 /// Looks at the counters, in the hope of no writer in between, before a sum is taken that is rather too low.
 const LIVE_LOOKS_MAX: u32 = 8;
+/// Threads that replay into side logs at once without waiting for each other's counters.
+const GUESTS_MAX: usize = 8;
 /// Live data above this part of what segments can hold is refused (store mode): the cleaner needs some dead bytes to find.
 const LIVE_PART_MAX: f64 = 0.98;
 
@@ -43,6 +45,8 @@ pub struct Core {
     pub contexts: Box<[Mutex<Context>]>,
     /// Counters of the contexts, outside their locks.
     pub context_counters: Box<[Counters]>,
+    /// For who changes the store without a head and without cleaning: side logs and purges.
+    guests: Box<[Guest]>,
     pub tallies: Box<[Tally]>,
     /// Contexts before this one belong to cleaner threads.
     cleaners: usize,
@@ -53,6 +57,12 @@ pub struct Core {
     pub wakeup: Wakeup,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
+}
+
+/// Counters that belong to whoever holds their lock.
+struct Guest {
+    owner: Mutex<()>,
+    counters: Counters,
 }
 
 /// Rouses the cleaner threads.
@@ -139,6 +149,16 @@ impl Core {
                 })
                 .collect(),
             context_counters: contexts.iter().map(|_| Counters::new(windows)).collect(),
+            guests: (0..if log.is_some() {
+                heads.clamp(2, GUESTS_MAX)
+            } else {
+                1
+            })
+                .map(|_| Guest {
+                    owner: Mutex::default(),
+                    counters: Counters::new(windows),
+                })
+                .collect(),
             tallies: contexts.iter().map(|_| Tally::default()).collect(),
             contexts,
             cleaners,
@@ -169,17 +189,49 @@ impl Core {
         }
     }
 
-    /// All that count: heads, then cleaning contexts.
+    /// Those that append: heads and guests.
+    fn appenders(&self) -> impl Iterator<Item = &Counters> {
+        let guests = self.guests.iter().map(|guest| &guest.counters);
+        self.heads.iter().map(|head| &head.counters).chain(guests)
+    }
+
+    /// All that count: those that append, then cleaning contexts.
     pub fn actors(&self) -> impl Iterator<Item = &Counters> {
-        self.heads
-            .iter()
-            .map(|head| &head.counters)
-            .chain(&self.context_counters)
+        self.appenders().chain(&self.context_counters)
+    }
+
+    /// Calls `work` with counters that are nobody else's meanwhile. It must not wait for anybody.
+    pub fn as_guest<T>(&self, work: impl FnOnce(&Counters) -> T) -> T {
+        for guest in &self.guests {
+            if let Ok(_owner) = guest.owner.try_lock() {
+                return work(&guest.counters);
+            }
+        }
+        let guest = &self.guests[0];
+        let _owner = guest.owner.lock().expect("a guest's counters");
+        work(&guest.counters)
     }
 
     /// Bytes appended by writers since the start: log time.
     pub fn log_time(&self) -> u64 {
-        self.heads.iter().map(|head| head.counters.appended()).sum()
+        self.appenders().map(Counters::appended).sum()
+    }
+
+    /// True if the window is part of a side log that is not part of the log yet.
+    pub fn is_held(&self, window: u32) -> bool {
+        self.log
+            .as_ref()
+            .is_some_and(|log| log.swaps().is_held(window))
+    }
+
+    /// Retires the windows of abandoned side logs that their last reader has left.
+    pub fn take_back_released(&self) {
+        if let Some(log) = &self.log {
+            for window in log.swaps().take_released() {
+                let node = self.space.node_of(window);
+                self.space.retire(node, window, &self.epochs);
+            }
+        }
     }
 
     /// Padded bytes of live entries.

@@ -54,6 +54,7 @@ impl Store {
     pub fn clean_step(&self, quota_bytes: u64) -> bool {
         let core = &self.core;
         let mut context = core.contexts[0].lock().expect("cleaning context");
+        core.take_back_released();
         core.space.reap(context.node(), &core.epochs);
         let me = context.me();
         let step = context.step(core, quota_bytes, me, false);

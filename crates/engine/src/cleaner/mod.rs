@@ -5,7 +5,7 @@
 
 pub mod apart;
 mod balance;
-mod candidate;
+pub(crate) mod candidate;
 pub mod context;
 mod expire;
 mod levels;
@@ -94,6 +94,7 @@ impl Cleaner {
     fn clean(&self, core: &Core) -> bool {
         let mut context = core.contexts[self.number].lock().expect("cleaning context");
         let node = context.node();
+        core.take_back_released();
         core.space.reap(node, &core.epochs);
         let shrinking = core.pacer.is_shrinking();
         if !core.wants_cleaning(node, self.number) && !shrinking {
@@ -142,7 +143,7 @@ impl Cleaner {
             let window = self.cursor % total;
             self.cursor = window + 1;
             let segment = &core.space.segments[window];
-            if !segment.is_in_log() {
+            if !segment.is_in_log() || core.is_held(window as u32) {
                 continue;
             }
             let expired = segment.expired_estimate(now_ms);

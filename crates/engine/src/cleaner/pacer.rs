@@ -251,6 +251,7 @@ impl Core {
                     return Err(self.out_of_memory());
                 }
             }
+            self.take_back_released();
             self.space.reap(node, &self.epochs);
             let disk_has_room = self.disk_has_room(purpose);
             if self.space.free_windows_for(node, purpose) > 0 && disk_has_room {
@@ -258,7 +259,8 @@ impl Core {
                 return Ok(());
             }
             // Deletes go on when the store is full: they are the way out.
-            if purpose == Purpose::Head && self.mode == Mode::Store && self.is_full() {
+            let is_write = matches!(purpose, Purpose::Head | Purpose::Side);
+            if is_write && self.mode == Mode::Store && self.is_full() {
                 return Err(self.out_of_memory());
             }
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {

@@ -288,6 +288,16 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Shows every slot that lies in `bucket`, whatever its home.
+    pub fn each_inside(self, bucket: usize, mut show: impl FnMut(Slot)) {
+        for slot in &self.buckets[bucket].slots {
+            let slot = Slot(slot.load(Ordering::Acquire));
+            if slot.location() != 0 {
+                show(slot);
+            }
+        }
+    }
+
     /// Takes the lock of a home bucket, waiting for whoever holds it.
     #[inline(always)]
     pub fn lock(self, bucket: usize, me: u16) -> Locking {

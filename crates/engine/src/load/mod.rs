@@ -19,6 +19,8 @@
 
 mod settle;
 
+pub(crate) use settle::{grow_if_wanted, has_key};
+
 use crate::cleaner::context::Step;
 use crate::core::Core;
 use crate::epoch::SlotId;
@@ -147,9 +149,26 @@ impl Store {
 }
 
 /// A slot of the epochs' table for the time of one call.
-struct Visitor<'a> {
-    core: &'a Core,
-    slot: SlotId,
+pub(crate) struct Visitor<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) slot: SlotId,
+}
+
+impl<'a> Visitor<'a> {
+    /// Waits until there is a slot: those of sessions come and go.
+    pub(crate) fn wait(core: &'a Core) -> Visitor<'a> {
+        loop {
+            if let Ok(slot) = core.epochs.register() {
+                return Visitor { core, slot };
+            }
+            duramen_base::sync::yield_now();
+        }
+    }
+
+    /// The lock owner number of the slot.
+    pub(crate) fn me(&self) -> u16 {
+        self.slot.0 as u16 + 1
+    }
 }
 
 impl Drop for Visitor<'_> {

@@ -266,13 +266,13 @@ impl Loader {
 }
 
 /// A refusal is fine: the next insert asks again, until the view is full.
-fn grow_if_wanted(core: &Core, partition: &Partition, buckets: usize, me: u16) {
+pub(crate) fn grow_if_wanted(core: &Core, partition: &Partition, buckets: usize, me: u16) {
     if partition.wants_growth(buckets) {
         let _ = partition.resize(0, me, core.resources());
     }
 }
 
-fn has_key(core: &Core, location: u64, key: &[u8]) -> bool {
+pub(crate) fn has_key(core: &Core, location: u64, key: &[u8]) -> bool {
     let at = core.space.at(location);
     // SAFETY: the index pointed to it under our pin: a whole entry, of which the key is a part.
     unsafe {

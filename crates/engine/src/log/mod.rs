@@ -280,7 +280,9 @@ impl Log {
 
     /// True if a closed window may be a victim: it holds nothing that the disk lacks.
     pub(crate) fn is_victim_to_be(&self, window: u32) -> bool {
-        self.is_durably_closed(window as usize) && self.swaps.is_written(window)
+        self.is_durably_closed(window as usize)
+            && self.swaps.is_written(window)
+            && !self.swaps.is_held(window)
     }
 
     /// True if a closed segment's window may be cleaned (L1).

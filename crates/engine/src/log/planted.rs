@@ -19,6 +19,16 @@ pub enum Bug {
     SwapBeforeFrames,
     /// Dead objects leave no tombstone when they are cleaned.
     NotMaterialised,
+    /// A side log forgets a tombstone for which it has no object yet.
+    SideForgetsTombstones,
+    /// In a side log what comes last wins, whatever its version.
+    SideLastWins,
+    /// What a side log replaces is not named by what replaces it.
+    SideNamesNoVictim,
+    /// A cleaner takes segments of a side log before they are part of the log.
+    SideIsCleaned,
+    /// A purge passes over what its step did not reach at once.
+    PurgeSkips,
 }
 
 /// The bug that is planted, if any.

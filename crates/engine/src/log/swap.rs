@@ -16,6 +16,9 @@
 //!   announcement is durable before such a killer is, so that after a restart they are needed as long as one of the
 //!   pass's victims is listed.
 //! - D5: passes are swapped in the order in which their scans ended.
+//! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable its windows are *held*: no cleaner
+//!   and no expiry touches them, so that they can be given up as a whole. What the consumer was handed stays in place until
+//!   the consumer has reported it, whatever became of the side log.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the queues. The list's
 //! lock may be taken under the queue's, never the other way round.
@@ -27,7 +30,7 @@ use crate::space::Purpose;
 use duramen_base::ids::{Level, SegmentId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Passes that wait for their Swap at once; a cleaner that is so far ahead of the disk gains nothing.
 const PENDING_PASSES_MAX: usize = 4;
@@ -90,6 +93,9 @@ struct Pending {
     /// Where the heads stood when the scan ended (D2).
     position: Position,
     evicted: bool,
+    /// What a side log holds until the Swap is durable (D6).
+    held: Vec<u32>,
+    done: Option<Arc<AtomicBool>>,
 }
 
 /// A closed survivor without a frame.
@@ -98,6 +104,10 @@ struct Unwritten {
     segment: SegmentId,
     window: u32,
     length: u32,
+    /// The consumer has seen its bytes, and may be looking at them.
+    handed: bool,
+    /// Of a side log that was given up (D6).
+    abandoned: bool,
 }
 
 /// What was found when a window was last searched for tombstones.
@@ -112,6 +122,8 @@ struct Searched {
     at: AtomicU64,
     /// 1: the window holds a survivor without a frame.
     unwritten: AtomicBool,
+    /// 1: the window is part of a side log whose Swap is not durable (D6).
+    held: AtomicBool,
 }
 
 #[derive(Default)]
@@ -125,6 +137,10 @@ struct Queues {
     evicting: Option<Vec<SegmentId>>,
     /// Listed segments of which memory holds nothing any more.
     empty: Vec<SegmentId>,
+    /// Segments of side logs that were given up: their frames may go.
+    abandoned: Vec<SegmentId>,
+    /// Windows of such segments that the consumer has done with.
+    released: Vec<u32>,
 }
 
 /// The list and the queues of one log.
@@ -250,7 +266,7 @@ impl Swaps {
     /// True if a head may open another segment for this purpose.
     pub fn has_room(&self, purpose: Purpose) -> bool {
         let spare = match purpose {
-            Purpose::Head => self.reserve(),
+            Purpose::Head | Purpose::Side => self.reserve(),
             Purpose::Tombstones => self.reserve() / 2,
             Purpose::Survivor => 0,
         };
@@ -347,6 +363,8 @@ impl Swaps {
             segment,
             window,
             length,
+            handed: false,
+            abandoned: false,
         });
     }
 
@@ -422,7 +440,96 @@ impl Swaps {
             unwritten,
             position,
             evicted,
+            held: Vec::new(),
+            done: None,
         });
+    }
+
+    /// A side log goes on in a segment (D6).
+    pub fn opened_side(&self, segment: SegmentId, window: u32, careless: bool) {
+        if careless {
+            self.insert(segment, Life::Settled);
+            return;
+        }
+        self.insert(segment, Life::Unswapped);
+        self.windows[window as usize]
+            .held
+            .store(true, Ordering::Release);
+    }
+
+    /// True if the window is part of a side log whose Swap is not durable (D6).
+    #[inline]
+    pub fn is_held(&self, window: u32) -> bool {
+        self.windows[window as usize].held.load(Ordering::Acquire)
+    }
+
+    /// A side log is complete, with the heads at `position`: it becomes part of the log by this Swap, and then `done` is set.
+    pub fn side_scanned(
+        &self,
+        swap: Swap,
+        position: Position,
+        held: Vec<u32>,
+        done: Arc<AtomicBool>,
+    ) {
+        let mut queues = self.queues();
+        let waiting = queues.survivors.iter();
+        let unwritten = waiting
+            .filter(|waiting| swap.add.contains(&waiting.segment))
+            .count();
+        queues.pending.push_back(Pending {
+            swap,
+            unwritten,
+            position,
+            evicted: false,
+            held,
+            done: Some(done),
+        });
+    }
+
+    /// A side log is given up: nothing points to its entries any more. Returns the windows that are free at once; the others
+    /// come by way of [`take_released`](Self::take_released), when the consumer has done with them.
+    pub fn abandon(&self, segments: &[(SegmentId, u32)]) -> Vec<u32> {
+        let mut queues = self.queues();
+        let mut free = Vec::new();
+        for (segment, window) in segments {
+            let at = queues
+                .survivors
+                .iter()
+                .position(|waiting| waiting.segment == *segment);
+            match at {
+                Some(at) if queues.survivors[at].handed => queues.survivors[at].abandoned = true,
+                Some(at) => {
+                    queues.survivors.remove(at);
+                    free.push(*window);
+                }
+                None => {
+                    queues.abandoned.push(*segment);
+                    free.push(*window);
+                }
+            }
+        }
+        let mut list = self.change_list();
+        for (segment, _) in segments {
+            list.segments.remove(&segment.0);
+        }
+        self.count
+            .store(list.segments.len() as u64, Ordering::Relaxed);
+        drop(list);
+        free.iter().for_each(|window| self.let_go(*window));
+        free
+    }
+
+    fn let_go(&self, window: u32) {
+        let known = &self.windows[window as usize];
+        known.unwritten.store(false, Ordering::Release);
+        known.held.store(false, Ordering::Release);
+    }
+
+    /// Windows of abandoned side logs that nobody reads any more, for their memory to be given back.
+    pub fn take_released(&self) -> Vec<u32> {
+        let released = std::mem::take(&mut self.queues().released);
+        released.iter().for_each(|window| self.let_go(*window));
+        released
     }
 
     fn durable(&self, segment: SegmentId) -> Option<()> {
@@ -431,7 +538,15 @@ impl Swaps {
             .survivors
             .iter()
             .position(|waiting| waiting.segment == segment)?;
-        let Unwritten { window, .. } = queues.survivors.remove(at)?;
+        let Unwritten {
+            window, abandoned, ..
+        } = queues.survivors.remove(at)?;
+        if abandoned {
+            queues.released.push(window);
+            queues.abandoned.push(segment);
+            self.progress.fetch_add(1, Ordering::Relaxed);
+            return Some(());
+        }
         if let Some(pending) = queues
             .pending
             .iter_mut()
@@ -483,6 +598,13 @@ impl Swaps {
         list.passes.retain(|pass| !pass.victims.is_empty());
         self.count
             .store(list.segments.len() as u64, Ordering::Relaxed);
+        drop(list);
+        if let Some(Pending { held, done, .. }) = front {
+            held.iter().for_each(|window| self.let_go(*window));
+            if let Some(done) = done {
+                done.store(true, Ordering::Release);
+            }
+        }
         self.done.fetch_add(1, Ordering::Relaxed);
         self.progress.fetch_add(1, Ordering::Relaxed);
         let evicting = queues.evicting.is_some();
@@ -506,14 +628,24 @@ impl Log {
 
     /// The next closed survivor that has no frame yet; the same until [`survivor_durable`](Self::survivor_durable).
     pub fn next_survivor(&self) -> Option<SurvivorReady<'_>> {
-        let ready = self.swaps.queues().survivors.front().copied()?;
+        let ready = {
+            let mut queues = self.swaps.queues();
+            let front = queues.survivors.front_mut()?;
+            front.handed = true;
+            *front
+        };
         Some(SurvivorReady {
             segment: ready.segment,
             bytes: self.memory.slice(ready.window, 0, ready.length),
         })
     }
 
-    /// The survivor's frame is closed and durable.
+    /// Segments of side logs that were given up since the last call: whoever wrote frames of them frees those.
+    pub fn take_abandoned(&self) -> Vec<SegmentId> {
+        std::mem::take(&mut self.swaps.queues().abandoned)
+    }
+
+    /// The survivor's frame is closed and durable; or it was abandoned meanwhile, and nobody reads its bytes any more.
     pub fn survivor_durable(&self, segment: SegmentId) {
         let _ = self.swaps.durable(segment); // said twice: nothing new
     }

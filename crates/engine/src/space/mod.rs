@@ -62,6 +62,8 @@ pub enum Purpose {
     /// A head that has none left, for tombstones alone: deletes go on when writes cannot.
     Tombstones,
     Survivor,
+    /// What a side log is filled with: no more than a head would get.
+    Side,
 }
 
 /// Region, budget, segment table and the pools of windows, one pool per NUMA node.
@@ -192,6 +194,10 @@ impl Space {
         (window as usize) << self.segment_shift
     }
 
+    pub fn node_of(&self, window: u32) -> usize {
+        (window / self.windows_per_node) as usize
+    }
+
     pub fn windows_of_node(&self, node: usize) -> std::ops::Range<u32> {
         let first = node as u32 * self.windows_per_node;
         first..first + self.windows_per_node
@@ -210,7 +216,7 @@ impl Space {
     /// Windows that stay free for others.
     fn reserve(&self, node: usize, purpose: Purpose) -> usize {
         match purpose {
-            Purpose::Head => self.pools[node].reserve() + self.tombstone_reserve,
+            Purpose::Head | Purpose::Side => self.pools[node].reserve() + self.tombstone_reserve,
             Purpose::Tombstones => self.pools[node].reserve(),
             Purpose::Survivor => 0,
         }
@@ -240,10 +246,9 @@ impl Space {
             pool.take_backed()
                 .or_else(|| self.back_one(node, purpose))?
         };
-        let state = if purpose == Purpose::Survivor {
-            State::Survivor
-        } else {
-            State::Head
+        let state = match purpose {
+            Purpose::Survivor | Purpose::Side => State::Survivor,
+            Purpose::Head | Purpose::Tombstones => State::Head,
         };
         let segment = &self.segments[window as usize];
         segment.open(state, self.segment_bytes as u32, now_ms, tick);

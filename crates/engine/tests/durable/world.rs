@@ -55,7 +55,7 @@ fn is_as_found(state: &Option<State>, found: &Option<State>, now_ms: u64) -> boo
 }
 
 /// Loads a store from the disk, segments in any order.
-fn load(store: &Arc<Store>, disk: &Disk, random: &mut Random) {
+pub fn load(store: &Arc<Store>, disk: &Disk, random: &mut Random) {
     let mut floors = BTreeMap::new();
     for change in &disk.changes {
         match change {

@@ -1,0 +1,105 @@
+//! Ranges of key hashes (tablets) within a table: walked in the order of the index, and purged.
+//!
+//! A range is one of *route* hashes, slot in front (`RouteHash`), while the index is in the order of the hash behind it: so
+//! a walk visits the whole table, and the slot is computed from each key that it meets. What is asked of every write is
+//! not (ownership is checked where requests are routed).
+//!
+//! **Invariants**
+//! - G1: a walk's position is a hash. The entries below it have been visited, those from it on have not, whatever the index
+//!   does meanwhile: buckets are in the order of hashes at every size, and an object is where its hash is. So what is there for
+//!   the whole walk is visited exactly once, and objects of equal hash in the same step.
+//! - G2: a step is bounded and pins once: it delays no reader, and nobody's memory for long.
+//! - G3: a purge leaves no tombstones: what it takes out is not this server's any more, and a restart knows it by the
+//!   position of its segment (`Store::roll_heads`). It lowers nobody's version.
+
+mod purge;
+
+pub use purge::{Purge, Purged};
+
+use crate::core::Core;
+use crate::index::Index;
+use crate::index::bucket::{Slot, View};
+use crate::space::Space;
+use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_format::entry::{self, Entry};
+use duramen_format::hash;
+
+/// Where a walk goes on (G1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) partition: usize,
+    pub(crate) tag: u64,
+}
+
+impl Place {
+    pub(crate) const START: Place = Place {
+        partition: 0,
+        tag: 0,
+    };
+
+    pub(crate) fn is_end(self, index: &Index) -> bool {
+        self.partition >= index.partitions().len()
+    }
+
+    /// The view there and the bucket; `None` if the partition has none: then the walk is past it. Fetches ahead what the
+    /// bucket after it points to.
+    pub(crate) fn bucket<'i>(
+        &mut self,
+        index: &'i Index,
+        space: &Space,
+    ) -> Option<(View<'i>, usize)> {
+        let view = index.partitions()[self.partition].view();
+        if view.len() == 0 {
+            *self = self.after(view, 0);
+            return None;
+        }
+        let bucket = view.home(self.tag);
+        if bucket + 1 < view.len() {
+            view.each_inside(bucket + 1, |slot| {
+                crate::session::prefetch(space.at(slot.location()));
+            });
+        }
+        Some((view, bucket))
+    }
+
+    /// The place after a bucket.
+    pub(crate) fn after(self, view: View<'_>, bucket: usize) -> Place {
+        if bucket + 1 < view.len() {
+            Place {
+                partition: self.partition,
+                tag: view.first_tag(bucket + 1),
+            }
+        } else {
+            Place {
+                partition: self.partition + 1,
+                tag: 0,
+            }
+        }
+    }
+
+    /// True if a slot of the bucket at this place is still to be visited (G1).
+    pub(crate) fn includes(self, slot: Slot) -> bool {
+        slot.tag() >= self.tag
+    }
+}
+
+/// True if the key lies in the range.
+pub(crate) fn contains(core: &Core, range: &KeyRange, key: &[u8]) -> bool {
+    if *range == KeyRange::ALL {
+        return true;
+    }
+    let slot = hash::slot(key);
+    if slot < range.first.slot() || slot > range.last.slot() {
+        return false;
+    }
+    let inside = RouteHash::first_of_slot(slot) >= range.first
+        && RouteHash::last_of_slot(slot) <= range.last;
+    inside || range.contains(core.hasher.route(key))
+}
+
+/// The entry that the index points to. The caller is pinned, and found the slot under its pin.
+pub(crate) fn entry_at(core: &Core, slot: Slot) -> Entry<'_> {
+    // SAFETY: the index pointed to it under the caller's pin: a whole entry, which is not changed or reused before the pin ends
+    // (E2, S3). The caller does not use it for longer.
+    unsafe { entry::parse_trusted(core.space.at(slot.location())) }
+}

@@ -1,0 +1,337 @@
+//! A side log: entries of another server's log, brought together beside the own one and taken over at one instant.
+//!
+//! A recovery master replays what it is given of a dead server's segments, a migration's target what it is sent. Each
+//! version of a key that wins is copied into a segment of survivor kind outside of any head. Full segments go to frames as
+//! cleaning survivors do, each byte once; then one Swap that removes nothing makes all of them part of the log, or the side
+//! log is given up and no trace of it is left.
+//!
+//! **Invariants**
+//! - S1: per key the highest version wins, whatever the order, and however often something comes: an object enters if its
+//!   version is above that in the index and above every tombstone met. Tombstones are remembered until the end; what has
+//!   expired counts as a tombstone.
+//! - S2: what replaces or kills an entry that is in a segment already names that segment, like any other killer does
+//!   (`log::swap`, D1); what the dead log's entries named is dropped: its segments are no part of this log.
+//! - S3: nobody is served from it before its Swap is durable. So nothing in the heads names its segments before, and it
+//!   needs no announcement (D4). Until then its segments are held (D6): nothing cleans them and nothing in them expires.
+//! - S4: versions go on above everything replayed, tombstones and what lost included, before anybody can write; the Swap's
+//!   record says so too.
+//! - S5: its segments get their ids after its beginning, so they lie above a position that [`Store::roll_heads`] gave before.
+//!
+//! **Concurrency**: `replay` may be called by several threads: each fills a segment of its own, and settles a key under
+//! its bucket's lock, where the tombstones of that key are looked up too. Lock order: bucket, then tombstones.
+//!
+//! Paper: [Ousterhout15 §7.4] side logs; differs: the winner's own entry carries what in RAMCloud is a synthetic tombstone
+//! (8 bytes instead of an entry), and replay does not depend on the order of segments.
+
+mod replay;
+mod tombstones;
+
+use crate::cleaner::candidate::Candidate;
+use crate::core::Core;
+use crate::counters::sub;
+use crate::head::Tail;
+use crate::load::Visitor;
+use crate::log::{Log, Swap};
+use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use crate::{Error, Store, TableId};
+use duramen_base::ids::SegmentId;
+use duramen_base::sync::yield_now;
+use duramen_format::entry::{self, Damage, Kind};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tombstones::Tombstones;
+
+/// Entries of a side log that are taken out of the index under one pin.
+const ABORT_GROUP: usize = 256;
+
+/// What is known of the log that is replayed.
+#[derive(Clone, Debug, Default)]
+pub struct SidePlan {
+    /// Entries of these tables with a version below are none of the table's: it was dropped or cleared since.
+    pub floors: Vec<(TableId, u64)>,
+    /// No version at or below this one may be given again.
+    pub version_floor: u64,
+}
+
+/// Why a side log cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SideError {
+    /// The bytes are not entries. What came before them counts; replay those of another replica, from the start.
+    #[error("no whole entry at byte {offset}: {damage}")]
+    Damaged { offset: usize, damage: Damage },
+    /// Abort, and let another server do it.
+    #[error("the side log cannot be filled: {0}")]
+    Store(#[from] Error),
+    /// It was committed, aborted, or has failed before.
+    #[error("the side log takes no more entries")]
+    Closed,
+    /// Wait until all calls of `replay` have returned.
+    #[error("another thread is still replaying")]
+    Busy,
+}
+
+/// What was replayed so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SideReport {
+    pub entries: u64,
+    /// Bytes of entries replayed, and of those taken over.
+    pub bytes: u64,
+    pub kept_bytes: u64,
+    pub version_max: u64,
+}
+
+#[derive(Default)]
+struct Totals {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    kept_bytes: AtomicU64,
+    version_max: AtomicU64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Filling,
+    /// Something could not be had: only `abort` is left.
+    Failed,
+    Ended,
+}
+
+struct State {
+    stage: Stage,
+    /// Calls of `replay` that have not returned.
+    at_work: usize,
+    /// Segments that are not full and that nobody is filling now.
+    tails: Vec<Tail>,
+    segments: Vec<(SegmentId, u32)>,
+}
+
+/// See the module's text. Dropped without [`commit`](Self::commit) it is aborted.
+pub struct SideLog {
+    store: Arc<Store>,
+    floors: HashMap<TableId, u64>,
+    version_floor: u64,
+    state: Mutex<State>,
+    tombstones: Tombstones,
+    totals: Totals,
+}
+
+/// A side log that waits for its Swap.
+#[derive(Clone, Debug)]
+pub struct SideCommit {
+    done: Arc<AtomicBool>,
+}
+
+impl SideCommit {
+    /// True as soon as what was replayed is durably part of the log: now it may be served.
+    pub fn is_durable(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+}
+
+impl Store {
+    /// Begins a side log. Its tables must exist, and must not be cleared or dropped before its end.
+    ///
+    /// # Panics
+    /// If the store has no log.
+    pub fn side_log(self: &Arc<Self>, plan: SidePlan) -> SideLog {
+        assert!(self.log().is_some(), "a side log of a store with a log");
+        SideLog {
+            store: self.clone(),
+            floors: plan.floors.into_iter().collect(),
+            version_floor: plan.version_floor,
+            state: Mutex::new(State {
+                stage: Stage::Filling,
+                at_work: 0,
+                tails: Vec::new(),
+                segments: Vec::new(),
+            }),
+            tombstones: Tombstones::default(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// Ends the segments of all heads and returns a position between: whatever is appended from now on lies in segments with
+    /// higher ids, and what was appended before in lower ones. For the creation of a tablet on this server: what was there of
+    /// an earlier time on it is below. (A cleaning pass at work has lower ids, and copies nothing that comes later.)
+    ///
+    /// # Panics
+    /// If the store has no log.
+    pub fn roll_heads(&self) -> SegmentId {
+        let log = self.log().expect("a store with a log");
+        let position = log.new_segment_id();
+        self.close_heads();
+        position
+    }
+}
+
+impl SideLog {
+    fn core(&self) -> &Core {
+        self.store.core()
+    }
+
+    fn log(&self) -> &Log {
+        self.core().log.as_deref().expect("a store with a log")
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("side log")
+    }
+
+    /// Takes a segment to fill, full or none at first.
+    fn begin(&self) -> Result<Tail, SideError> {
+        let mut state = self.state();
+        if state.stage != Stage::Filling {
+            return Err(SideError::Closed);
+        }
+        state.at_work += 1;
+        Ok(state.tails.pop().unwrap_or_default())
+    }
+
+    /// Lays it aside again.
+    fn end(&self, tail: Tail, failed: bool) {
+        let mut state = self.state();
+        state.at_work -= 1;
+        if tail.window().is_some() {
+            state.tails.push(tail);
+        }
+        if failed {
+            state.stage = Stage::Failed;
+        }
+    }
+
+    /// What was replayed so far.
+    pub fn report(&self) -> SideReport {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SideReport {
+            entries: load(&self.totals.entries),
+            bytes: load(&self.totals.bytes),
+            kept_bytes: load(&self.totals.kept_bytes),
+            version_max: load(&self.totals.version_max),
+        }
+    }
+
+    /// Hands the last segments out to be written, and proposes the Swap. What was replayed may be served, and written to,
+    /// when the answer says that it is durable.
+    ///
+    /// # Errors
+    /// [`SideError::Busy`], [`SideError::Closed`].
+    pub fn commit(&self) -> Result<SideCommit, SideError> {
+        let (core, log) = (self.core(), self.log());
+        let (tails, segments) = {
+            let mut state = self.state();
+            match (state.stage, state.at_work) {
+                (Stage::Filling, 0) => {}
+                (Stage::Filling, _) => return Err(SideError::Busy),
+                _ => return Err(SideError::Closed),
+            }
+            state.stage = Stage::Ended;
+            (std::mem::take(&mut state.tails), state.segments.clone())
+        };
+        for mut tail in tails {
+            close(core, log, &mut tail);
+        }
+        self.tombstones.clear(&core.space);
+        let version_max = self.totals.version_max.load(Ordering::Relaxed);
+        log.raise_version_floor(self.version_floor.max(version_max) + 1); // S4
+        let floor = core.version_max();
+        core.tables.each(|_, _, index| {
+            let partitions = index.partitions().iter();
+            partitions.for_each(|partition| partition.raise_floor(floor));
+        });
+        let (add, held) = segments.into_iter().unzip();
+        let swap = Swap {
+            add,
+            remove: Vec::new(),
+            version_floor: floor,
+        };
+        let done = Arc::<AtomicBool>::default();
+        log.swaps()
+            .side_scanned(swap, log.appended(), held, done.clone());
+        log.demand();
+        Ok(SideCommit { done })
+    }
+
+    /// Takes everything back: the index is as it was before, memory is free (but what the log's consumer is reading: that
+    /// follows), and frames of its segments are named by [`Log::take_abandoned`].
+    ///
+    /// # Errors
+    /// [`SideError::Busy`], [`SideError::Closed`].
+    pub fn abort(&self) -> Result<(), SideError> {
+        let (core, log) = (self.core(), self.log());
+        let segments = {
+            let mut state = self.state();
+            match (state.stage, state.at_work) {
+                (Stage::Ended, _) => return Err(SideError::Closed),
+                (_, 0) => {}
+                _ => return Err(SideError::Busy),
+            }
+            state.stage = Stage::Ended;
+            state.tails.clear();
+            std::mem::take(&mut state.segments)
+        };
+        let visitor = Visitor::wait(core);
+        for (_, window) in &segments {
+            self.unindex(&visitor, *window);
+        }
+        self.tombstones.clear(&core.space);
+        for window in log.swaps().abandon(&segments) {
+            core.space
+                .retire(core.space.node_of(window), window, &core.epochs);
+        }
+        Ok(())
+    }
+
+    /// Takes the entries of a window out of the index.
+    fn unindex(&self, visitor: &Visitor<'_>, window: u32) {
+        let core = visitor.core;
+        let me = visitor.slot.0 as u16 + 1;
+        let start = core.space.offset_of(window);
+        let end = start + core.space.segments[window as usize].appended_bytes() as usize;
+        let mut at = start + SEGMENT_HEADER_BYTES;
+        while at < end {
+            core.enter(visitor.slot);
+            let mut looked = 0;
+            core.as_guest(|counters| {
+                while at < end && looked < ABORT_GROUP {
+                    let location = Space::location(at);
+                    // SAFETY: a held window has whole entries from its header to `appended`, and is nobody else's (D6).
+                    let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+                    if entry.kind != Kind::Object {
+                        sub(&counters.tombstones, entry.padded_bytes as u64);
+                    } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
+                        let candidate = Candidate::new(core, index, location, entry, false);
+                        if candidate.drop_from_index(core, counters, me) == Some(false) {
+                            break; // a transaction holds the bucket: once more, when it may be over
+                        }
+                    }
+                    at += entry.padded_bytes;
+                    looked += 1;
+                }
+            });
+            core.epochs.unpin(visitor.slot);
+            yield_now();
+        }
+    }
+}
+
+impl Drop for SideLog {
+    fn drop(&mut self) {
+        // Ended already, or nobody else has it: so nobody is at work.
+        let _ = self.abort();
+    }
+}
+
+/// Ends a segment: its frame can be written.
+fn close(core: &Core, log: &Log, tail: &mut Tail) {
+    if let Some(window) = tail.window() {
+        tail.record(&core.space);
+        log.swaps().closed_survivor(
+            log.segment_of(window as usize),
+            window,
+            core.space.segments[window as usize].appended_bytes(),
+        );
+        core.space.cut_tail(window);
+        tail.close(&core.space);
+    }
+}

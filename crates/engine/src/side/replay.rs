@@ -1,0 +1,434 @@
+//! Entries on their way into a side log.
+
+use super::{SideError, SideLog, close};
+use crate::cleaner::pacer::Waiting;
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::head::Tail;
+use crate::index::bucket::{self, Locking, Slot, View};
+use crate::index::{Index, Partition, Resize};
+use crate::load::{Visitor, grow_if_wanted, has_key};
+use crate::log::{Bug, Log};
+use crate::space::{Purpose, Space};
+use crate::{Error, KeyHash, Mode, TableId};
+use duramen_base::ids::SegmentId;
+use duramen_base::sync::{AtomicU64, Backoff};
+use duramen_format::entry::{self, Entry, Kind, NewObject, NewTombstone};
+use duramen_format::segment;
+use std::sync::atomic::Ordering;
+
+/// Entries whose cache misses overlap.
+const GROUP: usize = 32;
+/// How often one entry asks for memory for the index: more than it can need.
+const INDEX_ATTEMPTS_MAX: u32 = 64;
+
+/// What an entry needs before it can be settled; to be had with no lock held, and outside.
+#[derive(Clone, Copy)]
+enum Need {
+    Segment,
+    /// Memory for the index or the tombstones.
+    Memory,
+}
+
+/// How far an entry came under its bucket's lock.
+enum Settled {
+    Done,
+    /// The index has no room here: resize the partition.
+    Grow,
+    Needs(Need),
+}
+
+/// An entry that is looked up.
+struct Arrival<'a, 'b> {
+    entry: &'a Entry<'b>,
+    /// As it came.
+    raw: &'b [u8],
+    table: TableId,
+    hash: KeyHash,
+    index: &'a Index,
+    /// A tombstone, or as good as one.
+    kills: bool,
+}
+
+/// One call of [`SideLog::replay`].
+struct Replay<'a> {
+    side: &'a SideLog,
+    core: &'a Core,
+    log: &'a Log,
+    visitor: Visitor<'a>,
+    me: u16,
+    tail: Tail,
+    kept_bytes: u64,
+}
+
+impl SideLog {
+    /// Replays entries, one after the other without gaps: a segment's bytes without its header, or any choice of them. Each is
+    /// verified. Returns their number. May be called by several threads; the same entries may come again.
+    ///
+    /// # Errors
+    /// [`SideError`].
+    pub fn replay(&self, bytes: &[u8]) -> Result<u64, SideError> {
+        let tail = self.begin()?;
+        let visitor = Visitor::wait(self.core());
+        let mut replay = Replay {
+            side: self,
+            core: self.core(),
+            log: self.log(),
+            me: visitor.slot.0 as u16 + 1,
+            visitor,
+            tail,
+            kept_bytes: 0,
+        };
+        let result = replay.run(bytes);
+        let totals = &self.totals;
+        totals
+            .kept_bytes
+            .fetch_add(replay.kept_bytes, Ordering::Relaxed);
+        let failed = matches!(result, Err(SideError::Store(_)));
+        self.end(std::mem::take(&mut replay.tail), failed);
+        result
+    }
+
+    fn floor(&self, table: TableId) -> u64 {
+        if self.floors.is_empty() {
+            return 0;
+        }
+        self.floors.get(&table).copied().unwrap_or(0)
+    }
+}
+
+impl Replay<'_> {
+    fn run(&mut self, bytes: &[u8]) -> Result<u64, SideError> {
+        let totals = &self.side.totals;
+        let (mut at, mut entries) = (0, 0);
+        while at < bytes.len() {
+            let mut group: [Option<(Entry<'_>, &[u8])>; GROUP] = [const { None }; GROUP];
+            let (from, mut count, mut version_max) = (at, 0, 0);
+            for place in &mut group {
+                let rest = bytes.get(at..).unwrap_or_default();
+                if rest.is_empty() {
+                    break;
+                }
+                let entry = entry::parse(rest)
+                    .map_err(|damage| SideError::Damaged { offset: at, damage })?;
+                let (raw, _) = rest.split_at(entry.padded_bytes);
+                at += entry.padded_bytes;
+                version_max = version_max.max(entry.version);
+                count += 1;
+                *place = Some((entry, raw));
+            }
+            self.settle_group(&group)?;
+            entries += count;
+            totals.entries.fetch_add(count, Ordering::Relaxed);
+            totals
+                .bytes
+                .fetch_add((at - from) as u64, Ordering::Relaxed);
+            totals.version_max.fetch_max(version_max, Ordering::Relaxed);
+        }
+        Ok(entries)
+    }
+
+    fn settle_group(&mut self, group: &[Option<(Entry<'_>, &[u8])>]) -> Result<(), SideError> {
+        let (mut done, mut attempts) = (0, 0);
+        while done < group.len() {
+            self.core.enter(self.visitor.slot);
+            let (settled, need) = self.settle_some(&group[done..]);
+            self.core.epochs.unpin(self.visitor.slot);
+            if settled > 0 {
+                attempts = 0;
+            }
+            done += settled;
+            match need {
+                None => {}
+                Some(Need::Segment) => self.open_segment()?,
+                Some(Need::Memory) => self.find_index_memory(&mut attempts)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Settles entries until one needs something; returns how many it has passed. Pinned.
+    fn settle_some(&mut self, group: &[Option<(Entry<'_>, &[u8])>]) -> (usize, Option<Need>) {
+        let core = self.core;
+        let now_ms = core.clock.now_ms();
+        let mut arrivals: [Option<Arrival<'_, '_>>; GROUP] = [const { None }; GROUP];
+        for (arrival, place) in arrivals.iter_mut().zip(group) {
+            *arrival = place
+                .as_ref()
+                .and_then(|(entry, raw)| self.arrival(entry, raw, now_ms));
+        }
+        for arrival in arrivals.iter().flatten() {
+            let view = arrival.index.partition(arrival.hash).view();
+            if view.len() != 0
+                && let Some(location) = view.peek(arrival.index.tag(arrival.hash))
+            {
+                crate::session::prefetch(core.space.at(location));
+            }
+        }
+        core.as_guest(|counters| {
+            for (n, arrival) in arrivals.iter().take(group.len()).enumerate() {
+                if let Some(arrival) = arrival
+                    && let Some(need) = self.settle(counters, arrival)
+                {
+                    return (n, Some(need));
+                }
+            }
+            (group.len(), None)
+        })
+    }
+
+    /// `None`: the entry is no part of any table.
+    fn arrival<'a, 'b>(
+        &self,
+        entry: &'a Entry<'b>,
+        raw: &'b [u8],
+        now_ms: u64,
+    ) -> Option<Arrival<'a, 'b>>
+    where
+        Self: 'a,
+    {
+        let core: &Core = self.core;
+        let table = TableId(entry.table);
+        if entry.version < self.side.floor(table) {
+            return None;
+        }
+        let index = core.tables.index(table).ok()?;
+        let hash = KeyHash(core.hasher.hash(entry.key));
+        let view = index.partition(hash).view();
+        if view.len() != 0 {
+            crate::session::prefetch_pair(view.line(view.home(index.tag(hash))));
+        }
+        let expired = entry.expires_at_ms != 0 && entry.expires_at_ms <= now_ms;
+        Some(Arrival {
+            entry,
+            raw,
+            table,
+            hash,
+            index,
+            kills: expired || entry.kind == Kind::Tombstone,
+        })
+    }
+
+    /// S1. `Some`: nothing was done yet.
+    fn settle(&mut self, counters: &Counters, arrival: &Arrival<'_, '_>) -> Option<Need> {
+        let (partition, tag) = (
+            arrival.index.partition(arrival.hash),
+            arrival.index.tag(arrival.hash),
+        );
+        loop {
+            let with = self.core.resources();
+            let Some((view, home, locking)) = partition.lock(tag, self.me, with) else {
+                return Some(Need::Memory);
+            };
+            debug_assert!(locking == Locking::Taken);
+            let settled = if arrival.kills {
+                self.kill(counters, arrival, partition, view)
+            } else {
+                self.put(counters, arrival, partition, view)
+            };
+            view.unlock(home);
+            match settled {
+                Settled::Done => {
+                    grow_if_wanted(self.core, partition, view.len(), self.me);
+                    return None;
+                }
+                Settled::Grow => {
+                    if partition.resize(1, self.me, with) == Resize::NoMemory {
+                        return Some(Need::Memory);
+                    }
+                }
+                Settled::Needs(need) => return Some(need),
+            }
+        }
+    }
+
+    /// What the index has for the key. Its bucket is locked, and the caller is pinned.
+    fn rival<'v>(
+        &self,
+        arrival: &Arrival<'_, '_>,
+        view: View<'v>,
+    ) -> Option<(&'v AtomicU64, Slot, Entry<'v>)> {
+        let core = self.core;
+        let tag = arrival.index.tag(arrival.hash);
+        let key = arrival.entry.key;
+        let (place, slot) = view.find(tag, self.me, |slot| has_key(core, slot.location(), key))?;
+        // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused.
+        let rival = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
+        Some((place, slot, rival))
+    }
+
+    /// An object comes. The bucket is locked.
+    fn put(
+        &mut self,
+        counters: &Counters,
+        arrival: &Arrival<'_, '_>,
+        partition: &Partition,
+        view: View<'_>,
+    ) -> Settled {
+        let (core, log, entry) = (self.core, self.log, arrival.entry);
+        let (table, hash) = (arrival.table, arrival.hash);
+        let last_wins = log.has_bug(Bug::SideLastWins);
+        let tombstones = &self.side.tombstones;
+        if tombstones.kills(table, hash, entry.key, entry.version) {
+            return Settled::Done;
+        }
+        let rival = self.rival(arrival, view);
+        if let Some((_, _, rival)) = &rival
+            && rival.version >= entry.version
+            && !last_wins
+        {
+            return Settled::Done;
+        }
+        let victim = match &rival {
+            Some((_, slot, _)) if !log.has_bug(Bug::SideNamesNoVictim) => {
+                log.victim(&core.space, slot.location(), self.tail.window()) // S2
+            }
+            _ => SegmentId::NONE,
+        };
+        let object = NewObject {
+            table: entry.table,
+            version: entry.version,
+            expires_at_ms: (entry.expires_at_ms != 0).then_some(entry.expires_at_ms),
+            key: entry.key,
+            value: entry.value,
+            victim,
+        };
+        let bytes = object.padded_bytes();
+        if !self.tail.fits(bytes) {
+            return Settled::Needs(Need::Segment);
+        }
+        if rival.is_none() && !partition.count_insert(view.len(), false) {
+            return Settled::Grow;
+        }
+        let as_it_came = victim == SegmentId::NONE && entry.victim == SegmentId::NONE;
+        let location = self.append(bytes, |out| {
+            if as_it_came {
+                out.copy_from_slice(arrival.raw);
+            } else {
+                object.write_to(out);
+            }
+        });
+        if entry.expires_at_ms != 0
+            && let Some(window) = self.tail.window()
+        {
+            let segment = &core.space.segments[window as usize];
+            segment.note_expiry(bytes as u32, entry.expires_at_ms);
+        }
+        counters.note_loaded(bytes);
+        let expiring = i64::from(entry.expires_at_ms != 0);
+        if let Some((place, slot, rival)) = rival {
+            bucket::publish(place, slot.moved_to(location));
+            let window = core.space.window_of(slot.location());
+            counters.note_dead(window, rival.padded_bytes);
+            let before = i64::from(rival.expires_at_ms != 0);
+            counters.note_expiring(table, expiring - before);
+        } else {
+            let tag = arrival.index.tag(hash);
+            let mut backoff = Backoff::new();
+            while !view.insert(tag, Slot::new(tag, location)) {
+                backoff.wait(); // counted room (X1) means that a slot comes
+            }
+            counters.note_objects(table, 1);
+            counters.note_expiring(table, expiring);
+        }
+        Settled::Done
+    }
+
+    /// A tombstone comes, or an object that has expired. The bucket is locked.
+    fn kill(
+        &mut self,
+        counters: &Counters,
+        arrival: &Arrival<'_, '_>,
+        partition: &Partition,
+        view: View<'_>,
+    ) -> Settled {
+        let (core, log, entry) = (self.core, self.log, arrival.entry);
+        let (table, hash) = (arrival.table, arrival.hash);
+        let rival = self.rival(arrival, view);
+        if let Some((_, _, rival)) = &rival
+            && rival.version > entry.version
+        {
+            return Settled::Done; // it is still there when what this one kills comes
+        }
+        let tombstone = rival.as_ref().map(|(_, slot, _)| NewTombstone {
+            table: entry.table,
+            version: entry.version,
+            key: entry.key,
+            victim: log.segment_of(core.space.window_of(slot.location())), // S2
+        });
+        let bytes = tombstone.as_ref().map_or(0, NewTombstone::padded_bytes);
+        if !self.tail.fits(bytes) {
+            return Settled::Needs(Need::Segment);
+        }
+        let forgets = log.has_bug(Bug::SideForgetsTombstones);
+        let tombstones = &self.side.tombstones;
+        if !forgets && !tombstones.insert(&core.space, table, hash, entry.key, entry.version) {
+            return Settled::Needs(Need::Memory);
+        }
+        if let (Some((place, slot, rival)), Some(tombstone)) = (rival, tombstone) {
+            if !log.has_bug(Bug::SideNamesNoVictim) {
+                self.append(bytes, |out| tombstone.write_to(out));
+                counters.note_tombstone(bytes);
+            }
+            partition.raise_floor(rival.version);
+            view.remove(arrival.index.tag(hash), place);
+            partition.count_remove();
+            let window = core.space.window_of(slot.location());
+            counters.note_dead(window, rival.padded_bytes);
+            counters.note_objects(table, -1);
+            counters.note_expiring(table, -i64::from(rival.expires_at_ms != 0));
+        }
+        Settled::Done
+    }
+
+    /// Writes an entry for which there is room; returns its location.
+    fn append(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) -> u64 {
+        let location = Space::location(self.tail.take(bytes));
+        let at = self.core.space.at(location);
+        // SAFETY: bytes that this call just took in its own segment, which nobody else writes or reads before `record`.
+        write(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
+        self.tail.record(&self.core.space);
+        self.kept_bytes += bytes as u64;
+        location
+    }
+
+    /// Ends the segment, if there is one, and goes on in another. Outside.
+    fn open_segment(&mut self) -> Result<(), Error> {
+        let (core, log) = (self.core, self.log);
+        close(core, log, &mut self.tail);
+        let helper = &core.heads[self.visitor.slot.0 % core.heads.len()];
+        let window = loop {
+            log.check_writable()?;
+            core.take_back_released();
+            if core.mode == Mode::Store && core.is_full() {
+                return Err(core.out_of_memory());
+            }
+            if let Some(window) = core.open_window(helper.node, Purpose::Side, 0) {
+                break window;
+            }
+            core.find_memory(helper, self.me, Waiting::Outside, Purpose::Side)?;
+        };
+        let segment = log.new_segment_id(); // S5
+        log.give_window(&core.space, window, segment, segment::Kind::Survivor, 0);
+        let careless = log.has_bug(Bug::SideIsCleaned);
+        log.swaps().opened_side(segment, window, careless);
+        self.tail.roll(&core.space, window);
+        self.side.state().segments.push((segment, window));
+        Ok(())
+    }
+
+    /// Gives memory of free windows to the index, which lacks it. Outside.
+    fn find_index_memory(&mut self, attempts: &mut u32) -> Result<(), Error> {
+        let core = self.core;
+        *attempts += 1;
+        if *attempts > INDEX_ATTEMPTS_MAX {
+            return Err(core.out_of_memory());
+        }
+        let helper = &core.heads[self.visitor.slot.0 % core.heads.len()];
+        if !core.space.release_one(helper.node) {
+            core.find_memory(helper, self.me, Waiting::Outside, Purpose::Side)?;
+            core.space.release_one(helper.node);
+        }
+        Ok(())
+    }
+}
