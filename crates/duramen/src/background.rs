@@ -25,6 +25,7 @@ impl Durable {
             self.free_all(),
             self.backup.flush_step().map_err(Error::from),
             self.write_survivor(),
+            self.drop_abandoned(),
             self.advance_swap(),
         ];
         steps
@@ -55,6 +56,19 @@ impl Durable {
         drop(commit);
         log.survivor_durable(ready.segment);
         Ok(true)
+    }
+
+    /// Frames that side logs have left which were given up.
+    fn drop_abandoned(&self) -> Result<bool, Error> {
+        let abandoned = self.log().take_abandoned();
+        let mut commit = self.lock();
+        for segment in &abandoned {
+            if commit.survivors.remove(segment).is_some() {
+                commit.master.survivor_abandoned(*segment);
+                commit.frees.push_back(*segment);
+            }
+        }
+        Ok(!abandoned.is_empty())
     }
 
     /// Proposes the next swap; tells the engine of one that has become durable. The record needs a synced commit.

@@ -291,6 +291,18 @@ impl Master {
         known.replicas.push(Replica::whole(backup, certificate));
     }
 
+    /// A survivor will never be listed: its side log was given up. Whoever wrote replicas of it frees them.
+    ///
+    /// # Panics
+    /// If it is listed.
+    pub fn survivor_abandoned(&mut self, segment: SegmentId) {
+        assert!(
+            !self.state.segments.contains_key(&segment),
+            "segment {segment} is part of the log"
+        );
+        self.segments.remove(&segment);
+    }
+
     /// Writes a record that depends on nothing but its place in the control log: a table's, a pass, a safe version.
     ///
     /// # Panics
