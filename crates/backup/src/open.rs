@@ -103,9 +103,7 @@ impl Backup {
         if how == OpenHow::Read {
             state.failed = Some("it was opened to be read alone".to_owned());
         } else {
-            // Commits that were only in the page cache become part of the log that later commits build on.
-            wal.sync()
-                .map_err(|error| Error::io(&place, "sync the write-ahead log", error))?;
+            sync_all(&*disk, &place, &wal, &frames)?;
         }
         let backup = Backup {
             disk,
@@ -135,6 +133,17 @@ impl Backup {
         self.state().ring.sequence = header.sequence;
         Ok(())
     }
+}
+
+/// What a process that was killed left in the page cache alone becomes durable before anything builds on it: commits, slots,
+/// and of a creation the superblock and the names.
+fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Result<(), Error> {
+    region::superblock(disk, OpenHow::ReadWrite)
+        .and_then(|superblock| superblock.sync())
+        .and_then(|()| frames.sync())
+        .and_then(|()| wal.sync())
+        .and_then(|()| disk.sync_dir())
+        .map_err(|error| Error::io(place, "sync the files", error))
 }
 
 fn lock(disk: &dyn Disk, place: &str) -> Result<Box<dyn Any + Send + Sync>, Error> {

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use duramen_base::ids::SegmentId;
+use duramen_format::certificate::Certificate;
 use duramen_format::frame::{self, SLOT_BYTES, Slot, State};
 use duramen_format::wal::Record;
 
@@ -206,6 +207,9 @@ impl<'a> Rebuild<'a> {
         let fits = slot.certificate.length <= self.geometry.segment_bytes
             && (closed || u64::from(slot.data_bytes()).is_multiple_of(BLOCK_BYTES));
         if !fits {
+            // Nobody takes memory for a length that was never true.
+            replica.certificate = Certificate::EMPTY;
+            (replica.received, replica.base) = (0, 0);
             replica.damaged = Some("its slot has lengths that make no sense".to_owned());
         }
         replica
