@@ -1,0 +1,105 @@
+//! What finds nothing proves nothing: a rule of replication that is not kept is found, with three replicas.
+
+use super::{config, live};
+use duramen_cluster::replication::{Bug, Config};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Words of the first schedule that fails.
+fn find(bug: Bug) -> Option<(u64, String)> {
+    let config = Config {
+        planted: Some(bug),
+        ..config(false)
+    };
+    (0..2000).find_map(|seed| {
+        let panic = catch_unwind(AssertUnwindSafe(|| live(seed, config))).err()?;
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Some((seed, text.unwrap_or_default()))
+    })
+}
+
+fn must_be_found(bug: Bug) {
+    let found = find(bug);
+    println!("{bug:?}: {found:?}");
+    assert!(found.is_some(), "{bug:?} was not found");
+}
+
+#[test]
+fn o1_listed_before_it_is_open_is_found() {
+    must_be_found(Bug::ListedBeforeOpen);
+}
+
+#[test]
+fn o2_data_before_it_is_listed_is_found() {
+    must_be_found(Bug::DataBeforeListed);
+}
+
+#[test]
+fn o3_data_before_the_predecessor_is_found() {
+    must_be_found(Bug::DataBeforePredecessor);
+}
+
+#[test]
+fn o4_closed_before_it_is_whole_is_found() {
+    must_be_found(Bug::ClosedBeforeWhole);
+}
+
+#[test]
+fn o5_swap_before_its_survivors_is_found() {
+    must_be_found(Bug::SwapBeforeSurvivors);
+}
+
+#[test]
+fn o6_freed_before_the_swap_is_found() {
+    must_be_found(Bug::FreeBeforeSwap);
+}
+
+#[test]
+fn o7_roll_before_complete_is_found() {
+    must_be_found(Bug::RollBeforeComplete);
+}
+
+#[test]
+fn o7_close_before_the_snapshot_is_found() {
+    must_be_found(Bug::CloseBeforeSnapshot);
+}
+
+#[test]
+fn o7_more_before_the_close_is_found() {
+    must_be_found(Bug::MoreBeforeClose);
+}
+
+#[test]
+fn o7_control_segment_freed_early_is_found() {
+    must_be_found(Bug::FreeControlEarly);
+}
+
+#[test]
+fn o8_old_epochs_count_is_found() {
+    must_be_found(Bug::OldEpochCounts);
+}
+
+#[test]
+fn o8_counts_before_the_epoch_is_found() {
+    must_be_found(Bug::CountsBeforeEpoch);
+}
+
+#[test]
+fn o8_epoch_before_all_of_it_is_found() {
+    must_be_found(Bug::EpochBeforeAll);
+}
+
+#[test]
+fn o8_the_epoch_stays_is_found() {
+    must_be_found(Bug::EpochStays);
+}
+
+#[test]
+fn o8_a_control_segment_goes_on_is_found() {
+    must_be_found(Bug::ControlGoesOn);
+}
+
+#[test]
+fn o9_pinned_is_freed_is_found() {
+    must_be_found(Bug::PinnedFreed);
+}
