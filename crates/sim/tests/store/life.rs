@@ -11,6 +11,13 @@ const T: TableId = TableId::DEFAULT;
 const BLOCK: usize = 4096;
 pub const FAULTS: [Fault; 3] = [Fault::PowerCut, Fault::PowerCutWithin, Fault::Kill];
 
+/// What a history does more of than others.
+#[derive(Clone, Copy, Debug)]
+enum More {
+    Removing,
+    Cleaning,
+}
+
 /// What a history is like.
 #[derive(Clone, Debug)]
 pub struct Setting {
@@ -18,8 +25,8 @@ pub struct Setting {
     steps: u64,
     keys: u64,
     value_bytes_max: u64,
-    /// Of 16 + this many steps.
-    removes: u64,
+    /// So many more kinds of step, beside 16, are this one.
+    more: (u64, More),
     planted: Option<Bug>,
 }
 
@@ -30,7 +37,7 @@ impl Setting {
             steps: 25,
             keys: 5,
             value_bytes_max: 3_000,
-            removes: 0,
+            more: (0, More::Removing),
             planted: None,
         }
     }
@@ -41,7 +48,7 @@ impl Setting {
             steps: 400,
             keys: 60,
             value_bytes_max: 400_000,
-            removes: 0,
+            more: (0, More::Removing),
             planted: None,
         }
     }
@@ -51,8 +58,18 @@ impl Setting {
         Setting {
             steps: 120,
             keys: 3,
-            removes: 4,
+            more: (4, More::Removing),
             ..Setting::short(seed)
+        }
+    }
+
+    /// Little is alive, much is cleaned, life is short.
+    pub fn cleaned(seed: u64) -> Setting {
+        Setting {
+            steps: 200,
+            keys: 12,
+            more: (16, More::Cleaning),
+            ..Setting::long(seed)
         }
     }
 
@@ -241,9 +258,17 @@ impl Life {
     fn step(&mut self, store: &Arc<Store>, sessions: &mut [Session; 2]) -> bool {
         let which = self.random.below(2) as usize;
         let session = &mut sessions[which];
-        match self.random.below(16 + self.setting.removes) {
+        let (count, more) = self.setting.more;
+        let step = match self.random.below(16 + count) {
+            16.. => match more {
+                More::Removing => 6,
+                More::Cleaning => 12 + self.random.below(3),
+            },
+            step => step,
+        };
+        match step {
             0..=5 => self.write(session),
-            6 | 16.. => self.remove(session),
+            6 => self.remove(session),
             7 => self.write_group(session),
             8..=10 => return self.commit(store, Level::Synced),
             11 => return self.commit(store, Level::Buffered),
