@@ -67,7 +67,7 @@ fn reached(world: &World, position: &Position) -> Level {
 }
 
 #[test]
-fn scenario_9_an_overwrite_that_is_lost_leaves_what_it_replaced() {
+fn scenario_09_an_overwrite_that_is_lost_leaves_what_it_replaced() {
     let mut world = World::new(9, 2, None);
     let keys: Vec<String> = (0..200).map(|n| format!("key-{n}")).collect();
     for key in &keys {

@@ -54,7 +54,7 @@ fn listed(running: &Running) -> usize {
 }
 
 #[test]
-fn scenario_7_a_deleted_object_stays_away_though_its_frame_was_never_freed() {
+fn scenario_07_a_deleted_object_stays_away_though_its_frame_was_never_freed() {
     let setup = Setup::small();
     let running = fresh(&setup);
     let mut session = running.store.session().unwrap();
@@ -78,7 +78,7 @@ fn scenario_7_a_deleted_object_stays_away_though_its_frame_was_never_freed() {
 }
 
 #[test]
-fn scenario_8_without_its_swap_a_pass_never_was_and_can_be_tried_again() {
+fn scenario_08_without_its_swap_a_pass_never_was_and_can_be_tried_again() {
     let setup = Setup::small();
     let running = fresh(&setup);
     let mut session = running.store.session().unwrap();
@@ -113,7 +113,7 @@ fn scenario_8_without_its_swap_a_pass_never_was_and_can_be_tried_again() {
 }
 
 #[test]
-fn scenario_9_what_an_undurable_write_killed_is_still_on_disk() {
+fn scenario_09_what_an_undurable_write_killed_is_still_on_disk() {
     for level in ["compacted", "cleaned"] {
         let setup = Setup::small();
         let running = fresh(&setup);
@@ -226,7 +226,7 @@ fn scenario_13_a_full_store_takes_deletes_and_then_writes() {
 fn scenario_14_one_key_overwritten_for_ever_keeps_the_log_small() {
     let setup = busy_setup();
     let running = fresh(&setup);
-    let times = 3_000_000u64;
+    let times = 10_000_000u64;
     with_writer(&running, || {
         let mut session = running.store.session().unwrap();
         for n in 0..times {
