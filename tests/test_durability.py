@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -416,7 +417,7 @@ def test_a_snapshot_never_writes_over_anything(durable, tmp_path):
 def test_two_servers_on_one_directory(durable, tmp_path):
     server = durable()
     said = refusal("--dir", tmp_path / "data")
-    assert str(tmp_path / "data") in said and "use" in said
+    assert str(tmp_path / "data") in said and "in use by another server" in said
     with server.connect() as wire:
         assert wire.call("SET", "k", "v") == b"OK"
 
@@ -445,10 +446,111 @@ def test_a_damaged_superblock(durable, tmp_path):
     assert superblock.read_bytes() == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_no_permission(tmp_path):
-    (tmp_path / "locked").mkdir(mode=0o500)
-    assert "locked" in refusal("--dir", tmp_path / "locked" / "data")
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def without_lock(folder):
+    """What is in a directory, but for the lock: it names the process that took it last."""
+    return {name: data for name, data in content(folder).items() if name != "LOCK"}
+
+
+def reseal(superblock, at, new):
+    """Writes bytes into both copies of a superblock, and makes their checksums right again (docs/data-on-disk.md)."""
+    data = bytearray(superblock.read_bytes())
+    for copy in (0, 64 << 10):
+        block = data[copy : copy + 4092]
+        assert block.startswith(b"DURAMEN\0")
+        assert data[copy + 4092 : copy + 4096] == crc32c(block).to_bytes(4, "little")
+        block[at : at + len(new)] = new
+        data[copy : copy + 4096] = block + crc32c(block).to_bytes(4, "little")
+    superblock.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "at, new, words",
+    [
+        (8, (2).to_bytes(2, "little"), ["format version 2", "versions up to 1", "newer Duramen"]),
+        (8, (65535).to_bytes(2, "little"), ["format version 65535", "newer Duramen"]),
+        (64, (5).to_bytes(4, "little") + b"other", ["belongs to the cluster `other`", "Set the cluster's name"]),
+        (24, bytes(8), None),
+    ],
+    ids=["newer format", "newest format", "another cluster", "another hash seed"],
+)
+def test_a_directory_that_is_not_for_us_is_left_alone(durable, tmp_path, at, new, words):
+    server = durable()
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(1000)], b"v")
+    server.kill()
+    reseal(tmp_path / "data" / "superblock", at, new)
+    before = without_lock(tmp_path / "data")
+    if words is None:
+        # Which seed hashes are made with is nobody's promise: the keys are found again all the same.
+        server.start()
+        with server.connect() as wire:
+            assert wire.pipeline([("GET", f"k{n}") for n in range(1000)]) == [b"v"] * 1000
+        return
+    said = refusal("--dir", tmp_path / "data")
+    assert str(tmp_path / "data") in said and all(word in said for word in words), said
+    assert without_lock(tmp_path / "data") == before
+
+
+def test_a_device_that_is_too_small(tmp_path):
+    device = tmp_path / "device"
+    device.write_bytes(bytes(1 << 20))
+    said = refusal("--disk-mode", "raw", "--dir", device)
+    assert str(device) in said and "1048576 bytes" in said and "needs" in said
+    assert device.read_bytes() == bytes(1 << 20)
+
+
+def test_a_device_with_something_else_on_it(tmp_path):
+    device = tmp_path / "device"
+    with open(device, "wb") as file:
+        file.write(b"precious" * 1024)
+        file.truncate(1 << 30)
+    said = refusal("--disk-mode", "raw", "--dir", device)
+    assert str(device) in said and "not a Duramen store" in said
+    with open(device, "rb") as file:
+        assert file.read(8192) == b"precious" * 1024 and not any(file.read(1 << 20))
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that any user may enter; those of pytest are root's alone."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="duramen-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_no_permission(open_folder):
+    user = []
+    if os.geteuid() == 0:
+        # Root may write everywhere, so somebody else has to try.
+        program = open_folder / "duramen"
+        shutil.copy(harness.BINARY, program)
+        user = [shutil.which("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups"]
+        if user[0] is None:
+            pytest.skip("no setpriv to become another user with")
+    else:
+        program = harness.BINARY
+    (open_folder / "locked").mkdir(mode=0o555)
+    done = subprocess.run(
+        [*user, program, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--dir", open_folder / "locked" / "data"],
+        capture_output=True,
+        text=True,
+        cwd=open_folder,
+        env=harness.environment({}),
+        timeout=harness.PATIENCE_S,
+    )
+    assert done.returncode == 5 and "panicked" not in done.stderr, done
+    assert "no permission" in done.stderr and "locked" in done.stderr
+    assert list((open_folder / "locked").iterdir()) == []
 
 
 # A full disk.
