@@ -7,6 +7,7 @@ mod dependencies;
 mod edges;
 mod licence;
 mod links;
+mod proofs;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ pub(crate) fn run() -> Result<(), String> {
     dependencies::check(&house, &mut complaints);
     sources::check(&house, &mut complaints)?;
     links::check(&house, &mut complaints)?;
+    proofs::check(&house, &mut complaints)?;
     if complaints.is_empty() {
         println!("{} files are tidy", house.files.len());
         return Ok(());
