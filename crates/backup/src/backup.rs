@@ -27,9 +27,9 @@ use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
 use crate::region::Region;
-use crate::replica::{Data, Replica, Staged};
+use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
-use crate::types::{Chunk, Committed, Geometry, Identity, Options, ReplicaInfo, Stats};
+use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaInfo, Stats};
 
 /// Segment replicas on one device. See the crate's documentation for who may call what.
 pub struct Backup {
@@ -77,7 +77,9 @@ pub(crate) struct State {
     pub(crate) stamp: u64,
     pub(crate) failed: Option<String>,
     /// Replicas that were freed while the flusher had them.
-    pub(crate) doomed: BTreeSet<SegmentId>,
+    pub(crate) doomed: BTreeMap<SegmentId, Option<Decay>>,
+    /// Found since somebody asked.
+    pub(crate) damaged: Vec<Damaged>,
     /// Buffers to be used again: fresh memory is slow to touch.
     pub(crate) pool: Vec<Buffer>,
     pub(crate) scrub_after: SegmentId,
@@ -592,6 +594,7 @@ impl Backup {
             wal_used_bytes: state.ring.used(),
             frames: self.geometry.frames,
             frames_used: state.frames.used(),
+            quarantined: state.frames.quarantined(),
             unflushed: state.needs.len() as u32,
             ..state.stats.clone()
         }

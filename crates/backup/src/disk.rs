@@ -76,6 +76,14 @@ pub trait File: Send + Sync {
     /// `UnexpectedEof` if the file ends before; others as the device gives them.
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 
+    /// As [`read_at`](Self::read_at), from the medium itself as far as the system allows: what is in a cache proves nothing.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.read_at(at, into)
+    }
+
     /// Writes all of `bytes`. Places and lengths are multiples of [`BLOCK_BYTES`].
     ///
     /// # Errors

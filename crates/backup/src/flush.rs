@@ -22,7 +22,7 @@ use crate::buffer::Buffer;
 use crate::disk::BLOCK_BYTES;
 use crate::error::{Error, is_full};
 use crate::frames::slot_bytes;
-use crate::replica::{Data, Replica};
+use crate::replica::{Data, Decay, Replica};
 
 /// Frames to try before the device is given up.
 const ATTEMPTS: u32 = 3;
@@ -249,15 +249,16 @@ impl Backup {
         let mut guard = self.state();
         let state = &mut *guard;
         state.stats.flushes += 1;
-        if state.doomed.remove(&flush.segment) {
+        if let Some(decay) = state.doomed.remove(&flush.segment) {
             drop(guard);
-            return self.release(flush.frame, flush.segment);
+            return self.release(flush.frame, flush.segment, decay.as_ref());
         }
         let Some(replica) = state.replicas.get_mut(&flush.segment) else {
             return Ok(());
         };
         let before = replica.wal_from;
         replica.flushing = false;
+        replica.in_slot = true;
         if flush.slot.state == SlotState::Closed {
             replica.data = Data::InFrame;
             replica.wal_from = None;
@@ -290,12 +291,14 @@ impl Backup {
         if let Some(replica) = state.replicas.get_mut(&flush.segment) {
             replica.flushing = false;
             if retire {
-                replica.frame = None;
+                (replica.frame, replica.in_slot) = (None, false);
                 state.frames.retired += 1;
             }
         }
-        if state.doomed.remove(&flush.segment) && !retire {
-            state.frames.put(flush.frame);
+        if let Some(decay) = state.doomed.remove(&flush.segment)
+            && !retire
+        {
+            state.frames.put_after(flush.frame, decay.as_ref());
         }
     }
 
@@ -356,7 +359,7 @@ impl Backup {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.sync()?; // H1: the slot's lsn must be durable
         let known = self.state().replicas.get(&segment).map(|replica| {
-            replica.damaged.is_none() && replica.closed && replica.certificate == certificate
+            replica.damage().is_none() && replica.closed && replica.certificate == certificate
         });
         if known == Some(true) {
             return Ok(());
@@ -392,12 +395,13 @@ impl Backup {
             replica.rolling = certificate;
             replica.received = length;
             replica.frame = Some(frame);
+            replica.in_slot = true;
             let older = state.replicas.insert(segment, replica);
             state.need(segment, older.as_ref().and_then(|older| older.wal_from));
-            older.and_then(|older| older.frame)
+            older.and_then(|older| older.frame.map(|frame| (frame, older.decay)))
         };
         match older {
-            Some(older) => self.release(older, segment),
+            Some((older, decay)) => self.release(older, segment, decay.as_ref()),
             None => Ok(()),
         }
     }
@@ -462,7 +466,7 @@ impl Backup {
         };
         state.need(segment, replica.wal_from);
         if replica.flushing {
-            state.doomed.insert(segment);
+            state.doomed.insert(segment, replica.decay);
             return Ok(());
         }
         match replica.data {
@@ -476,14 +480,18 @@ impl Backup {
         }
         drop(guard);
         match replica.frame {
-            Some(frame) => self.release(frame, segment),
+            Some(frame) => self.release(frame, segment, replica.decay.as_ref()),
             None => Ok(()),
         }
     }
 
     /// Notes that a frame holds nothing, and gives it back. The note need not be durable: a freed replica that reappears is
-    /// listed nowhere.
-    fn release(&self, frame: u32, segment: SegmentId) -> Result<(), Error> {
+    /// listed nowhere. So nothing is written where the device has given errors (N3 of `frames`).
+    fn release(&self, frame: u32, segment: SegmentId, decay: Option<&Decay>) -> Result<(), Error> {
+        if decay.is_some_and(|decay| decay.unreadable) {
+            self.state().frames.put_after(frame, decay);
+            return Ok(());
+        }
         let (slot, at) = {
             let mut state = self.state();
             self.working(&state)?;
@@ -505,14 +513,15 @@ impl Backup {
         let bytes = slot_bytes(&slot, &[]);
         let written = match self.frames.write_at(at, &bytes) {
             Ok(()) => true,
-            Err(error) if is_full(&error) => false, // it will reappear, and be freed again
+            // It will reappear, and be freed again.
+            Err(error) if is_full(&error) || decay.is_some() => false,
             Err(error) => return Err(self.fail("write a frame's slot", &error)),
         };
         let mut state = self.state();
         if written {
             state.frames.flip(frame);
         }
-        state.frames.put(frame);
+        state.frames.put_after(frame, decay);
         Ok(())
     }
 }

@@ -4,6 +4,8 @@
 //! - N1: a frame belongs to one replica or is free; a free one is written again at any time, so it is given back only when
 //!   nothing that counts leads to it.
 //! - N2: of a frame's two slots the one that is not `current` is written next (format's P1).
+//! - N3: a frame in which a replica went bad at rest is used again in this run only if there is no other, and never if the
+//!   device gave an error there.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,6 +13,7 @@ use std::io;
 use duramen_format::frame::{BLOCK_BYTES, SLOT_BYTES, Slot, data_at, slot_at};
 
 use crate::region::Region;
+use crate::replica::Decay;
 use crate::types::Geometry;
 
 /// Space for frames is taken from the file system in steps of at least this many bytes: few, large extents.
@@ -23,7 +26,9 @@ pub(crate) struct Frames {
     current: Vec<u8>,
     /// Frames below this number have space.
     allocated: u32,
-    /// Frames that a write failed in; never used again.
+    /// Frames in which a replica went bad (N3).
+    doubtful: BTreeSet<u32>,
+    /// Frames that a read or a write failed in; never used again.
     pub(crate) retired: u32,
 }
 
@@ -42,12 +47,18 @@ impl Frames {
                 .collect(),
             current,
             allocated,
+            doubtful: BTreeSet::new(),
             retired: 0,
         }
     }
 
     pub(crate) fn used(&self) -> u32 {
-        self.geometry.frames - self.free.len() as u32
+        self.geometry.frames - (self.free.len() + self.doubtful.len()) as u32
+    }
+
+    /// Frames that are not used, or only if there is no other (N3).
+    pub(crate) fn quarantined(&self) -> u32 {
+        self.retired + self.doubtful.len() as u32
     }
 
     /// Takes a free frame, with space behind it. `None`: there is none.
@@ -55,6 +66,16 @@ impl Frames {
     /// # Errors
     /// `StorageFull` if the file system has no space for it.
     pub(crate) fn take(&mut self, region: &Region) -> io::Result<Option<u32>> {
+        match self.take_sound(region) {
+            Ok(Some(frame)) => Ok(Some(frame)),
+            none => self
+                .doubtful
+                .pop_first()
+                .map_or(none, |frame| Ok(Some(frame))),
+        }
+    }
+
+    fn take_sound(&mut self, region: &Region) -> io::Result<Option<u32>> {
         let Some(frame) = self.free.first().copied() else {
             return Ok(None);
         };
@@ -76,6 +97,20 @@ impl Frames {
         Ok(())
     }
 
+    /// Gives a frame back in which a replica was as good as `decay` says (N3).
+    pub(crate) fn put_after(&mut self, frame: u32, decay: Option<&Decay>) {
+        match decay {
+            None => self.put(frame),
+            Some(decay) if decay.unreadable => self.retired += 1,
+            Some(_) => {
+                assert!(
+                    self.doubtful.insert(frame),
+                    "frame {frame} was free already"
+                ); // N1
+            }
+        }
+    }
+
     /// Gives a frame back.
     pub(crate) fn put(&mut self, frame: u32) {
         assert!(self.free.insert(frame), "frame {frame} was free already"); // N1
@@ -89,6 +124,11 @@ impl Frames {
     /// Where the next slot of this frame is to be written (N2).
     pub(crate) fn next_slot_at(&self, frame: u32) -> u64 {
         slot_at(frame, 1 - usize::from(self.current[frame as usize]))
+    }
+
+    /// The number of the slot that counts now.
+    pub(crate) fn current(&self, frame: u32) -> u8 {
+        self.current[frame as usize]
     }
 
     /// Where the slot lies that counts now.

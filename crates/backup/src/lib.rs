@@ -34,6 +34,6 @@ mod types;
 pub use backup::Backup;
 pub use error::Error;
 pub use types::{
-    Chunk, Committed, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo, ScrubStep,
-    Stats, WAL_BYTES_MIN,
+    Chunk, Committed, Damaged, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo,
+    ScrubStep, Stats, WAL_BYTES_MIN,
 };

@@ -1,7 +1,7 @@
 //! Opens a store: from superblock, write-ahead log and slots to a backup that takes writes.
 
 use std::any::Any;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -255,7 +255,8 @@ fn restore(
         stamp: rebuild.stamp,
         replicas: rebuild.replicas,
         failed: None,
-        doomed: BTreeSet::new(),
+        doomed: BTreeMap::new(),
+        damaged: Vec::new(),
         pool: Vec::new(),
         scrub_after: SegmentId::NONE,
         stats: Stats::default(),

@@ -196,6 +196,26 @@ impl OsFile {
         })
     }
 
+    /// Reads any range past the page cache, large ones in parallel.
+    fn read_direct(&self, file: &fs::File, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let whole = into.len() - into.len() % BLOCK;
+        let (blocks, rest) = into.split_at_mut(whole);
+        if !blocks.is_empty() {
+            if !is_aligned(at, blocks) {
+                self.read_bounced(file, at, blocks)?;
+            } else if Parallel::pays(blocks.len()) {
+                self.parallel.read(file, at, blocks)?;
+            } else {
+                file.read_exact_at(blocks, at)?;
+            }
+        }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            self.read_bounced(file, at + whole as u64, rest)
+        }
+    }
+
     fn write_with(&self, at: u64, bytes: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
         let past = if flags.contains(ReadWriteFlags::DSYNC) {
             self.direct.as_ref()
@@ -243,24 +263,16 @@ impl OsFile {
 
 impl File for OsFile {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        let Some(file) = self.past_cache() else {
-            return self.cached.read_exact_at(into, at);
-        };
-        let whole = into.len() - into.len() % BLOCK;
-        let (blocks, rest) = into.split_at_mut(whole);
-        if !blocks.is_empty() {
-            if !is_aligned(at, blocks) {
-                self.read_bounced(file, at, blocks)?;
-            } else if Parallel::pays(blocks.len()) {
-                self.parallel.read(file, at, blocks)?;
-            } else {
-                file.read_exact_at(blocks, at)?;
-            }
+        match self.past_cache() {
+            Some(file) => self.read_direct(file, at, into),
+            None => self.cached.read_exact_at(into, at),
         }
-        if rest.is_empty() {
-            Ok(())
-        } else {
-            self.read_bounced(file, at + whole as u64, rest)
+    }
+
+    fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        match &self.direct {
+            Some(file) => self.read_direct(file, at, into),
+            None => self.cached.read_exact_at(into, at),
         }
     }
 

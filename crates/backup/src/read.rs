@@ -3,12 +3,13 @@
 use std::sync::PoisonError;
 
 use duramen_base::ids::SegmentId;
+use duramen_format::frame::{SLOT_BYTES, slot_at};
 
 use crate::backup::Backup;
-use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
-use crate::replica::Data;
-use crate::types::{Place, ReplicaInfo, ScrubStep};
+use crate::rebuild;
+use crate::replica::{Data, Decay, Replica};
+use crate::types::{Damaged, Place, ReplicaInfo, ScrubStep};
 
 /// Times to look again when a replica moved while it was read.
 const ATTEMPTS: u32 = 8;
@@ -30,34 +31,131 @@ impl Backup {
     /// # Errors
     /// [`Error::DamagedSegment`], [`Error::UnknownSegment`], [`Error::TooLong`] if `into` is too short.
     pub fn read(&self, segment: SegmentId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
-        let mut reason = String::new();
+        self.read_from(segment, into, false)
+    }
+
+    /// As [`read`](Self::read); `medium`: past all caches, and the slot is verified too.
+    fn read_from(
+        &self,
+        segment: SegmentId,
+        into: &mut [u8],
+        medium: bool,
+    ) -> Result<ReplicaInfo, Error> {
+        let mut found = None;
         for _ in 0..ATTEMPTS {
             let source = self.source(segment, into)?;
-            let part = &mut into[..source.in_frame];
-            let read = if part.is_empty() {
-                Ok(())
-            } else {
-                self.frames.read_at(source.at, part)
+            let decay = match self.verify(segment, &source, into, medium) {
+                None => return Ok(source.info),
+                Some(decay) => decay,
             };
-            #[cfg(feature = "planted")]
-            if read.is_ok() && self.planted(crate::planted::Bug::DamageIsSkipped) {
-                return Ok(source.info);
-            }
-            reason = match read {
-                Ok(()) if source.info.certificate().matches(into) => return Ok(source.info),
-                Ok(()) => "its bytes do not match its certificate".to_owned(),
-                Err(error) => format!("it can't be read: {error}"),
-            };
-            if !self.moved(segment, &source)? {
+            // The same twice in one place is no accident.
+            if !self.moved(segment, &source)? && found.replace(decay).is_some() {
                 break;
             }
         }
-        let mut state = self.state();
-        state.stats.damaged += 1;
-        if let Some(replica) = state.replicas.get_mut(&segment) {
-            replica.damaged.get_or_insert_with(|| reason.clone());
+        let decay = found.unwrap_or_else(|| Decay::wrong("it moved whenever it was read"));
+        Err(self.note_decay(segment, decay))
+    }
+
+    /// What is wrong with a replica, if anything.
+    fn verify(
+        &self,
+        segment: SegmentId,
+        source: &Source,
+        into: &mut [u8],
+        medium: bool,
+    ) -> Option<Decay> {
+        let part = &mut into[..source.in_frame];
+        let read = match (part.is_empty(), medium) {
+            (true, _) => Ok(()),
+            (false, true) => self.frames.read_medium(source.at, part),
+            (false, false) => self.frames.read_at(source.at, part),
+        };
+        if let Err(error) = read {
+            return Some(Decay::unreadable(&error));
         }
-        Err(self.damaged(segment, reason))
+        #[cfg(feature = "planted")]
+        if self.planted(crate::planted::Bug::DamageIsSkipped) {
+            return None;
+        }
+        if !source.info.certificate().matches(into) {
+            return Some(Decay::wrong("its bytes do not match its certificate"));
+        }
+        if medium {
+            self.verify_slot(segment)
+        } else {
+            None
+        }
+    }
+
+    /// What is wrong with the slot that says where the replica is, if anything.
+    fn verify_slot(&self, segment: SegmentId) -> Option<Decay> {
+        // Nobody writes this replica's slots meanwhile, unless it is freed.
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (frame, current, closed, certificate) = {
+            let state = self.state();
+            let replica = state.replicas.get(&segment)?;
+            let frame = replica.frame.filter(|_| replica.in_slot)?;
+            let closed = replica.place() == Place::Frame;
+            (
+                frame,
+                state.frames.current(frame),
+                closed,
+                replica.certificate,
+            )
+        };
+        let mut pair = vec![0; 2 * SLOT_BYTES as usize];
+        if let Err(error) = self.frames.read_medium(slot_at(frame, 0), &mut pair) {
+            return Some(Decay::unreadable(&error));
+        }
+        let found = rebuild::decode(frame, &pair, self.identity.server);
+        let is_whole = found.current == current
+            && found.slot.is_some_and(|slot| {
+                slot.segment == segment && (!closed || slot.certificate == certificate)
+            });
+        // One that was freed meanwhile may have any slot.
+        let state = self.state();
+        let is_there = state.replicas.get(&segment).and_then(|r| r.frame) == Some(frame);
+        (!is_whole && is_there).then(|| Decay::wrong("its frame's slot is not what was written"))
+    }
+
+    /// A replica that was whole is so no more. Its master asks for it with [`take_damaged`](Self::take_damaged).
+    fn note_decay(&self, segment: SegmentId, decay: Decay) -> Error {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let error = self.damaged(segment, decay.reason.clone());
+        if let Some(replica) = state.replicas.get_mut(&segment)
+            && replica.decay.is_none()
+        {
+            state.stats.damaged += 1;
+            state.damaged.push(Damaged {
+                segment,
+                kind: replica.kind,
+                frame: replica.frame,
+                unreadable: decay.unreadable,
+                reason: decay.reason.clone(),
+            });
+            replica.decay = Some(decay);
+        }
+        error
+    }
+
+    /// Whether there is a replica of this segment, whole or not.
+    pub fn holds(&self, segment: SegmentId) -> bool {
+        self.state().replicas.contains_key(&segment)
+    }
+
+    /// Replicas that scrubbing would look at now.
+    pub fn scrubbable(&self) -> u64 {
+        let state = self.state();
+        let replicas = state.replicas.values();
+        replicas.filter(|replica| scrubs(replica)).count() as u64
+    }
+
+    /// Replicas that were found damaged since the last call, by scrubbing or by who read them. They stay as they are until
+    /// they are freed, or written again with [`write_frame`](Self::write_frame).
+    pub fn take_damaged(&self) -> Vec<Damaged> {
+        std::mem::take(&mut self.state().damaged)
     }
 
     fn damaged(&self, segment: SegmentId, reason: String) -> Error {
@@ -77,8 +175,8 @@ impl Backup {
             .filter(|replica| replica.committed)
             .ok_or(Error::UnknownSegment { segment })?;
         let info = replica.info(segment);
-        if let Some(reason) = &replica.damaged {
-            return Err(self.damaged(segment, reason.clone()));
+        if let Some(reason) = replica.damage() {
+            return Err(self.damaged(segment, reason.to_owned()));
         }
         let length = info.length as usize;
         if into.len() < length {
@@ -116,7 +214,7 @@ impl Backup {
             || replica.place() != source.info.place)
     }
 
-    /// Verifies one replica in a frame. For one background thread, or the simulator.
+    /// Verifies one replica, as far as it lies in a frame. For one background thread, or the simulator.
     ///
     /// # Errors
     /// None today; what is found is in the result.
@@ -128,7 +226,7 @@ impl Backup {
                 state
                     .replicas
                     .range(SegmentId(from)..SegmentId(to))
-                    .find(|(_, replica)| replica.place() == Place::Frame)
+                    .find(|(_, replica)| scrubs(replica))
                     .map(|(segment, replica)| (*segment, replica.certificate.length))
             };
             let Some(next) = in_frame(after, u64::MAX).or_else(|| in_frame(0, after)) else {
@@ -138,7 +236,6 @@ impl Backup {
             state.stats.scrubbed += 1;
             next
         };
-        let rounded = (bytes as usize).next_multiple_of(BLOCK_BYTES as usize);
         let mut scratch = {
             let mut scratch = self
                 .scrubbing
@@ -146,8 +243,8 @@ impl Backup {
                 .unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *scratch)
         };
-        scratch.resize(rounded, 0);
-        let read = self.read(segment, &mut scratch);
+        scratch.resize(self.geometry.segment_bytes as usize, 0); // it may grow meanwhile
+        let read = self.read_from(segment, &mut scratch, true);
         *self
             .scrubbing
             .lock()
@@ -158,6 +255,12 @@ impl Backup {
             Err(_) => Ok(ScrubStep::Damaged { segment }),
         }
     }
+}
+
+/// Whether there is something to verify: in a frame, and not known to be damaged.
+fn scrubs(replica: &Replica) -> bool {
+    let in_frame = replica.place() == Place::Frame || replica.base > 0 || replica.in_slot;
+    replica.committed && in_frame && replica.damage().is_none()
 }
 
 /// Copies the part of a replica that is in memory to its place; returns how many bytes come before it.

@@ -75,7 +75,7 @@ pub(crate) fn slots(
     Ok(())
 }
 
-fn decode(frame: u32, pair: &[u8], server: u64) -> FoundSlot {
+pub(crate) fn decode(frame: u32, pair: &[u8], server: u64) -> FoundSlot {
     let mut found = FoundSlot {
         frame,
         slot: None,
@@ -181,6 +181,7 @@ impl<'a> Rebuild<'a> {
         self.stamps.insert(slot.segment, slot.stamp);
         let mut replica = self.replica_of(&slot, &found.tail);
         replica.frame = Some(found.frame);
+        replica.in_slot = true;
         self.owners[found.frame as usize] = Some((slot.segment, slot.lsn));
         let covered = Covered {
             lsn: slot.lsn,
@@ -282,6 +283,7 @@ impl<'a> Rebuild<'a> {
         buffer.extend(record.payload);
         replica.data = Data::Growing(buffer);
         replica.base = record.offset;
+        replica.in_slot &= replica.frame == Some(frame);
         replica.frame = Some(frame);
         replica.received = record.offset + record.payload.len() as u32;
         replica.wal_from = Some(lsn);

@@ -41,6 +41,10 @@ impl Region {
         self.file.read_at(self.start + at, into)
     }
 
+    pub(crate) fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_medium(self.start + at, into)
+    }
+
     pub(crate) fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_at(self.start + at, bytes)
     }

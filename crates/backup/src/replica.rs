@@ -7,6 +7,7 @@
 //! - R3: every committed byte at or beyond `base` is in a commit of the write-ahead log not older than `wal_from`.
 //! - R4: while `flushing`, the flusher alone moves `base` and `frame`.
 
+use std::io;
 use std::sync::Arc;
 
 use duramen_base::ids::SegmentId;
@@ -15,6 +16,30 @@ use duramen_format::segment::Kind;
 
 use crate::buffer::Buffer;
 use crate::types::{Place, ReplicaInfo};
+
+/// What reading a replica found that had been whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Decay {
+    pub(crate) reason: String,
+    /// The device gave an error, rather than other bytes.
+    pub(crate) unreadable: bool,
+}
+
+impl Decay {
+    pub(crate) fn wrong(reason: &str) -> Decay {
+        Decay {
+            reason: reason.to_owned(),
+            unreadable: false,
+        }
+    }
+
+    pub(crate) fn unreadable(error: &io::Error) -> Decay {
+        Decay {
+            reason: format!("it can't be read: {error}"),
+            unreadable: true,
+        }
+    }
+}
 
 /// Bytes of a replica that are in memory.
 pub(crate) enum Data {
@@ -44,8 +69,12 @@ pub(crate) struct Replica {
     /// Oldest commit with bytes that no certificate covers yet.
     pub(crate) uncertified_from: Option<u64>,
     pub(crate) flushing: bool,
-    /// Why its bytes can't be had any more.
+    /// Why its bytes can't be had any more, as found at the restart.
     pub(crate) damaged: Option<String>,
+    /// What its frame has become at rest. The replica goes on as before: its master alone knows how to replace it.
+    pub(crate) decay: Option<Decay>,
+    /// The frame's slot is this replica's.
+    pub(crate) in_slot: bool,
 
     /// Certificate of everything staged, rolled along.
     pub(crate) rolling: Certificate,
@@ -72,6 +101,8 @@ impl Replica {
             uncertified_from: None,
             flushing: false,
             damaged: None,
+            decay: None,
+            in_slot: false,
             rolling: Certificate::EMPTY,
             staged_certified: 0,
             staged_closed: false,
@@ -82,6 +113,12 @@ impl Replica {
     /// Bytes staged so far.
     pub(crate) fn staged(&self) -> u32 {
         self.rolling.length
+    }
+
+    /// Why its bytes can't be had any more.
+    pub(crate) fn damage(&self) -> Option<&str> {
+        let decay = self.decay.as_ref().map(|decay| decay.reason.as_str());
+        self.damaged.as_deref().or(decay)
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -100,7 +137,7 @@ impl Replica {
             crc: self.certificate.crc,
             closed: self.closed,
             place: self.place(),
-            damaged: self.damaged.is_some(),
+            damaged: self.damage().is_some(),
         }
     }
 

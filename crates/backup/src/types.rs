@@ -158,8 +158,20 @@ pub enum ScrubStep {
     Idle,
     /// This one is as it was written.
     Good { segment: SegmentId, bytes: u32 },
-    /// This one isn't: write it again with `write_frame`.
+    /// This one isn't: see [`take_damaged`](crate::Backup::take_damaged).
     Damaged { segment: SegmentId },
+}
+
+/// A replica that was whole, and was found not to be any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    pub segment: SegmentId,
+    pub kind: Kind,
+    /// Where it lies.
+    pub frame: Option<u32>,
+    /// The device gave an error: when the replica is freed, its frame is not used again in this run.
+    pub unreadable: bool,
+    pub reason: String,
 }
 
 /// Figures of a backup since it was opened, unless said otherwise.
@@ -189,6 +201,8 @@ pub struct Stats {
     pub stalls: u64,
     pub scrubbed: u64,
     pub damaged: u64,
+    /// Frames that are used no more, or only if there is no other: reads or writes in them went wrong.
+    pub quarantined: u32,
     pub io_errors: u64,
     /// The reason why the device takes no more writes; empty while it does.
     pub failed: String,

@@ -1,4 +1,4 @@
-//! What is done beside commits: survivors and closed segments go to frames, swaps are proposed, replicas freed, frames verified.
+//! What is done beside commits: survivors and closed segments go to frames, swaps are proposed, replicas freed, damaged ones replaced.
 //!
 //! **Invariants** (docs/protocols.md, "Swapping", "Freeing")
 //! - B1: nothing here holds the commit's lock during I/O, so commits are never delayed by a frame.
@@ -7,11 +7,9 @@
 use crate::Error;
 use crate::commit::{Durable, LOCAL};
 use crate::planted::Bug;
-use duramen_backup::ScrubStep;
 use duramen_base::ids::Level;
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
-use std::sync::atomic::Ordering;
 
 impl Durable {
     /// One step of each kind of background work; returns whether there was anything to do. One thread at a time, or the simulator.
@@ -27,6 +25,7 @@ impl Durable {
             self.write_survivor(),
             self.drop_abandoned(),
             self.advance_swap(),
+            self.repair(),
         ];
         steps
             .into_iter()
@@ -138,25 +137,6 @@ impl Durable {
             Err(error) => {
                 self.lock().frees.push_front(segment);
                 Err(error.into())
-            }
-        }
-    }
-
-    /// Verifies one frame.
-    ///
-    /// # Errors
-    /// As [`background_step`](Self::background_step).
-    pub fn scrub_step(&self) -> Result<bool, Error> {
-        match self.backup.scrub_step()? {
-            ScrubStep::Idle => Ok(false),
-            ScrubStep::Good { .. } => {
-                self.scrubbed.fetch_add(1, Ordering::Relaxed);
-                Ok(true)
-            }
-            ScrubStep::Damaged { .. } => {
-                self.scrubbed.fetch_add(1, Ordering::Relaxed);
-                self.bad_frames.fetch_add(1, Ordering::Relaxed);
-                Ok(true)
             }
         }
     }

@@ -13,6 +13,8 @@
 use crate::health::Health;
 use crate::meter::Meter;
 use crate::planted::Bug;
+use crate::repair::Repairs;
+use crate::scrub::Scrub;
 use crate::{DiskState, Error, Options};
 use duramen_backup::{Backup, Chunk};
 use duramen_base::ids::{Level, SegmentId};
@@ -44,6 +46,8 @@ pub(crate) struct Durable {
     /// Frames that were verified, and those that were not as they had been written.
     pub scrubbed: AtomicU64,
     pub bad_frames: AtomicU64,
+    pub repairs: Repairs,
+    pub scrub: Scrub,
 }
 
 /// What belongs to whoever commits.

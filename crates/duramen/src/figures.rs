@@ -45,6 +45,11 @@ impl Durable {
             clean_start: false,
             scrubbed_frames: self.scrubbed.load(Ordering::Relaxed),
             bad_frames: self.bad_frames.load(Ordering::Relaxed),
+            scrub_repaired: self.repairs.repaired(),
+            scrub_pending: self.repairs.waiting(),
+            scrub_lost: self.repairs.lost(),
+            quarantined_frames: u64::from(backup.quarantined),
+            scrub: self.scrub.progress(),
         }
     }
 }

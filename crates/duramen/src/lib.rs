@@ -13,7 +13,9 @@ mod meter;
 mod options;
 mod planted;
 mod progress;
+mod repair;
 mod restart;
+mod scrub;
 mod session;
 mod snapshot;
 mod stats;
@@ -29,6 +31,8 @@ pub use options::{Mode, Options};
 #[cfg(feature = "planted")]
 pub use planted::Bug;
 pub use progress::{Phase, Progress, SnapshotReport};
+pub use repair::{Repair, RepairStep};
+pub use scrub::ScrubProgress;
 pub use session::{Session, Value};
 pub use stats::{DiskState, DurabilityStats, Latency};
 pub use store::Store;

@@ -28,6 +28,8 @@ pub struct Options {
     pub two_levels: bool,
     /// Longest time that a commit waits for company. 0 = never: what arrives during a commit forms the next one.
     pub commit_window: Duration,
+    /// One frame is read again and verified in this time; 0 = only when somebody asks ([`Store::scrub`](crate::Store::scrub)).
+    pub scrub_interval: Duration,
     /// Name of the cluster; a directory of another one is refused.
     pub cluster: String,
     /// A bug for tests to find.
@@ -57,6 +59,7 @@ impl Options {
             disk_expansion: 2.0,
             two_levels: true,
             commit_window: Duration::ZERO,
+            scrub_interval: Duration::from_secs(1),
             cluster: "duramen".to_owned(),
             #[cfg(feature = "planted")]
             planted: None,

@@ -11,6 +11,8 @@ use crate::health::Health;
 use crate::load;
 use crate::meter::Meter;
 use crate::planted::Bug;
+use crate::repair::Repairs;
+use crate::scrub::Scrub;
 use crate::{Error, Mode, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
@@ -176,6 +178,8 @@ fn restart(
         unsynced: AtomicBool::new(false),
         scrubbed: AtomicU64::new(0),
         bad_frames: AtomicU64::new(0),
+        repairs: Repairs::default(),
+        scrub: Scrub::new(options.scrub_interval),
     };
     // P4
     durable.commit_once(&mut durable.lock(), Level::Synced)?;

@@ -1,5 +1,6 @@
 //! Figures of the durable part.
 
+use crate::ScrubProgress;
 use duramen_base::ids::Level;
 use std::time::{Duration, SystemTime};
 
@@ -57,10 +58,24 @@ pub struct DurabilityStats {
     /// The last end was a clean shutdown.
     pub clean_start: bool,
     pub scrubbed_frames: u64,
+    /// Replicas that were found damaged since the start.
     pub bad_frames: u64,
+    /// Of these: replaced, not yet replaced, and such that nothing can replace (they are among the pending ones).
+    pub scrub_repaired: u64,
+    pub scrub_pending: u64,
+    pub scrub_lost: u64,
+    /// Frames that are not used in this run, or only if there is no other: something in them went bad.
+    pub quarantined_frames: u64,
+    /// Of a scrub that somebody asked for.
+    pub scrub: ScrubProgress,
 }
 
 impl DurabilityStats {
+    /// Every part of the data has a good copy on disk, as far as anybody has looked.
+    pub fn is_sound(&self) -> bool {
+        self.scrub_pending == 0
+    }
+
     /// Bytes written to the device for each byte appended.
     pub fn write_amplification(&self) -> f64 {
         if self.appended_bytes == 0 {

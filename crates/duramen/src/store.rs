@@ -10,7 +10,9 @@ use crate::commit::Durable;
 use crate::restart::{self, Loaded};
 use crate::snapshot::Snapshots;
 use crate::threads::Threads;
-use crate::{DurabilityStats, Error, LogWriter, Mode, Options, Progress, Session, SnapshotReport};
+use crate::{
+    DurabilityStats, Error, LogWriter, Mode, Options, Progress, Repair, Session, SnapshotReport,
+};
 use duramen_backup::disk::Disk;
 use duramen_backup::os::OsDisk;
 use duramen_base::ids::Level;
@@ -18,6 +20,7 @@ use duramen_engine::{Position, TableId};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Tables of objects, in memory and, with a directory, on disk. Shared by [`Arc`].
 pub struct Store {
@@ -115,7 +118,11 @@ impl Store {
     #[doc(hidden)]
     pub fn background_step(&self) -> Result<bool, Error> {
         match &self.durable {
-            Some(durable) => durable.log.durable.background_step(),
+            Some(durable) => {
+                let durable = &durable.log.durable;
+                let relocated = durable.relocation_step();
+                Ok(durable.background_step()? || relocated)
+            }
             None => Ok(false),
         }
     }
@@ -129,6 +136,30 @@ impl Store {
         match &self.durable {
             Some(durable) => durable.log.durable.scrub_step(),
             None => Ok(false),
+        }
+    }
+
+    /// Has all frames read again and verified, one after the other in the background; [`stats`](Self::stats) says how far it
+    /// is. Returns how many there are; `None` if the store has no directory.
+    pub fn scrub(&self) -> Option<u64> {
+        let log = &self.durable.as_ref()?.log;
+        let total = log.durable.begin_scrub();
+        log.background.ring();
+        Some(total)
+    }
+
+    /// One frame is verified in this time from now on; 0 = none, unless somebody asks.
+    pub fn set_scrub_interval(&self, interval: Duration) {
+        if let Some(durable) = &self.durable {
+            durable.log.durable.scrub.set_interval(interval);
+        }
+    }
+
+    /// Calls `hook` for each replica on disk that is damaged now, or is found to be, and for what becomes of it. Short, from
+    /// the background's thread, and not back into this. Only the last hook counts.
+    pub fn watch_repairs(&self, hook: impl Fn(&Repair) + Send + Sync + 'static) {
+        if let Some(durable) = &self.durable {
+            durable.log.durable.repairs.watch(Box::new(hook));
         }
     }
 
@@ -338,6 +369,7 @@ impl Durable {
     fn shut_down(&self) -> Result<(), Error> {
         self.engine.close_heads();
         self.commit_once(&mut self.lock(), Level::Synced)?;
+        self.finish_repairs()?;
         while self.background_step()? {}
         self.write_clean_shutdown()?;
         self.backup.close()?;

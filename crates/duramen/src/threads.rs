@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// After a step that could not be done (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// One frame is verified in this time: a scrub must not be noticed.
-const SCRUB_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Threads {
     log: Arc<LogWriter>,
@@ -89,19 +87,23 @@ fn run_background(log: &LogWriter) {
     while !log.stop.load(Ordering::SeqCst) {
         let before = durable.ended.load(Ordering::Acquire);
         let done = durable.background_step();
+        let relocated = durable.relocation_step();
         if durable.ended.load(Ordering::Acquire) != before {
             log.tell();
         }
+        if durable.scrub.is_due(scrubbed) {
+            // What it finds is repaired; a device that cannot be read shows itself there.
+            let began = Instant::now();
+            let _ = durable.scrub_step();
+            scrubbed = Instant::now();
+            if durable.scrub.is_asked_for() && durable.log().undurable_bytes() > 0 {
+                log.background.sleep(began.elapsed()); // commits find the device free half of the time
+            }
+        }
         match done {
             Ok(true) => {}
-            Ok(false) => {
-                if scrubbed.elapsed() >= SCRUB_EVERY {
-                    scrubbed = Instant::now();
-                    // What it finds it counts; a device that cannot be read shows itself there.
-                    let _ = durable.scrub_step();
-                }
-                log.background.sleep(LOOK_EVERY);
-            }
+            Ok(false) if relocated || durable.scrub.is_asked_for() => {}
+            Ok(false) => log.background.sleep(LOOK_EVERY),
             Err(error) => {
                 durable.note(&error);
                 log.background.sleep(TRY_AGAIN);

@@ -44,7 +44,7 @@ pub use api::*;
 pub use load::{LoadError, LoadReport, Loader, Missing};
 #[cfg(feature = "planted")]
 pub use log::Bug;
-pub use log::{Collected, Log, Pass, Piece, Position, SurvivorReady, Swap};
+pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;
 pub use range::{Purge, Purged};
 pub use session::{Guard, Seen, Session};

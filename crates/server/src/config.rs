@@ -59,6 +59,8 @@ pub struct ServerConfig {
     pub disk_expansion_percent: u64,
     /// Where SAVE and BGSAVE put their copy; empty = `snapshots` in the data directory.
     pub snapshot_dir: String,
+    /// One frame is verified in this time; 0 = only when somebody asks.
+    pub scrub_interval_ms: u64,
     /// Addresses the RESP port listens on.
     pub bind: Vec<IpAddr>,
     /// 0 = any free port.
@@ -114,6 +116,7 @@ impl Default for ServerConfig {
             disk_bytes: 0,
             disk_expansion_percent: 0,
             snapshot_dir: String::new(),
+            scrub_interval_ms: 0,
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             port: 0,
             native_port: 0,

@@ -7,7 +7,7 @@ use crate::config::{DiskMode, ServerConfig};
 use crate::error::ServerError;
 use crate::exec::databases;
 use crate::shared::{Message, Shared};
-use duramen::{DiskState, DurabilityStats, LogWriter, Store};
+use duramen::{DiskState, DurabilityStats, LogWriter, Repair, RepairStep, Store};
 use duramen_base::ids::Level;
 use duramen_engine::{Position, TableId};
 use std::path::{Path, PathBuf};
@@ -142,11 +142,14 @@ impl Durability {
                 bytes => bytes,
             },
             disk_bytes: config.disk_bytes,
+            scrub_interval: Duration::from_millis(config.scrub_interval_ms),
             disk_expansion: config.disk_expansion_percent as f64 / 100.0,
             ..defaults
         };
+        let store = Store::open(options, progress)?;
+        store.watch_repairs(log_repair);
         Ok(Durability {
-            store: Store::open(options, progress)?,
+            store,
             snapshots: Mutex::default(),
         })
     }
@@ -238,6 +241,15 @@ impl Durability {
     /// As `duramen::Store::drop_table`.
     pub fn drop_table(&self, table: TableId) -> Result<(), duramen::Error> {
         self.store.drop_table(table)
+    }
+
+    pub fn set_scrub_interval(&self, ms: u64) {
+        self.store.set_scrub_interval(Duration::from_millis(ms));
+    }
+
+    /// Begins to verify all frames; returns how many there are.
+    pub fn scrub(&self) -> u64 {
+        self.store.scrub().unwrap_or(0)
     }
 
     pub fn stats(&self) -> DurabilityStats {
@@ -418,6 +430,29 @@ fn remove(dir: &Path) -> std::io::Result<()> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// Says what was found damaged on disk, and what becomes of it.
+fn log_repair(repair: &Repair) {
+    let (segment, frame) = (repair.segment.0, repair.frame.map_or(-1, i64::from));
+    match &repair.step {
+        RepairStep::Found { reason } => tracing::warn!(
+            segment,
+            frame,
+            "a segment on disk is damaged: {reason}; its data is in memory and is being written elsewhere. Do not stop the server before that is done"
+        ),
+        RepairStep::Repaired { took } => tracing::info!(
+            segment,
+            frame,
+            ms = took.as_millis() as u64,
+            "the damaged segment is repaired: what it held lies elsewhere on disk"
+        ),
+        RepairStep::Lost => tracing::error!(
+            segment,
+            frame,
+            "the damaged segment cannot be repaired: memory has nothing of it, and a restart will refuse the data. Copy what is served now with a client while this server runs, or restore from a snapshot"
+        ),
     }
 }
 

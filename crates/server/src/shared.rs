@@ -240,6 +240,9 @@ impl Shared {
         if let Some(log) = self.data().and_then(|store| store.log()) {
             log.set_default_level(config.write_level());
         }
+        if let Some(durability) = self.durability() {
+            durability.set_scrub_interval(config.scrub_interval_ms);
+        }
         *guard = Arc::new(config);
         drop(guard);
         if let Some(file) = &self.config_file {

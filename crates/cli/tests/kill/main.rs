@@ -7,6 +7,7 @@
 //! `DURAMEN_KILL_SEED` repeats the choices of a run, though not its timing.
 
 mod check;
+mod decay;
 mod load;
 mod server;
 mod wire;

@@ -389,6 +389,12 @@ impl Master {
         self.backups.insert(backup);
     }
 
+    /// A replica of a control segment is damaged where its backup keeps it: the log goes on in a new one, which begins with a
+    /// snapshot (O7). That of a data segment is replaced by cleaning the segment.
+    pub fn renew_control(&mut self) {
+        self.control_wanted = true;
+    }
+
     /// A backup has crashed: its replicas are gone (O8).
     pub fn backup_lost(&mut self, backup: BackupId) {
         self.backups.remove(&backup);

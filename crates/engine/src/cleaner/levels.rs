@@ -19,7 +19,7 @@
 
 use super::balance::{Load, Work};
 use super::context::{Context, Current, Kind, Tally};
-use super::select::{select_disk, select_memory};
+use super::select::{select_disk, select_memory, select_wanted};
 use crate::TableId;
 use crate::core::Core;
 use crate::counters::{add, sub};
@@ -34,6 +34,17 @@ use std::sync::atomic::Ordering;
 const CLEANED_PER_RESCAN: u32 = 5;
 /// Segments searched when nothing else is left to gain.
 const RESCANS_WHEN_DRY: usize = 8;
+
+/// What a combined pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    /// Memory and disk.
+    Free,
+    /// As well, and cold entries are dropped.
+    Evict,
+    /// Segments whose replicas are damaged get new ones.
+    Relocate,
+}
 
 /// A combined pass whose victims are being emptied.
 pub struct PassAtWork {
@@ -91,6 +102,14 @@ impl Context {
             self.rescan(core, log);
         }
         let loading = core.is_loading();
+        if !loading && log.swaps().relocations.is_asking() {
+            if self.begin_pass(core, log, tally, Goal::Relocate) {
+                return;
+            }
+            if !core.is_short(self.node) {
+                return; // that was the only reason to come here
+            }
+        }
         let load = core.load(log);
         let work = if evict && !loading {
             Work::Combine
@@ -98,7 +117,8 @@ impl Context {
             load.decide(true)
         };
         let combine = work == Work::Combine && !loading;
-        if combine && self.begin_pass(core, log, tally, evict) {
+        let goal = if evict { Goal::Evict } else { Goal::Free };
+        if combine && self.begin_pass(core, log, tally, goal) {
             return;
         }
         if !load.two_levels && !loading {
@@ -117,12 +137,13 @@ impl Context {
         }
         log.swaps().set_dry(true);
         if !combine && !loading {
-            self.begin_pass(core, log, tally, evict);
+            self.begin_pass(core, log, tally, goal);
         }
     }
 
     /// Selects victims for a pass and announces it. False: it is not this context's turn, or there is nothing to gain.
-    fn begin_pass(&mut self, core: &Core, log: &Log, tally: &Tally, evict: bool) -> bool {
+    fn begin_pass(&mut self, core: &Core, log: &Log, tally: &Tally, goal: Goal) -> bool {
+        let evict = goal == Goal::Evict;
         // A helper comes by only while writers wait; a pass that it leaves half done would keep others from theirs.
         if self.number >= core.cleaners() && core.cleaners() > 0 {
             return false;
@@ -131,7 +152,10 @@ impl Context {
         if !swaps.try_take_turn() {
             return false;
         }
-        let windows = select_disk(core, log, self.node, evict);
+        let windows = match goal {
+            Goal::Relocate => select_wanted(core, log, self.node),
+            Goal::Free | Goal::Evict => select_disk(core, log, self.node, evict),
+        };
         let empty = swaps.take_empty();
         if windows.is_empty() && empty.is_empty() {
             swaps.end_turn();
@@ -179,6 +203,7 @@ impl Context {
         self.remembered.forget(); // until the Swap is durable nothing has left
         // After the last look at the index: what any of its answers rested on was appended before (L4, D2).
         log.swaps().scanned(swap, log.appended());
+        log.swaps().relocations.pass_ended();
         log.swaps().end_turn();
         log.swaps().set_dry(false);
         log.demand();

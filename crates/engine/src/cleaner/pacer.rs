@@ -130,7 +130,14 @@ impl Core {
         let joins = thread < self.space.nodes()
             || load.memory_is_low(thread / self.space.nodes())
             || self.space.free_windows(node) == 0;
-        self.is_low(node) && joins || load.disk_is_low() && !self.is_loading()
+        let relocates = log.swaps().relocations.is_asking();
+        self.is_low(node) && joins || (load.disk_is_low() || relocates) && !self.is_loading()
+    }
+
+    /// True if memory or disk are short, so that cleaning is more than relocation.
+    pub fn is_short(&self, node: usize) -> bool {
+        let disk = self.log.as_ref().map(|log| self.load(log).disk_is_low());
+        self.is_low(node) || disk == Some(true) || self.pacer.is_shrinking()
     }
 
     /// True while the store grows: then windows are backed ahead of the heads, which would have to touch them anyway.

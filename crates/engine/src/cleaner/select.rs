@@ -145,6 +145,23 @@ pub fn select_disk(core: &Core, log: &Log, node: usize, oldest_first: bool) -> V
     victims
 }
 
+/// Claims a segment that is to leave its place on disk, if there is one that can now: whatever it gains.
+pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
+    let needs = log.swaps().needs();
+    let is_wanted = |window: &u32| {
+        let segment = log.segment_of(*window as usize);
+        log.swaps().relocations.is_wanted(segment) && needs.is_settled(segment)
+    };
+    let wanted = closed_windows(core, log, node).filter(is_wanted);
+    let wanted: Vec<(f64, u32)> = wanted.map(|window| (0.0, window)).collect();
+    drop(needs);
+    // Survivors that only they may take are left, or the log is cleaned first.
+    if log.swaps().room_for_survivors() == 0 {
+        return Vec::new();
+    }
+    claim(core, wanted, 1)
+}
+
 fn claim(core: &Core, candidates: Vec<(f64, u32)>, wanted: usize) -> Vec<u32> {
     candidates
         .into_iter()

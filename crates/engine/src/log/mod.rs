@@ -25,6 +25,7 @@ pub mod modelled;
 mod order;
 mod planted;
 mod position;
+mod relocate;
 mod stream;
 mod swap;
 
@@ -33,6 +34,7 @@ pub(crate) use order::{Buried, HEADS_MAX};
 #[cfg_attr(not(feature = "planted"), allow(unreachable_pub, unused_imports))]
 pub use planted::Bug;
 pub use position::Position;
+pub use relocate::Relocation;
 pub use stream::{Collected, Piece};
 pub(crate) use swap::Swaps;
 pub use swap::{Pass, SurvivorReady, Swap};

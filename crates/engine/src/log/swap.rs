@@ -25,6 +25,7 @@
 //! Paper: [Rumble14 §4, §6.4]; differs: D2's second half and D4 are in no source (90-traps.md §0.3 names the first).
 
 use super::planted::Bug;
+use super::relocate::Relocations;
 use super::{Log, Position};
 use crate::space::Purpose;
 use duramen_base::ids::{Level, SegmentId};
@@ -133,6 +134,8 @@ struct Queues {
     /// Closed and not durable, in the order of closing.
     survivors: VecDeque<Unwritten>,
     pending: VecDeque<Pending>,
+    /// Victims of the pass at work.
+    working: Vec<SegmentId>,
     /// Victims of the pass at work, if it evicts.
     evicting: Option<Vec<SegmentId>>,
     /// Listed segments of which memory holds nothing any more.
@@ -163,6 +166,7 @@ pub struct Swaps {
     windows: Box<[Searched]>,
     /// Where the search for tombstones goes on.
     cursor: AtomicUsize,
+    pub relocations: Relocations,
 }
 
 /// The list, held for some looks.
@@ -203,6 +207,7 @@ impl Swaps {
             dry: AtomicBool::new(false),
             windows: (0..windows).map(|_| Searched::default()).collect(),
             cursor: AtomicUsize::new(0),
+            relocations: Relocations::default(),
         }
     }
 
@@ -329,9 +334,24 @@ impl Swaps {
         settled
     }
 
+    /// True if the segment waits to be removed by a pass, and has no window any more.
+    pub fn is_emptied(&self, segment: SegmentId) -> bool {
+        self.queues().empty.contains(&segment)
+    }
+
+    /// True if a pass of this run has the segment as a victim: its Swap will remove it.
+    pub fn is_victim(&self, segment: SegmentId) -> bool {
+        let queues = self.queues();
+        let mut pending = queues.pending.iter();
+        queues.working.contains(&segment)
+            || pending.any(|pending| pending.swap.remove.contains(&segment))
+    }
+
     /// Announces a pass (D4). Before anything is copied, dropped or evicted by it.
     pub fn announce(&self, mut pass: Pass, evicts: bool) {
         let mut queues = self.queues();
+        queues.working.clone_from(&pass.victims);
+        self.relocations.taken(&pass.victims);
         if evicts {
             // What earlier passes evicted can still come back with their victims. One token stands for all of them.
             let own = pass.victims.clone();
@@ -435,6 +455,7 @@ impl Swaps {
             .filter(|waiting| swap.add.contains(&waiting.segment))
             .count();
         let evicted = queues.evicting.take().is_some();
+        queues.working.clear();
         queues.pending.push_back(Pending {
             swap,
             unwritten,

@@ -210,6 +210,11 @@ const DURABILITY_COUNTERS: &[OfDurability<u64>] = &[
         |s| s.scrubbed_frames,
     ),
     ("bad_frames", "Frames found damaged.", |s| s.bad_frames),
+    (
+        "scrub_repaired",
+        "Damaged frames of which the data lies elsewhere by now.",
+        |s| s.scrub_repaired,
+    ),
 ];
 
 const DURABILITY_GAUGES: &[OfDurability<f64>] = &[
@@ -235,6 +240,21 @@ const DURABILITY_GAUGES: &[OfDurability<f64>] = &[
     ("frames_used", "Places that hold a segment.", |s| {
         s.frames_used as f64
     }),
+    (
+        "scrub_pending",
+        "Damaged frames that are not repaired yet: a restart would refuse the data.",
+        |s| s.scrub_pending as f64,
+    ),
+    (
+        "scrub_lost",
+        "Those of them that cannot be repaired.",
+        |s| s.scrub_lost as f64,
+    ),
+    (
+        "quarantined_frames",
+        "Frames that are not used any more in this run.",
+        |s| s.quarantined_frames as f64,
+    ),
     (
         "sync_p50_seconds",
         "Time a sync takes: median of the last ones.",

@@ -211,6 +211,15 @@ pub static SETTINGS: &[Setting] = &[
     )
     .runtime(),
     row(
+        "scrub-interval",
+        between(0, 3_600_000),
+        "ms",
+        "1000",
+        number!(scrub_interval_ms as u64),
+        "One frame on disk is read again and verified in this time, so that damage is found and repaired while memory still has the data; 0 = only by DURAMEN.SCRUB.",
+    )
+    .runtime(),
+    row(
         "bind",
         Kind::Addresses { one: false },
         "",

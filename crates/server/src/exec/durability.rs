@@ -1,4 +1,5 @@
-//! Commands about what survives: SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, WAIT, WAITAOF, DURAMEN.SNAPSHOT.
+//! Commands about what survives: SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, WAIT, WAITAOF, DURAMEN.SNAPSHOT,
+//! DURAMEN.SCRUB.
 //!
 //! The log is the durable copy, and writing to it is part of every write: there is nothing to flush. So SAVE and BGSAVE
 //! make what else they are used for, a consistent copy in a directory of its own, while everybody goes on.
@@ -81,6 +82,12 @@ pub(super) fn snapshot(ctx: &mut Context<'_>) -> Done {
     }
     durability(ctx.shared)?.snapshot(ctx.shared, Target::Directory(dir))?;
     ctx.ok()
+}
+
+/// `DURAMEN.SCRUB`: all frames are read again and verified, in the background; `INFO persistence` tells how far it is.
+pub(super) fn scrub(ctx: &mut Context<'_>) -> Done {
+    let frames = durability(ctx.shared)?.scrub();
+    ctx.integer(frames as i64)
 }
 
 /// No replica has acknowledged anything, and none will: there is no point in waiting for the timeout.

@@ -123,6 +123,14 @@ fn aof(stats: &DurabilityStats, fields: &mut Fields) {
 
 fn own(stats: &DurabilityStats, fields: &mut Fields) {
     let state = match &stats.disk {
+        DiskState::Ok if stats.scrub_lost > 0 => format!(
+            "damaged: {} segments on disk cannot be repaired, see the log",
+            stats.scrub_lost
+        ),
+        DiskState::Ok if stats.scrub_pending > 0 => format!(
+            "degraded: {} damaged segments on disk are being repaired",
+            stats.scrub_pending
+        ),
         DiskState::Ok => "ok".to_owned(),
         DiskState::Full => "full: writes are refused until there is space".to_owned(),
         DiskState::Failed(why) => format!("failed: {why}"),
@@ -154,6 +162,12 @@ fn own(stats: &DurabilityStats, fields: &mut Fields) {
     fields.add("duramen_clean_start", u8::from(stats.clean_start));
     fields.add("duramen_scrubbed_frames", stats.scrubbed_frames);
     fields.add("duramen_bad_frames", stats.bad_frames);
+    fields.add("duramen_quarantined_frames", stats.quarantined_frames);
+    fields.add("duramen_scrub_left", stats.scrub.left);
+    fields.add("duramen_scrub_total", stats.scrub.total);
+    fields.add("duramen_scrub_repaired", stats.scrub_repaired);
+    fields.add("duramen_scrub_pending", stats.scrub_pending);
+    fields.add("duramen_scrub_lost", stats.scrub_lost);
 }
 
 fn snapshot(job: Option<&Job>, fields: &mut Fields) {

@@ -5,6 +5,7 @@
 //! the command that replays it. `DURAMEN_SIM_SEED=n` runs one seed; `DURAMEN_SIM_RUNS=n` so many, all fixed;
 //! `DURAMEN_SIM_SECONDS=n` as many fresh ones as fit in (per test).
 
+mod decay;
 mod life;
 mod model;
 

@@ -1,0 +1,234 @@
+//! What becomes of replicas that went bad at rest.
+//!
+//! **Invariants** (docs/protocols.md, "Damage at rest")
+//! - A1: a damaged replica of the log is replaced as soon as that can be: what memory holds of its segment goes to new
+//!   segments by a cleaning pass, a control segment gets a successor. Nothing is written over in place.
+//! - A2: a replica is pending from the moment it was found until nothing depends on it any more, durably; meanwhile the
+//!   figures say so. If nothing can replace it, it is pending for good, and said to be lost.
+//! - A3: nothing here waits for the engine: a head that somebody writes to is closed at a later look.
+
+use crate::Error;
+use crate::commit::Durable;
+use duramen_backup::Damaged;
+use duramen_base::ids::{Level, SegmentId};
+use duramen_engine::Relocation;
+use duramen_format::segment::Kind;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Looks in a row that found nothing in memory of a segment, until it is said to be lost.
+const LOOKS_UNTIL_LOST: u32 = 10;
+/// Longest time that an orderly end waits for repairs.
+const AT_THE_END: Duration = Duration::from_secs(10);
+/// Victim bytes of one step of relocation, where no cleaner thread does it.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// Something that a person should know about a replica on disk.
+#[derive(Clone, Debug)]
+pub struct Repair {
+    pub segment: SegmentId,
+    /// Where it lies; `None` if it was freed meanwhile.
+    pub frame: Option<u32>,
+    pub step: RepairStep,
+}
+
+/// How far the repair of a replica is.
+#[derive(Clone, Debug)]
+pub enum RepairStep {
+    /// It is not as it was written. Until it is repaired, a restart would refuse the data.
+    Found { reason: String },
+    /// Nothing depends on it any more: what it held lies elsewhere, durably.
+    Repaired { took: Duration },
+    /// Memory has nothing of it, so nothing can replace it. Take a snapshot's place, or another replica's.
+    Lost,
+}
+
+type Hook = Box<dyn Fn(&Repair) + Send + Sync>;
+
+/// Replicas that are being replaced.
+#[derive(Default)]
+pub(crate) struct Repairs {
+    pending: Mutex<BTreeMap<SegmentId, Pending>>,
+    hook: Mutex<Option<Hook>>,
+    repaired: AtomicU64,
+    lost: AtomicU64,
+    /// Of `pending`, for a look without the lock.
+    count: AtomicU64,
+}
+
+struct Pending {
+    damaged: Damaged,
+    since: Instant,
+    looks_without_source: u32,
+}
+
+impl Pending {
+    fn found(&self) -> Repair {
+        Repair {
+            segment: self.damaged.segment,
+            frame: self.damaged.frame,
+            step: RepairStep::Found {
+                reason: self.damaged.reason.clone(),
+            },
+        }
+    }
+}
+
+impl Repairs {
+    fn pending(&self) -> MutexGuard<'_, BTreeMap<SegmentId, Pending>> {
+        self.pending.lock().expect("damaged replicas")
+    }
+
+    /// Calls `hook` for what is pending, and for whatever happens from now on.
+    pub fn watch(&self, hook: Hook) {
+        let pending = self.pending();
+        for known in pending.values() {
+            hook(&known.found());
+        }
+        *self.hook.lock().expect("who watches repairs") = Some(hook);
+    }
+
+    fn count(&self, pending: &BTreeMap<SegmentId, Pending>) {
+        self.count.store(pending.len() as u64, Ordering::Relaxed);
+    }
+
+    fn tell(&self, event: &Repair) {
+        if let Some(hook) = &*self.hook.lock().expect("who watches repairs") {
+            hook(event);
+        }
+    }
+
+    pub fn repaired(&self) -> u64 {
+        self.repaired.load(Ordering::Relaxed)
+    }
+
+    pub fn waiting(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Durable {
+    /// Begins with what was found damaged, and looks how far the rest is. Returns whether something came to its end.
+    pub(crate) fn repair(&self) -> Result<bool, Error> {
+        for damaged in self.backup.take_damaged() {
+            self.note_damaged(damaged);
+        }
+        if self.repairs.waiting() == 0 {
+            return Ok(false);
+        }
+        let mut ended = false;
+        let mut control = None;
+        let mut pending = self.repairs.pending();
+        pending.retain(|segment, known| {
+            let is_control = known.damaged.kind == Kind::Control;
+            if is_control {
+                control = Some(*segment);
+            }
+            let Some(step) = self.look(*segment, known) else {
+                return true;
+            };
+            ended = true;
+            let event = Repair {
+                segment: *segment,
+                frame: known.damaged.frame,
+                step,
+            };
+            self.repairs.tell(&event);
+            matches!(event.step, RepairStep::Lost)
+        });
+        self.repairs.count(&pending);
+        drop(pending);
+        self.renew_control(control)?;
+        Ok(ended)
+    }
+
+    /// Does what can be done now for one segment; says when it came to an end.
+    fn look(&self, segment: SegmentId, known: &mut Pending) -> Option<RepairStep> {
+        if !self.backup.holds(segment) {
+            return Some(self.repaired(known));
+        }
+        if known.damaged.kind == Kind::Control {
+            return None;
+        }
+        match self.engine.relocation(segment) {
+            Relocation::Done => Some(self.repaired(known)),
+            Relocation::Waiting => {
+                self.engine.close_head_of(segment); // A3
+                self.engine.relocate(segment);
+                known.looks_without_source = 0;
+                None
+            }
+            Relocation::NoSource => {
+                known.looks_without_source = known.looks_without_source.saturating_add(1);
+                (known.looks_without_source == LOOKS_UNTIL_LOST).then(|| {
+                    self.repairs.lost.fetch_add(1, Ordering::Relaxed);
+                    RepairStep::Lost
+                })
+            }
+        }
+    }
+
+    fn repaired(&self, known: &Pending) -> RepairStep {
+        self.repairs.repaired.fetch_add(1, Ordering::Relaxed);
+        RepairStep::Repaired {
+            took: known.since.elapsed(),
+        }
+    }
+
+    /// The control log goes on in a new segment, if it is still in this one.
+    fn renew_control(&self, damaged: Option<SegmentId>) -> Result<(), Error> {
+        let Some(damaged) = damaged else {
+            return Ok(());
+        };
+        let mut commit = self.lock();
+        if commit.master.control_head() == Some(damaged) {
+            commit.master.renew_control();
+        }
+        // The one before is closed when the next one has begun, and freed when both are synced.
+        self.commit_once(&mut commit, Level::Synced)?;
+        self.apply_rules(&mut commit)
+    }
+
+    fn note_damaged(&self, damaged: Damaged) {
+        let segment = damaged.segment;
+        if damaged.kind != Kind::Control && !self.log().is_durable_segment(segment) {
+            return; // no part of the log any more: about to be freed
+        }
+        self.bad_frames.fetch_add(1, Ordering::Relaxed);
+        let known = Pending {
+            damaged,
+            since: Instant::now(),
+            looks_without_source: 0,
+        };
+        self.repairs.tell(&known.found());
+        let mut pending = self.repairs.pending();
+        pending.insert(segment, known);
+        self.repairs.count(&pending);
+    }
+
+    /// Before an orderly end: what is damaged is replaced while memory still has it, if that can be in reasonable time.
+    ///
+    /// # Errors
+    /// As [`background_step`](Self::background_step).
+    pub fn finish_repairs(&self) -> Result<(), Error> {
+        let began = Instant::now();
+        while self.repairs.waiting() > self.repairs.lost() && began.elapsed() < AT_THE_END {
+            let relocated = self.relocation_step();
+            if !self.background_step()? && !relocated {
+                std::thread::park_timeout(Duration::from_millis(1)); // a cleaner thread is at it
+            }
+        }
+        Ok(())
+    }
+
+    /// A step of relocation, if no cleaner thread does that. Not to be called from inside the engine.
+    pub fn relocation_step(&self) -> bool {
+        self.engine.relocation_step(STEP_BYTES)
+    }
+}

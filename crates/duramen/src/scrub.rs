@@ -1,0 +1,90 @@
+//! Scrubbing: frames are read again and verified, one at a time, all the time or because somebody asked.
+//!
+//! What is found damaged goes to `repair`.
+
+use crate::Error;
+use crate::commit::Durable;
+use duramen_backup::ScrubStep;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How far a scrub is that somebody asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// Replicas still to be verified; 0 = it is done.
+    pub left: u64,
+    /// Replicas that there were when it began.
+    pub total: u64,
+}
+
+/// When frames are verified. Figures for anybody: each is its own, hence Relaxed.
+pub(crate) struct Scrub {
+    /// One frame per so many microseconds; 0 = only if somebody asks.
+    interval_us: AtomicU64,
+    left: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Scrub {
+    pub fn new(interval: Duration) -> Scrub {
+        Scrub {
+            interval_us: AtomicU64::new(interval.as_micros() as u64),
+            left: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+        }
+    }
+
+    pub fn set_interval(&self, interval: Duration) {
+        self.interval_us
+            .store(interval.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    pub fn progress(&self) -> ScrubProgress {
+        ScrubProgress {
+            left: self.left.load(Ordering::Relaxed),
+            total: self.total.load(Ordering::Relaxed),
+        }
+    }
+
+    /// True if a frame is to be verified now, the last one having been `since`.
+    pub fn is_due(&self, since: Instant) -> bool {
+        let interval = self.interval_us.load(Ordering::Relaxed);
+        self.is_asked_for() || interval > 0 && since.elapsed() >= Duration::from_micros(interval)
+    }
+
+    pub fn is_asked_for(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Durable {
+    /// Everything that lies in frames now is to be verified, one after the other. Returns how many that is.
+    pub fn begin_scrub(&self) -> u64 {
+        let total = self.backup.scrubbable();
+        self.scrub.total.store(total, Ordering::Relaxed);
+        self.scrub.left.store(total, Ordering::Relaxed);
+        total
+    }
+
+    /// Verifies one replica, as far as it lies in a frame. Returns whether there was one.
+    ///
+    /// # Errors
+    /// As [`background_step`](Self::background_step): what is found damaged begins to be repaired.
+    pub fn scrub_step(&self) -> Result<bool, Error> {
+        let found = self.backup.scrub_step()?;
+        let left = &self.scrub.left;
+        if found == ScrubStep::Idle {
+            left.store(0, Ordering::Relaxed);
+            return Ok(false);
+        }
+        self.scrubbed.fetch_add(1, Ordering::Relaxed);
+        // Asked again meanwhile: then one of them is verified twice.
+        let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            left.checked_sub(1)
+        });
+        if matches!(found, ScrubStep::Damaged { .. }) {
+            self.repair()?;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,140 @@
+//! Segments that have to leave their place on disk, whatever cleaning them would gain: their replica is damaged.
+//!
+//! Memory holds everything of them that is needed, so the remedy is a cleaning pass: what is needed goes to survivors, a
+//! Swap replaces the segment, its replica is freed (docs/protocols.md, "Damage at rest").
+//!
+//! **Invariants**
+//! - R1: a segment stays wanted until a pass has it as a victim; every pass ends in a Swap. So a wanted segment that is
+//!   no longer listed has been replaced, durably.
+//! - R2: a pass for wanted segments takes one at a time: full segments of large entries may need more survivors than there
+//!   are victims, and one survivor is always to be had.
+//!
+//! **Concurrency**: the set has a lock of its own, taken last.
+
+use super::Log;
+use crate::Store;
+use duramen_base::ids::SegmentId;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+/// Which segments have to go.
+#[derive(Default)]
+pub struct Relocations {
+    wanted: Mutex<BTreeSet<SegmentId>>,
+    count: AtomicUsize,
+    /// The pass at work has such a victim, and must be ended although memory is not short.
+    at_work: AtomicBool,
+}
+
+/// What became of a segment that was to be relocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relocation {
+    /// The log does not contain it any more: its replica is not needed.
+    Done,
+    /// It waits for its turn, for room, or for a Swap.
+    Waiting,
+    /// It is part of the log and memory has nothing of it: only its replica could say what was in it.
+    NoSource,
+}
+
+impl Relocations {
+    fn wanted(&self) -> MutexGuard<'_, BTreeSet<SegmentId>> {
+        self.wanted.lock().expect("segments to be relocated")
+    }
+
+    fn want(&self, segment: SegmentId) {
+        let mut wanted = self.wanted();
+        wanted.insert(segment);
+        self.count.store(wanted.len(), Ordering::Release);
+    }
+
+    /// True if a pass is to be begun or ended for these segments' sake.
+    pub fn is_asking(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0 || self.at_work.load(Ordering::Acquire)
+    }
+
+    pub fn is_wanted(&self, segment: SegmentId) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.wanted().contains(&segment)
+    }
+
+    /// A pass has these victims (R1).
+    pub fn taken(&self, victims: &[SegmentId]) {
+        let mut wanted = self.wanted();
+        let before = wanted.len();
+        wanted.retain(|segment| !victims.contains(segment));
+        self.count.store(wanted.len(), Ordering::Release);
+        if wanted.len() < before {
+            self.at_work.store(true, Ordering::Release);
+        }
+    }
+
+    /// The pass at work has come to its end.
+    pub fn pass_ended(&self) {
+        self.at_work.store(false, Ordering::Release);
+    }
+}
+
+impl Store {
+    /// The replica of this segment is damaged: the next cleaning pass takes it, whatever that gains. Said again: nothing
+    /// new. An open segment is taken when it is closed ([`close_heads`](Store::close_heads)).
+    pub fn relocate(&self, segment: SegmentId) {
+        let Some(log) = self.log() else {
+            return;
+        };
+        if log.swaps().is_listed(segment) && !log.swaps().is_victim(segment) {
+            log.swaps().relocations.want(segment);
+            self.core().wakeup.ring();
+        }
+    }
+
+    /// How far the relocation of a segment is.
+    pub fn relocation(&self, segment: SegmentId) -> Relocation {
+        let Some(log) = self.log() else {
+            return Relocation::Done;
+        };
+        let swaps = log.swaps();
+        // A pass that begins meanwhile moves a segment from one of these places to another: it is looked for first.
+        let has_source = swaps.is_at_work()
+            || swaps.is_victim(segment)
+            || swaps.is_emptied(segment)
+            || self.has_window(log, segment);
+        if !swaps.is_listed(segment) {
+            Relocation::Done
+        } else if has_source {
+            Relocation::Waiting
+        } else {
+            Relocation::NoSource
+        }
+    }
+
+    fn has_window(&self, log: &Log, segment: SegmentId) -> bool {
+        let mut windows = self.core().space.segments.iter().enumerate();
+        windows.any(|(window, known)| known.is_in_log() && log.segment_of(window) == segment)
+    }
+
+    /// A step of relocation, for a store without cleaner threads. False: nothing was to be done.
+    pub fn relocation_step(&self, quota_bytes: u64) -> bool {
+        let asks = self
+            .log()
+            .is_some_and(|log| log.swaps().relocations.is_asking());
+        asks && self.core().cleaners() == 0 && self.clean_step(quota_bytes)
+    }
+
+    /// Ends the segment if a head appends to it, unless somebody does so right now: then nothing is done.
+    pub fn close_head_of(&self, segment: SegmentId) {
+        let Some(log) = self.log() else {
+            return;
+        };
+        let core = self.core();
+        for head in &core.heads {
+            let Ok(mut tail) = head.tail.try_lock() else {
+                continue;
+            };
+            let window = tail.window();
+            if window.is_some_and(|window| log.segment_of(window as usize) == segment) {
+                log.close_head(&core.space, head.number, &mut tail);
+            }
+        }
+    }
+}
