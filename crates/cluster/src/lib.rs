@@ -8,7 +8,9 @@
 pub mod control;
 pub mod coordinator;
 pub mod detector;
+pub mod lease;
 pub mod membership;
+pub mod placement;
 pub mod planted;
 mod random;
 mod recovery;

@@ -213,6 +213,7 @@ impl Durable {
                 Effect::Send(send) => commit.unstaged.push_back(send),
                 Effect::Free { segment, .. } => commit.frees.push_back(segment),
                 Effect::Swapped { swap } => commit.swapped.push(swap),
+                Effect::ControlHead { .. } => unreachable!("a single server has no coordinator"),
             }
         }
         commit.effects = effects;

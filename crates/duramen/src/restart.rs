@@ -19,6 +19,7 @@ use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::units::MIB;
 use duramen_cluster::control::{Listed, State, Table};
+use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, TableId};
 use duramen_format::segment::Kind;
@@ -370,6 +371,10 @@ pub(crate) fn replication_config(backup: &Backup) -> Config {
         server: backup.identity().server,
         control_capacity: segment_bytes,
         control_roll_bytes: CONTROL_ROLL_BYTES.min(segment_bytes / 4),
+        writes_max: usize::MAX,
+        frees_max: usize::MAX,
+        coordinated: false,
+        layout: Layout::Scatter,
         #[cfg(feature = "planted")]
         planted: None,
     }

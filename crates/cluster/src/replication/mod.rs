@@ -19,6 +19,17 @@
 //!   when it is complete, under one certificate), the others get the epoch, and nothing of the segment counts as durable until
 //!   the `SegmentEpoch` record is synced. A control segment in that case is replaced as by O7.
 //! - O9: what is pinned is not freed (a snapshot has yet to copy it).
+//! - O10: when a replica of a control segment is lost that is not known to be closed, it may come back and look like the log's
+//!   newest. So the coordinator is told the next control segment as the oldest that counts, when that is on all replicas; until
+//!   it has noted it, durably, nothing that this segment or a later one says counts. The first one of a log is told too: from
+//!   then on a recovery knows that there is a log.
+//! - O11: a replica of a closed segment that is lost is made good for on another backup, at a higher epoch: of what a backup
+//!   holds of a segment, the instance of the highest epoch counts. Others need not be told; a closed replica is whole.
+//! - O12: a backup that comes back is told to drop a replica only if it is known here under its new name, and the segment is on
+//!   all its replicas elsewhere, or not part of the log any more.
+//!
+//! **Flow**: one call per replica at a time; at most [`Config::writes_max`] for data and [`Config::frees_max`] frees under way;
+//! control segments are never kept waiting by data. Who rejects an opening is not asked again before others.
 //!
 //! **Ordered** means synced on every replica: a backup that has a record in its cache alone may lose it in a power cut, while
 //! another keeps what the record was to come before. With one replica on a backup whose commits are atomic and ordered
@@ -27,12 +38,14 @@
 //!
 //! Paper: [Rumble14 §6], RAMCloud's `ReplicaManager` in rules (90-traps.md §C); differs: several heads, one control log.
 
+mod peers;
 #[cfg_attr(not(feature = "planted"), allow(dead_code))]
 mod planted;
 mod rules;
 mod segment;
 
 use crate::control::State;
+use crate::placement::{Layout, Member, Placement};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::{Added, Record};
@@ -44,9 +57,16 @@ use planted::Bug;
 use segment::{Progress, Replica, Segment};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Names a backup.
+/// Names a backup: one life of a server, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BackupId(pub u32);
+pub struct BackupId(pub u64);
+
+impl BackupId {
+    /// Of a server, its slot.
+    pub fn slot(self) -> u32 {
+        self.0 as u32
+    }
+}
 
 /// Names a [`Send`] until it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,6 +85,13 @@ pub struct Config {
     pub control_capacity: u32,
     /// A control segment of at least this many bytes, twice as long as its snapshot, is replaced by a new one.
     pub control_roll_bytes: u32,
+    /// Most calls with data under way at once.
+    pub writes_max: usize,
+    /// Most frees under way at once.
+    pub frees_max: usize,
+    /// A coordinator has to know from which control segment on the log counts (O10).
+    pub coordinated: bool,
+    pub layout: Layout,
     #[cfg(feature = "planted")]
     pub planted: Option<Bug>,
 }
@@ -82,6 +109,17 @@ pub struct Send {
     pub certificate: Certificate,
     pub open: bool,
     pub close: bool,
+    /// A recovery reads this replica first.
+    pub primary: bool,
+}
+
+/// Why a backup did not do what a [`Send`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// It is short of room: an opening only.
+    Busy,
+    /// It takes this master for crashed, and so does the coordinator. Nothing will ever be acknowledged again.
+    Fenced,
 }
 
 /// What to do.
@@ -92,6 +130,10 @@ pub enum Effect {
     Free {
         backup: BackupId,
         segment: SegmentId,
+    },
+    /// The coordinator has to note this, durably; then [`Master::control_head_noted`]. Asked once: whoever carries it repeats it.
+    ControlHead {
+        min_open: SegmentId,
     },
     /// The swap with this number is durable: its victims are not part of the log any more.
     Swapped {
@@ -137,15 +179,29 @@ pub struct Master {
     heads: BTreeMap<u32, SegmentId>,
     swaps: VecDeque<Pending>,
     next_swap: u64,
-    backups: BTreeSet<BackupId>,
-    next_backup: usize,
+    placement: Placement,
+    /// They have rejected an opening.
+    refusing: BTreeSet<BackupId>,
+    /// Nothing counts any more.
+    fenced: bool,
     in_flight: BTreeMap<Ticket, InFlight>,
     next_ticket: u64,
     /// May be freed as soon as O6 or O7 and O9 allow: everything in here is out of the log, durably.
     garbage: Vec<(BackupId, SegmentId)>,
+    /// Told to be freed, and not answered.
+    freeing: BTreeSet<(BackupId, SegmentId)>,
     /// Unlisted at the restart: garbage when the first control segment is synced.
     leftovers: Vec<(BackupId, SegmentId)>,
     pinned: BTreeSet<SegmentId>,
+    /// O10: the next control segment to be begun, or this one, must be noted.
+    floor_due: bool,
+    floor_wanted: SegmentId,
+    floor_asked: SegmentId,
+    floor_noted: SegmentId,
+    /// Replicas of control segments that were lost before they were closed.
+    stale_control: BTreeSet<(SegmentId, BackupId)>,
+    /// A segment that could not send because too many calls are under way: it comes first next time.
+    kept_waiting: Option<SegmentId>,
 }
 
 struct InFlight {
@@ -170,7 +226,8 @@ impl Master {
     /// end; the control log goes on in a new segment. `state`'s segments must be complete.
     pub fn new(config: Config, mut state: State, backups: &[BackupId], found: &[Found]) -> Master {
         assert!(
-            !config.one_stream || (config.replicas == 1 && backups.len() == 1),
+            !config.one_stream
+                || (config.replicas == 1 && backups.len() == 1 && !config.coordinated),
             "one stream is one replica on one backup"
         );
         state.clean = false;
@@ -183,15 +240,26 @@ impl Master {
             heads: BTreeMap::new(),
             swaps: VecDeque::new(),
             next_swap: 1,
-            backups: backups.iter().copied().collect(),
-            next_backup: 0,
+            placement: Placement::new(config.layout, config.replicas, config.server),
+            refusing: BTreeSet::new(),
+            fenced: false,
             in_flight: BTreeMap::new(),
             next_ticket: 1,
             garbage: Vec::new(),
             leftovers: Vec::new(),
+            freeing: BTreeSet::new(),
             pinned: BTreeSet::new(),
+            floor_due: config.coordinated,
+            floor_wanted: SegmentId::NONE,
+            floor_asked: SegmentId::NONE,
+            floor_noted: SegmentId::NONE,
+            stale_control: BTreeSet::new(),
+            kept_waiting: None,
             state,
         };
+        for backup in backups {
+            master.placement.add(Member::from(*backup));
+        }
         for replica in found {
             master.adopt(replica);
         }
@@ -225,6 +293,8 @@ impl Master {
                 epoch_wanted: false,
                 epoch_from: 0,
                 replicas: Vec::new(),
+                was_placed: true,
+                has_lost: false,
                 any_epoch: false,
             });
         segment.replicas.push(Replica::found(found));
@@ -384,38 +454,10 @@ impl Master {
         }
     }
 
-    /// A backup may be given replicas.
-    pub fn backup_up(&mut self, backup: BackupId) {
-        self.backups.insert(backup);
-    }
-
     /// A replica of a control segment is damaged where its backup keeps it: the log goes on in a new one, which begins with a
     /// snapshot (O7). That of a data segment is replaced by cleaning the segment.
     pub fn renew_control(&mut self) {
         self.control_wanted = true;
-    }
-
-    /// A backup has crashed: its replicas are gone (O8).
-    pub fn backup_lost(&mut self, backup: BackupId) {
-        self.backups.remove(&backup);
-        self.in_flight.retain(|_, sent| sent.backup != backup);
-        self.garbage.retain(|(at, _)| *at != backup);
-        self.leftovers.retain(|(at, _)| *at != backup);
-        let current = self.control.back().map(|control| control.id);
-        for (id, segment) in &mut self.segments {
-            let before = segment.replicas.len();
-            segment.replicas.retain(|replica| replica.backup != backup);
-            if segment.replicas.len() == before {
-                continue;
-            }
-            self.active.insert(*id);
-            if segment.kind == Kind::Control {
-                let goes_on = self.config.has_bug(Bug::ControlGoesOn);
-                self.control_wanted |= Some(*id) == current && !goes_on;
-            } else if !segment.close_recorded {
-                segment.lose_replica(self.config.has_bug(Bug::EpochStays));
-            }
-        }
     }
 
     /// O9: keeps all segments that are listed now from being freed, each until it is [`unpinned`](Self::unpin).
@@ -450,7 +492,9 @@ impl Master {
     /// Bytes of the segment that are safe on all replicas, at `level`.
     pub fn durable_bytes(&self, segment: SegmentId, level: Level) -> u32 {
         match self.segments.get(&segment) {
-            Some(known) if self.counts(known) => known.on_all(self.config.replicas, level).length,
+            Some(known) if self.counts(known) && !self.fenced => {
+                known.on_all(self.config.replicas, level).length
+            }
             _ => 0,
         }
     }
@@ -489,6 +533,8 @@ impl Master {
             && self.swaps.is_empty()
             && self.garbage.is_empty()
             && self.leftovers.is_empty()
+            && self.freeing.is_empty()
+            && self.floor_noted >= self.floor_wanted
             && self.active.iter().all(|id| {
                 let segment = &self.segments[id];
                 let done = segment.on_all(self.config.replicas, Level::Synced);
@@ -530,6 +576,9 @@ impl Master {
     /// O7: begins a control segment with a snapshot of the state.
     fn begin_control(&mut self, id: SegmentId) {
         self.control_wanted = false;
+        if std::mem::take(&mut self.floor_due) {
+            self.floor_wanted = id;
+        }
         self.state.next_segment = self.state.next_segment.max(SegmentId(id.0 + 1));
         let header = Header {
             kind: Kind::Control,

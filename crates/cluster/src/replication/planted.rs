@@ -36,6 +36,16 @@ pub enum Bug {
     ControlGoesOn,
     /// O9: what is pinned is freed.
     PinnedFreed,
+    /// O10: what a new control segment says counts before the coordinator has noted it.
+    FloorIgnored,
+    /// O12: a replica is given up although its backup is not known under its new name.
+    DroppedUnseen,
+    /// O11: what a closed segment has lost is not made good for.
+    ClosedNotRefilled,
+    /// A refused opening is taken for one that never happened, although a repetition of it may have.
+    RefusedForgotten,
+    /// A sync covers what was acknowledged while it ran.
+    SyncCoversAll,
 }
 
 impl super::Config {

@@ -1,7 +1,7 @@
 //! The rules O1 to O9, applied until none of them can do more.
 
 use super::segment::{Progress, Replica};
-use super::{Bug, Effect, InFlight, Lsn, Master, Send, Ticket};
+use super::{BackupId, Bug, Effect, InFlight, Lsn, Master, Send, Ticket};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
@@ -10,10 +10,15 @@ use duramen_format::segment::Kind;
 impl Master {
     /// Applies the rules; what to do is appended to `effects`, in an order that respects them. `next_id` gives a new segment id.
     pub fn poll(&mut self, next_id: &mut dyn FnMut() -> SegmentId, effects: &mut Vec<Effect>) {
+        if self.fenced {
+            return;
+        }
+        let first = self.kept_waiting.take().unwrap_or_default();
         loop {
             let mut changed = self.continue_control(next_id);
             // Data segments first, so that their records go with the control segment's next chunk.
-            let ids: Vec<SegmentId> = self.active.iter().copied().collect();
+            let later = self.active.range(first..);
+            let ids: Vec<SegmentId> = later.chain(self.active.range(..first)).copied().collect();
             for kind_is_control in [false, true] {
                 for id in &ids {
                     if self
@@ -33,6 +38,7 @@ impl Master {
         self.finish_control();
         self.finish_swaps(effects);
         self.free(effects);
+        self.tell_floor(effects);
     }
 
     /// What the rules call "ordered".
@@ -50,7 +56,11 @@ impl Master {
 
     /// Up to where the control log is on all replicas at `level`.
     fn control_at(&self, level: Level) -> Lsn {
+        let unnoted = self.unnoted();
         for control in self.control.iter().rev() {
+            if unnoted.is_some_and(|floor| control.id >= floor) {
+                continue; // O10
+            }
             let segment = &self.segments[&control.id];
             let length = segment.on_all(self.config.replicas, level).length;
             if length >= control.snapshot.length {
@@ -75,6 +85,11 @@ impl Master {
     fn continue_control(&mut self, next_id: &mut dyn FnMut() -> SegmentId) -> bool {
         let complete = self.control.back().is_none_or(|before| {
             let segment = &self.segments[&before.id];
+            if segment.replicas.is_empty() && segment.was_placed
+                || self.control.len() > 1 && segment.has_lost
+            {
+                return true; // nothing of it is left, or it will never be on all
+            }
             let left = segment.replicas.len().clamp(1, self.config.replicas);
             // One successor at a time: the one before this is closed and gone first.
             self.control.len() == 1
@@ -112,18 +127,20 @@ impl Master {
             return false;
         };
         // A control segment that lost a replica is replaced (O7, O8), not completed.
-        let was_placed = segment.replicas.iter().any(|replica| replica.sent.open);
-        let replaced = segment.kind == Kind::Control && (segment.closed || was_placed);
+        let replaced = segment.kind == Kind::Control
+            && (segment.closed || segment.has_lost && segment.was_placed);
         let mut changed = false;
         while segment.replicas.len() < self.config.replicas && !replaced {
-            let count = self.backups.len();
-            let chosen = (0..count)
-                .map(|n| (self.next_backup + n) % count)
-                .filter_map(|n| self.backups.iter().nth(n).copied())
-                .find(|backup| segment.replicas.iter().all(|r| r.backup != *backup));
-            let Some(backup) = chosen else { break };
-            self.next_backup = self.next_backup.wrapping_add(1);
-            segment.replicas.push(Replica::new(backup));
+            let holding: Vec<BackupId> = segment.replicas.iter().map(|r| r.backup).collect();
+            let mut avoided = self.refusing.clone();
+            let freed = self.freeing.iter().chain(&self.garbage);
+            avoided.extend(freed.filter(|(_, of)| *of == id).map(|(at, _)| *at));
+            let Some(backup) = self.placement.choose(&holding, &avoided) else {
+                break;
+            };
+            let mut replica = Replica::new(backup);
+            replica.primary = segment.replicas.iter().all(|r| !r.primary);
+            segment.replicas.push(replica);
             changed = true;
         }
         changed
@@ -151,6 +168,9 @@ impl Master {
             return true;
         }
         let done = self.segments.get(&before).is_none_or(|predecessor| {
+            if predecessor.kind == Kind::Control && predecessor.replicas.is_empty() {
+                return true; // nothing of it is left
+            }
             let left = predecessor.replicas.len().clamp(1, self.config.replicas);
             let wanted = if predecessor.kind == Kind::Control {
                 left
@@ -172,10 +192,8 @@ impl Master {
             return true;
         }
         let mut controls = self.control.iter().skip_while(|control| control.id != id);
-        match controls.nth(1) {
-            Some(next) => self.ordered(next.id).length >= next.snapshot.length,
-            None => false,
-        }
+        controls.next();
+        controls.any(|next| self.ordered(next.id).length >= next.snapshot.length)
     }
 
     /// What to send to one replica now, if anything.
@@ -185,10 +203,12 @@ impl Master {
         let snapshot = self.control.iter().find(|control| control.id == id);
         let snapshot = snapshot.map(|control| control.snapshot);
         let ticket = Ticket(self.next_ticket);
+        let crowded = snapshot.is_none() && self.in_flight.len() >= self.config.writes_max;
         let segment = self.segments.get_mut(&id)?;
         let (kind, epoch, queued, closed) =
             (segment.kind, segment.epoch, segment.queued, segment.closed);
         let retold = !segment.close_recorded;
+        let has_sent = segment.listed_at.is_some();
         let replica = segment.replicas.get_mut(n)?;
         if replica.in_flight > 0 && !one_stream {
             return None; // one call per replica at a time: 90-traps.md §C
@@ -208,9 +228,14 @@ impl Master {
         if !open && !close && !new_epoch && certificate.length == before.length {
             return None;
         }
-        if (new_epoch || open && epoch > 0) && !data && !in_parts {
+        if (new_epoch || open && epoch > 0) && !data && has_sent && !in_parts {
             return None; // O8: a replica at this epoch has everything, from its first certificate on
         }
+        if crowded {
+            self.kept_waiting.get_or_insert(id);
+            return None;
+        }
+        segment.was_placed = true;
         replica.sent = Progress {
             epoch,
             open: true,
@@ -218,7 +243,7 @@ impl Master {
             close: before.close || close,
         };
         replica.in_flight += 1;
-        let (backup, progress) = (replica.backup, replica.sent);
+        let (backup, progress, primary) = (replica.backup, replica.sent, replica.primary);
         self.next_ticket += 1;
         self.in_flight.insert(
             ticket,
@@ -238,6 +263,7 @@ impl Master {
             certificate,
             open,
             close,
+            primary,
         })
     }
 
@@ -322,13 +348,17 @@ impl Master {
 
     /// O7: a control segment whose successor has taken over is garbage.
     fn finish_control(&mut self) {
-        while let (Some(first), Some(second)) = (self.control.front(), self.control.get(1)) {
+        while self.control.len() > 1 {
+            let (first, mut later) = (&self.control[0], self.control.iter().skip(1));
             let old = &self.segments[&first.id];
             let left = old.replicas.len().min(self.config.replicas);
             let closed = left == 0 || old.is_whole(old.on_all(left, Level::Synced));
-            let new = self.segments[&second.id].on_all(self.config.replicas, Level::Synced);
+            let succeeded = later.any(|new| {
+                let there = self.segments[&new.id].on_all(self.config.replicas, Level::Synced);
+                there.length >= new.snapshot.length
+            });
             let early = self.config.has_bug(Bug::FreeControlEarly);
-            if !early && (!closed || new.length < second.snapshot.length) {
+            if !early && (!closed || !succeeded) {
                 return;
             }
             let id = first.id;
@@ -365,6 +395,9 @@ impl Master {
         let Some(segment) = self.segments.remove(&id) else {
             return;
         };
+        for replica in segment.replicas.iter().filter(|replica| replica.primary) {
+            self.placement.unload(replica.backup);
+        }
         let replicas = segment.replicas.iter().filter(|r| r.sent.open);
         self.garbage.extend(replicas.map(|r| (r.backup, id)));
     }
@@ -378,9 +411,34 @@ impl Master {
             let mut sent = in_flight.values();
             sent.any(|sent| (sent.backup, sent.segment) == (backup, segment))
         };
+        let freeing = &mut self.freeing;
+        let (most, counted) = (self.config.frees_max, !self.config.one_stream);
         let freed = self.garbage.extract_if(.., |(backup, segment)| {
-            (careless || !pinned.contains(segment)) && !awaited(*backup, *segment)
+            let allowed = (careless || !pinned.contains(segment))
+                && !awaited(*backup, *segment)
+                && (!counted || freeing.len() < most);
+            if allowed && counted {
+                freeing.insert((*backup, *segment));
+            }
+            allowed
         });
         effects.extend(freed.map(|(backup, segment)| Effect::Free { backup, segment }));
+    }
+
+    /// O10: once, when the control segment is where a recovery will find it.
+    fn tell_floor(&mut self, effects: &mut Vec<Effect>) {
+        if self.floor_noted >= self.floor_wanted || self.floor_asked == self.floor_wanted {
+            return;
+        }
+        let floor = self.floor_wanted;
+        let wanted = self.control.iter().find(|control| control.id == floor);
+        let is_there = wanted.is_some_and(|control| {
+            let there = self.segments[&floor].on_all(self.config.replicas, Level::Synced);
+            there.length >= control.snapshot.length
+        });
+        if is_there {
+            self.floor_asked = floor;
+            effects.push(Effect::ControlHead { min_open: floor });
+        }
     }
 }

@@ -50,6 +50,10 @@ pub(super) struct Replica {
     /// Acknowledged, at level buffered or above.
     pub buffered: Progress,
     pub synced: Progress,
+    /// What will be synced when a sync that was asked for has ended.
+    pub syncing: Progress,
+    /// A recovery reads it first.
+    pub primary: bool,
     /// Sends that are not acknowledged yet.
     pub in_flight: u32,
 }
@@ -65,6 +69,8 @@ impl Replica {
             sent: progress,
             buffered: progress,
             synced: progress,
+            syncing: Progress::default(),
+            primary: false,
             in_flight: 0,
         }
     }
@@ -130,6 +136,10 @@ pub(super) struct Segment {
     /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced (O8).
     pub epoch_at: Option<Lsn>,
     pub replicas: Vec<Replica>,
+    /// Something of it was sent to somebody.
+    pub was_placed: bool,
+    /// A replica was lost since.
+    pub has_lost: bool,
     /// [`Bug::OldEpochCounts`](super::Bug) is planted.
     pub any_epoch: bool,
 }
@@ -149,6 +159,8 @@ impl Segment {
             epoch_from: 0,
             epoch_at: None,
             replicas: Vec::new(),
+            was_placed: false,
+            has_lost: false,
             any_epoch: false,
         }
     }

@@ -13,6 +13,7 @@ mod scenarios;
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
+use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Send};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
@@ -268,6 +269,7 @@ impl World {
                 }
                 Effect::Free { backup, segment } => {
                     assert!(!self.pinned.contains(&segment), "O9");
+                    self.master.freed(backup, segment);
                     let backup = &mut self.backups[backup.0 as usize];
                     backup.disk.remove(&segment);
                     backup.synced.remove(&segment);
@@ -275,6 +277,7 @@ impl World {
                         step.retain(|m| m.send.segment != segment);
                     }
                 }
+                Effect::ControlHead { .. } => unreachable!("nobody asked for it"),
                 Effect::Swapped { swap } => {
                     let victims = self.swaps.remove(&swap).expect("a swap that was proposed");
                     for victim in &victims {
@@ -415,7 +418,7 @@ impl World {
         self.told_from = self.told_from.max(self.master.control_head());
         self.wire
             .retain(|message| message.send.backup.0 as usize != lost);
-        self.master.backup_lost(BackupId(lost as u32));
+        self.master.backup_lost(BackupId(lost as u64));
     }
 
     /// Everybody crashes, by a kill or by a power cut. What recovery would do, and whether it could.
@@ -602,6 +605,10 @@ fn config(one_stream: bool) -> Config {
         server: 7,
         control_capacity: 1 << 16,
         control_roll_bytes: 1 << 9,
+        writes_max: usize::MAX,
+        frees_max: usize::MAX,
+        coordinated: false,
+        layout: Layout::Scatter,
         #[cfg(feature = "planted")]
         planted: None,
     }
@@ -632,7 +639,7 @@ fn run(seed: u64, config: Config) -> World {
             19 | 20 => {
                 let n = world.dice.roll(world.backups.len());
                 world.backups[n].sync();
-                world.master.acked_all_buffered(BackupId(n as u32));
+                world.master.acked_all_buffered(BackupId(n as u64));
             }
             21 if !one_stream => world.lose_backup(),
             _ => {
@@ -658,7 +665,7 @@ fn finish(world: &mut World) {
         for n in 0..world.backups.len() {
             if world.backups[n].up {
                 world.backups[n].sync();
-                world.master.acked_all_buffered(BackupId(n as u32));
+                world.master.acked_all_buffered(BackupId(n as u64));
             }
         }
     }

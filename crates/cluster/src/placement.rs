@@ -1,0 +1,249 @@
+//! Where replicas go: anywhere, with refinement, or into copysets.
+//!
+//! **Rules**
+//! - L1: the replicas of a segment lie on different servers, none of them its master, in different racks where racks are named.
+//! - L2: of five random candidates the one is taken that would be done reading first, were its master to crash now.
+//! - L3: copysets depend on the members alone, not on the order in which they came and went: all masters see the same ones. Server
+//!   slots, written in base R, are grouped R by R where they differ in one digit alone: as many digits, as many groups for each
+//!   server, and no two servers share more than one. A slot that nobody has had yet makes its group wait; the place of a crashed
+//!   server, or of one in the wrong rack, is taken by the same other one in all its groups, as far as racks allow.
+//!
+//! Paper: [Ousterhout15 §3.3] randomisation with refinement; [Cidon13] copysets by permutations, here from digits, so that
+//! joining servers change nothing for the others (90-traps.md §G).
+
+use crate::replication::BackupId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Random candidates of which the best is taken (L2).
+const CANDIDATES: usize = 5;
+
+/// How a master places replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Anywhere: a recovery reads from all disks at once.
+    #[default]
+    Scatter,
+    /// In copysets, each server in so many: fewer sets of servers whose loss loses data.
+    Copysets { groups: u32 },
+}
+
+impl Layout {
+    /// Copysets of `replicas` servers such that each server shares replicas with `scatter_width` others.
+    pub fn copysets(scatter_width: u32, replicas: u32) -> Layout {
+        let others = replicas.saturating_sub(1).max(1);
+        Layout::Copysets {
+            groups: scatter_width.div_ceil(others).max(1),
+        }
+    }
+}
+
+/// A backup that may be given replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub backup: BackupId,
+    /// Servers of one rack fail together.
+    pub rack: Option<String>,
+    /// Microseconds in which it reads one segment.
+    pub read_us: u32,
+}
+
+impl From<BackupId> for Member {
+    fn from(backup: BackupId) -> Member {
+        Member {
+            backup,
+            rack: None,
+            read_us: 1,
+        }
+    }
+}
+
+/// Chooses backups for one master.
+pub struct Placement {
+    layout: Layout,
+    replicas: usize,
+    members: BTreeMap<BackupId, Member>,
+    /// Replicas of this master that a recovery would read there.
+    load: BTreeMap<BackupId, u32>,
+    random: u64,
+    /// Groups of the present members, if there are any.
+    groups: Vec<Vec<BackupId>>,
+    stale: bool,
+}
+
+impl Placement {
+    /// `seed` should differ between masters.
+    pub fn new(layout: Layout, replicas: usize, seed: u64) -> Placement {
+        Placement {
+            layout,
+            replicas,
+            members: BTreeMap::new(),
+            load: BTreeMap::new(),
+            random: seed ^ 0x9E37_79B9_7F4A_7C15,
+            groups: Vec::new(),
+            stale: true,
+        }
+    }
+
+    pub fn add(&mut self, member: Member) {
+        self.members.insert(member.backup, member);
+        self.stale = true;
+    }
+
+    pub fn remove(&mut self, backup: BackupId) {
+        self.members.remove(&backup);
+        self.load.remove(&backup);
+        self.stale = true;
+    }
+
+    pub fn has(&self, backup: BackupId) -> bool {
+        self.members.contains_key(&backup)
+    }
+
+    /// Chooses a backup for one more replica of a segment that `holding` have already, none of `refusing`; the first replica of a
+    /// segment is the one that a recovery reads. `None`: there is nobody.
+    pub fn choose(
+        &mut self,
+        holding: &[BackupId],
+        refusing: &BTreeSet<BackupId>,
+    ) -> Option<BackupId> {
+        let mut possible = self.possible(holding);
+        possible.retain(|backup| !refusing.contains(backup));
+        let chosen = self.refine(possible)?;
+        if holding.is_empty() {
+            *self.load.entry(chosen).or_default() += 1;
+        }
+        Some(chosen)
+    }
+
+    /// A segment that this backup was to read first is gone.
+    pub fn unload(&mut self, backup: BackupId) {
+        if let Some(load) = self.load.get_mut(&backup) {
+            *load = load.saturating_sub(1);
+        }
+    }
+
+    /// L1, and what the layout allows.
+    fn possible(&mut self, holding: &[BackupId]) -> Vec<BackupId> {
+        if let Layout::Copysets { groups } = self.layout {
+            if std::mem::take(&mut self.stale) {
+                self.groups = copysets(self.members.values(), self.replicas, groups);
+            }
+            let fitting = self
+                .groups
+                .iter()
+                .filter(|group| holding.iter().all(|backup| group.contains(backup)));
+            let members: BTreeSet<BackupId> = fitting.flatten().copied().collect();
+            let others: Vec<BackupId> = members
+                .into_iter()
+                .filter(|backup| !holding.contains(backup))
+                .collect();
+            if !others.is_empty() {
+                return others;
+            }
+        }
+        let racks: BTreeSet<&String> = holding
+            .iter()
+            .filter_map(|backup| self.members.get(backup)?.rack.as_ref())
+            .collect();
+        let fits = |member: &&Member| {
+            !holding.contains(&member.backup)
+                && member
+                    .rack
+                    .as_ref()
+                    .is_none_or(|rack| !racks.contains(rack))
+        };
+        self.members
+            .values()
+            .filter(fits)
+            .map(|member| member.backup)
+            .collect()
+    }
+
+    /// L2.
+    fn refine(&mut self, possible: Vec<BackupId>) -> Option<BackupId> {
+        if possible.is_empty() {
+            return None;
+        }
+        let mut best: Option<(u64, BackupId)> = None;
+        for _ in 0..CANDIDATES {
+            let candidate = possible[self.roll(possible.len())];
+            let load = self.load.get(&candidate).copied().unwrap_or(0);
+            let read_us = self.members[&candidate].read_us;
+            let until = (u64::from(load) + 1) * u64::from(read_us.max(1));
+            if best.is_none_or(|(known, _)| until < known) {
+                best = Some((until, candidate));
+            }
+        }
+        best.map(|(_, backup)| backup)
+    }
+
+    fn roll(&mut self, sides: usize) -> usize {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        (mix(self.random) % sides as u64) as usize
+    }
+}
+
+/// splitmix64's end: spreads all bits of a number over all bits.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ z >> 31
+}
+
+/// The copysets of these members (L3): groups of `replicas` servers, each server in up to `groups`.
+pub fn copysets<'a>(
+    members: impl Iterator<Item = &'a Member>,
+    replicas: usize,
+    groups: u32,
+) -> Vec<Vec<BackupId>> {
+    let by_slot: BTreeMap<u64, &Member> = members
+        .map(|member| (u64::from(member.backup.slot()), member))
+        .collect();
+    let Some((highest, _)) = by_slot.last_key_value() else {
+        return Vec::new();
+    };
+    let (base, slots) = (replicas.max(1) as u64, highest + 1);
+    let mut sets = Vec::new();
+    let mut stride = 1;
+    for _ in 0..groups.max(1) {
+        let block = stride * base;
+        // Blocks whose slots have all been given.
+        for start in (0..slots / block).map(|n| n * block) {
+            for first in start..start + stride {
+                let group: Vec<u64> = (0..base).map(|n| first + n * stride).collect();
+                sets.extend(fill(&group, &by_slot));
+            }
+        }
+        stride = block;
+        if stride > slots {
+            break;
+        }
+    }
+    sets
+}
+
+/// The members in a group's slots, or whoever stands in for them. `None`: there are too few racks or servers.
+fn fill(group: &[u64], by_slot: &BTreeMap<u64, &Member>) -> Option<Vec<BackupId>> {
+    let mut chosen: Vec<&Member> = Vec::with_capacity(group.len());
+    let fits = |chosen: &[&Member], member: &Member| {
+        chosen.iter().all(|other| {
+            other.backup != member.backup && (other.rack.is_none() || other.rack != member.rack)
+        })
+    };
+    let mut missing = Vec::new();
+    for slot in group {
+        match by_slot.get(slot) {
+            Some(member) if fits(&chosen, member) => chosen.push(member),
+            _ => missing.push(*slot),
+        }
+    }
+    for slot in missing {
+        // The same one everywhere: whoever has the highest number drawn for it and this slot.
+        let stand_in = by_slot
+            .values()
+            .filter(|member| fits(&chosen, member))
+            .max_by_key(|member| mix(mix(slot) ^ u64::from(member.backup.slot())))?;
+        chosen.push(stand_in);
+    }
+    Some(chosen.iter().map(|member| member.backup).collect())
+}

@@ -1,0 +1,246 @@
+//! What a master hears of its backups: that they come, go, refuse, come back, and what they still hold.
+
+use super::segment::Replica;
+use super::{BackupId, Bug, Found, InFlight, Kind, Level, Master, Rejection, SegmentId, Ticket};
+use crate::placement::Member;
+use std::collections::BTreeSet;
+
+impl Master {
+    /// A backup may be given replicas.
+    pub fn backup_up(&mut self, member: impl Into<Member>) {
+        self.placement.add(member.into());
+        self.look_at_incomplete();
+    }
+
+    /// Backups that have refused openings may be asked again: some time has passed.
+    pub fn forgive(&mut self) {
+        if !self.refusing.is_empty() {
+            self.refusing.clear();
+            self.look_at_incomplete();
+        }
+    }
+
+    fn look_at_incomplete(&mut self) {
+        let wanted = self.config.replicas;
+        let incomplete = self.segments.iter();
+        let incomplete = incomplete.filter(|(_, segment)| segment.replicas.len() < wanted);
+        self.active.extend(incomplete.map(|(id, _)| *id));
+    }
+
+    /// A backup has crashed: its replicas are gone (O8, O10, O11).
+    pub fn backup_lost(&mut self, backup: BackupId) {
+        self.placement.remove(backup);
+        self.refusing.remove(&backup);
+        self.freeing.retain(|(at, _)| *at != backup);
+        self.in_flight.retain(|_, sent| sent.backup != backup);
+        self.garbage.retain(|(at, _)| *at != backup);
+        self.leftovers.retain(|(at, _)| *at != backup);
+        let ids: Vec<SegmentId> = self.segments.keys().copied().collect();
+        for id in ids {
+            self.lose_replica(id, backup);
+        }
+    }
+
+    /// A replica does not count any more; it may turn up again as it was (O8, O10, O11).
+    fn lose_replica(&mut self, id: SegmentId, backup: BackupId) {
+        let current = self.control.back().map(|control| control.id);
+        let Some(segment) = self.segments.get_mut(&id) else {
+            return;
+        };
+        let Some(n) = segment.replicas.iter().position(|r| r.backup == backup) else {
+            return;
+        };
+        let lost = segment.replicas.remove(n);
+        segment.has_lost = true;
+        self.active.insert(id);
+        if segment.kind == Kind::Control {
+            let goes_on = self.config.has_bug(Bug::ControlGoesOn);
+            self.control_wanted |= Some(id) == current && !goes_on;
+            let may_look_new = lost.sent.open && !lost.synced.close;
+            if self.config.coordinated && may_look_new {
+                self.stale_control.insert((id, backup));
+                if Some(id) == current {
+                    self.floor_due = true; // O10
+                } else {
+                    self.floor_wanted = self.floor_wanted.max(current.unwrap_or_default());
+                }
+            }
+        } else if segment.close_recorded {
+            segment.epoch += 1; // O11
+            if self.config.has_bug(Bug::ClosedNotRefilled) {
+                self.active.remove(&id);
+            }
+        } else {
+            segment.lose_replica(self.config.has_bug(Bug::EpochStays));
+        }
+    }
+
+    /// What `ticket` asked for was refused.
+    pub fn rejected(&mut self, ticket: Ticket, why: Rejection) {
+        match (why, self.in_flight.remove(&ticket)) {
+            (Rejection::Fenced, _) => self.fenced = true,
+            (Rejection::Busy, Some(sent)) => self.refused(&sent),
+            (Rejection::Busy, None) => {}
+        }
+    }
+
+    /// An opening was refused: somebody else is asked. A repetition of it may have been taken all the same: so what is there
+    /// counts as lost, and is freed.
+    fn refused(&mut self, sent: &InFlight) {
+        let segment = self.segments.get_mut(&sent.segment);
+        let Some(replica) = segment.and_then(|segment| segment.replica_mut(sent.backup)) else {
+            return;
+        };
+        if replica.buffered.open {
+            replica.in_flight = replica.in_flight.saturating_sub(1); // no opening: it is sent again
+            replica.sent = replica.buffered;
+            return;
+        }
+        self.refusing.insert(sent.backup);
+        if self.config.has_bug(Bug::RefusedForgotten) {
+            let segment = self.segment_mut(sent.segment);
+            segment
+                .replicas
+                .retain(|replica| replica.backup != sent.backup);
+            self.active.insert(sent.segment);
+            return;
+        }
+        self.lose_replica(sent.segment, sent.backup);
+        self.garbage.push((sent.backup, sent.segment));
+    }
+
+    /// Whether a backup has said that the coordinator takes this master for crashed.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// A backup is about to be asked to sync: what it has acknowledged so far will be synced when it answers.
+    pub fn sync_begins(&mut self, backup: BackupId) {
+        for segment in self.segments.values_mut() {
+            if let Some(replica) = segment.replica_mut(backup) {
+                replica.syncing = replica.buffered;
+            }
+        }
+    }
+
+    /// It has answered.
+    pub fn sync_ends(&mut self, backup: BackupId) {
+        for segment in self.segments.values_mut() {
+            if let Some(replica) = segment.replica_mut(backup) {
+                let covered = match self.config.has_bug(Bug::SyncCoversAll) {
+                    true => replica.buffered,
+                    false => replica.syncing,
+                };
+                replica.acked(covered, Level::Synced);
+            }
+        }
+    }
+
+    /// A backup has forgotten a replica, as [`Effect::Free`](super::Effect::Free) asked.
+    pub fn freed(&mut self, backup: BackupId, segment: SegmentId) {
+        self.freeing.remove(&(backup, segment));
+    }
+
+    /// The coordinator has noted, durably, that no control segment before `min_open` counts (O10).
+    pub fn control_head_noted(&mut self, min_open: SegmentId) {
+        self.floor_noted = self.floor_noted.max(min_open);
+        let noted = self.floor_noted;
+        self.stale_control.retain(|(control, _)| *control >= noted);
+    }
+
+    /// The control segment that must be noted before anything goes on, if it is not yet.
+    pub(super) fn unnoted(&self) -> Option<SegmentId> {
+        let waits = self.floor_noted < self.floor_wanted && !self.config.has_bug(Bug::FloorIgnored);
+        waits.then_some(self.floor_wanted)
+    }
+
+    /// Who holds, or held, a control segment that a recovery might take for the newest: their leases are needed for reading.
+    pub fn control_holders(&self) -> BTreeSet<BackupId> {
+        let present = self.control.iter().flat_map(|control| {
+            let replicas = self.segments[&control.id].replicas.iter();
+            replicas.filter(|r| r.sent.open).map(|r| r.backup)
+        });
+        let stale = self.stale_control.iter().map(|(_, backup)| *backup);
+        present.chain(stale).collect()
+    }
+
+    /// Who has all of a closed segment, synced: its bytes can be had from there.
+    pub fn holders(&self, segment: SegmentId) -> Vec<BackupId> {
+        let Some(known) = self.segments.get(&segment) else {
+            return Vec::new();
+        };
+        let whole = |replica: &&Replica| known.is_whole(replica.synced);
+        let whole = known.replicas.iter().filter(whole);
+        whole.map(|replica| replica.backup).collect()
+    }
+
+    /// A backup that was restarted, and is known here under its new name, still has these replicas. Which of them it may drop
+    /// (O12); closed ones of segments that lack a replica count again.
+    pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
+        let known = self.placement.has(backup) || self.config.has_bug(Bug::DroppedUnseen);
+        if !known || self.fenced {
+            return Vec::new();
+        }
+        let mut not_needed = Vec::new();
+        for replica in found {
+            let wanted = self.config.replicas;
+            let Some(segment) = self.segments.get_mut(&replica.segment) else {
+                not_needed.push(replica.segment);
+                continue;
+            };
+            if segment.replicas.iter().any(|held| held.backup == backup) {
+                continue; // it was given to it anew
+            }
+            let is_whole =
+                segment.close_recorded && replica.closed && replica.certificate == segment.queued;
+            if segment.replicas.len() < wanted && is_whole {
+                segment
+                    .replicas
+                    .push(Replica::whole(backup, replica.certificate));
+                continue;
+            }
+            let on_others = segment.on_all(wanted, Level::Synced);
+            let elsewhere = on_others.open && on_others.length == segment.queued.length;
+            let counts = segment.epoch_at.is_none() || segment.close_recorded;
+            if elsewhere && (counts || replica.epoch < segment.epoch) {
+                not_needed.push(replica.segment);
+            }
+        }
+        not_needed
+    }
+
+    /// For people: what is not done yet.
+    pub fn describe(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!(
+            "{} calls, {} swaps, {} to be freed, {} being freed, control head wanted {} noted {}",
+            self.in_flight.len(),
+            self.swaps.len(),
+            self.garbage.len() + self.leftovers.len(),
+            self.freeing.len(),
+            self.floor_wanted,
+            self.floor_noted
+        );
+        for id in &self.active {
+            let segment = &self.segments[id];
+            let _ = write!(
+                text,
+                "\n{} segment {id}, epoch {}, {} bytes{}, listed at {:?}, after {:?}:",
+                segment.kind.name(),
+                segment.epoch,
+                segment.queued.length,
+                if segment.closed { " closed" } else { "" },
+                segment.listed_at,
+                segment.predecessor,
+            );
+            for replica in &segment.replicas {
+                let _ = write!(
+                    text,
+                    "\n  {}: sent {:?}, synced {:?}, {} under way",
+                    replica.backup.0, replica.sent, replica.synced, replica.in_flight
+                );
+            }
+        }
+        text
+    }
+}

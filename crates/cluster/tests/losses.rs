@@ -1,0 +1,747 @@
+//! A master among backups that come and go: they are lost at any time, up to R-1 before all is made good for, come back under
+//! new names with what they had, refuse, answer late, twice or never. A coordinator notes control heads when it likes. Whenever
+//! everybody crashes, a recovery by the rules of docs/protocols.md finds every byte that was acknowledged, or waits.
+//! `DURAMEN_SEEDS=first..last` runs other seeds. Scenarios by their numbers in 90-traps.md §I.
+
+use duramen_base::ids::{Level, SegmentId};
+use duramen_cluster::control::State;
+use duramen_cluster::placement::Layout;
+use duramen_cluster::replication::{
+    BackupId, Config, Effect, Found, Master, Rejection, Send, Ticket,
+};
+use duramen_format::certificate::Certificate;
+use duramen_format::control::Record;
+use duramen_format::segment::Kind;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+const MACHINES: usize = 7;
+
+/// Small numbers, all from one seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % sides
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.roll(100) < percent
+    }
+}
+
+/// What a backup holds of one segment.
+#[derive(Clone, Debug)]
+struct Stored {
+    epoch: u64,
+    kind: Kind,
+    certificate: Certificate,
+    closed: bool,
+    /// Of control segments only.
+    bytes: Vec<u8>,
+}
+
+type Disk = BTreeMap<SegmentId, Stored>;
+
+struct Machine {
+    /// This life's name; `None` while it is down.
+    id: Option<BackupId>,
+    generation: u64,
+    disk: Disk,
+    synced: Disk,
+    journal: Vec<Message>,
+    /// The master knows it under its new name, and it asked what it may drop.
+    asks: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Message {
+    send: Send,
+    bytes: Vec<u8>,
+}
+
+enum Answer {
+    Reached(Ticket, Level),
+    Busy(Ticket),
+    Synced(BackupId),
+}
+
+struct World {
+    dice: Dice,
+    master: Master,
+    config: Config,
+    machines: Vec<Machine>,
+    wire: Vec<Message>,
+    answers: Vec<Answer>,
+    /// Backups that came (true) or went, which the master has not heard of.
+    news: VecDeque<(BackupId, bool)>,
+    /// Calls with data that are not answered.
+    under_way: BTreeMap<Ticket, BackupId>,
+    next_id: u64,
+    heads: Vec<Option<(SegmentId, u32)>>,
+    closed: BTreeSet<SegmentId>,
+    promised: [BTreeMap<SegmentId, u32>; 2],
+    swaps: BTreeMap<u64, Vec<SegmentId>>,
+    in_swap: BTreeSet<SegmentId>,
+    swapped_out: BTreeSet<SegmentId>,
+    /// Asked of the coordinator, and what it has noted.
+    asked: Option<SegmentId>,
+    floor: SegmentId,
+    /// Lost since everything was on R replicas.
+    unmended: usize,
+    losses: usize,
+    returns: usize,
+    handed_back: usize,
+    kept: usize,
+}
+
+fn certificate_at(segment: SegmentId, length: u32) -> Certificate {
+    Certificate {
+        length,
+        crc: (segment.0 as u32).wrapping_mul(7919) ^ length.wrapping_mul(31),
+    }
+}
+
+fn config() -> Config {
+    Config {
+        replicas: 3,
+        one_stream: false,
+        server: 7,
+        control_capacity: 1 << 16,
+        control_roll_bytes: 1 << 9,
+        writes_max: 8,
+        frees_max: 3,
+        coordinated: true,
+        layout: Layout::Scatter,
+        #[cfg(feature = "planted")]
+        planted: None,
+    }
+}
+
+impl World {
+    fn new(seed: u64, config: Config) -> World {
+        let machine = |slot| Machine {
+            id: Some(BackupId(slot)),
+            generation: 0,
+            disk: Disk::new(),
+            synced: Disk::new(),
+            journal: Vec::new(),
+            asks: false,
+        };
+        let ids: Vec<BackupId> = (0..MACHINES as u64).map(BackupId).collect();
+        World {
+            dice: Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xC0FFEE),
+            master: Master::new(config, State::default(), &ids, &[]),
+            config,
+            machines: (0..MACHINES as u64).map(machine).collect(),
+            wire: Vec::new(),
+            answers: Vec::new(),
+            news: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            next_id: 1,
+            heads: vec![None, None],
+            closed: BTreeSet::new(),
+            promised: Default::default(),
+            swaps: BTreeMap::new(),
+            in_swap: BTreeSet::new(),
+            swapped_out: BTreeSet::new(),
+            asked: None,
+            floor: SegmentId::NONE,
+            unmended: 0,
+            losses: 0,
+            returns: 0,
+            handed_back: 0,
+            kept: 0,
+        }
+    }
+
+    fn id(&mut self) -> SegmentId {
+        self.next_id += 1;
+        SegmentId(self.next_id - 1)
+    }
+
+    fn machine(&mut self, id: BackupId) -> Option<&mut Machine> {
+        self.machines.iter_mut().find(|m| m.id == Some(id))
+    }
+
+    fn work(&mut self) {
+        let head = self.dice.roll(self.heads.len());
+        match self.dice.roll(10) {
+            0..=5 => self.append(head),
+            6 | 7 => self.roll_head(head),
+            8 => self.clean(),
+            _ => {
+                let version = self.next_id;
+                self.master.record(Record::SafeVersion { version });
+            }
+        }
+    }
+
+    fn append(&mut self, head: usize) {
+        let Some((segment, length)) = self.heads[head] else {
+            return self.roll_head(head);
+        };
+        let length = length + 8 + self.dice.roll(5) as u32 * 8;
+        self.heads[head] = Some((segment, length));
+        self.master
+            .appended(segment, certificate_at(segment, length));
+    }
+
+    fn roll_head(&mut self, head: usize) {
+        let segment = self.id();
+        if let Some((last, _)) = self.heads[head] {
+            self.master.closed(last);
+            self.closed.insert(last);
+        }
+        self.heads[head] = Some((segment, 64));
+        self.master.opened(segment, Kind::Head, head as u32);
+        self.master.appended(segment, certificate_at(segment, 64));
+    }
+
+    fn clean(&mut self) {
+        let free = self.closed.iter().copied();
+        let free: Vec<SegmentId> = free.filter(|id| !self.in_swap.contains(id)).collect();
+        if free.is_empty() {
+            return;
+        }
+        let take = 1 + self.dice.roll(2);
+        let remove: Vec<SegmentId> = free.into_iter().take(take).collect();
+        self.in_swap.extend(&remove);
+        let survivor = self.id();
+        let certificate = certificate_at(survivor, 100);
+        self.master.opened(survivor, Kind::Survivor, 0);
+        self.master.appended(survivor, certificate);
+        self.master.closed(survivor);
+        let number = self
+            .master
+            .swap(vec![(survivor, certificate)], remove.clone(), 0);
+        self.swaps.insert(number, remove);
+    }
+
+    fn poll(&mut self) {
+        if self.master.is_idle() && self.wire.is_empty() && self.news.is_empty() {
+            self.unmended = 0;
+        }
+        let mut effects = Vec::new();
+        let next_id = &mut self.next_id;
+        let mut fresh = || {
+            *next_id += 1;
+            SegmentId(*next_id - 1)
+        };
+        self.master.poll(&mut fresh, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Send(send) => {
+                    let range = send.from as usize..send.certificate.length as usize;
+                    let bytes = match send.kind {
+                        Kind::Control => self.master.control_bytes(send.segment)[range].to_vec(),
+                        _ => Vec::new(),
+                    };
+                    if send.kind != Kind::Control {
+                        self.under_way.insert(send.ticket, send.backup);
+                    }
+                    self.wire.push(Message { send, bytes });
+                }
+                Effect::Free { backup, segment } => {
+                    if let Some(machine) = self.machine(backup) {
+                        free(machine, segment);
+                    }
+                    self.master.freed(backup, segment);
+                }
+                Effect::ControlHead { min_open } => self.asked = Some(min_open),
+                Effect::Swapped { swap } => {
+                    let victims = self.swaps.remove(&swap).expect("a swap that was proposed");
+                    for victim in &victims {
+                        self.closed.remove(victim);
+                        self.swapped_out.insert(*victim);
+                    }
+                }
+            }
+        }
+        assert!(
+            self.under_way.len() <= self.config.writes_max,
+            "flow control"
+        );
+    }
+
+    /// The coordinator notes what it was asked to, and says so. The answer may be lost: then it is asked again.
+    fn note(&mut self) {
+        let Some(asked) = self.asked else { return };
+        self.floor = self.floor.max(asked);
+        if self.dice.chance(70) {
+            self.master.control_head_noted(asked);
+            self.asked = None;
+        }
+    }
+
+    /// A message arrives, perhaps once more than it was sent; its answer is on its way.
+    fn deliver(&mut self) {
+        if self.wire.is_empty() {
+            return;
+        }
+        let n = self.dice.roll(self.wire.len());
+        let message = if self.dice.chance(10) {
+            self.wire[n].clone() // the answer will be lost: it is sent again
+        } else {
+            self.wire.remove(n)
+        };
+        let busy = message.send.open && self.dice.chance(6);
+        let synced = self.dice.chance(50);
+        let Some(machine) = self.machine(message.send.backup) else {
+            return;
+        };
+        let ticket = message.send.ticket;
+        if busy && !machine.disk.contains_key(&message.send.segment) {
+            self.answers.push(Answer::Busy(ticket));
+            return;
+        }
+        store(&mut machine.disk, &message);
+        let level = if synced {
+            machine.synced = machine.disk.clone();
+            machine.journal.clear();
+            Level::Synced
+        } else {
+            machine.journal.push(message);
+            Level::Buffered
+        };
+        self.answers.push(Answer::Reached(ticket, level));
+        if self.dice.chance(5) {
+            self.answers.push(Answer::Reached(ticket, level));
+        }
+    }
+
+    fn answer(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let n = self.dice.roll(self.answers.len());
+        match self.answers.remove(n) {
+            Answer::Reached(ticket, level) => {
+                self.under_way.remove(&ticket);
+                self.master.acked(ticket, level);
+            }
+            Answer::Busy(ticket) => {
+                self.wire.retain(|message| message.send.ticket != ticket);
+                self.under_way.remove(&ticket);
+                self.master.rejected(ticket, Rejection::Busy);
+            }
+            Answer::Synced(backup) => self.master.sync_ends(backup),
+        }
+    }
+
+    fn sync(&mut self) {
+        let n = self.dice.roll(self.machines.len());
+        let machine = &mut self.machines[n];
+        let waits =
+            |answer: &Answer| matches!(answer, Answer::Synced(id) if machine.id == Some(*id));
+        if let Some(id) = machine.id.filter(|_| !self.answers.iter().any(waits)) {
+            self.master.sync_begins(id);
+            machine.synced = machine.disk.clone();
+            machine.journal.clear();
+            self.answers.push(Answer::Synced(id));
+        }
+    }
+
+    fn promise(&mut self) {
+        let heads = self.heads.iter().flatten().map(|(id, _)| *id);
+        let ids: Vec<SegmentId> = self.closed.iter().copied().chain(heads).collect();
+        for id in ids {
+            for (n, level) in [Level::Buffered, Level::Synced].into_iter().enumerate() {
+                let durable = self.master.durable_bytes(id, level);
+                let known = self.promised[n].entry(id).or_default();
+                *known = (*known).max(durable);
+            }
+        }
+    }
+
+    fn up(&self) -> usize {
+        self.machines.iter().filter(|m| m.id.is_some()).count()
+    }
+
+    fn lose(&mut self, power_cut: bool) {
+        let up: Vec<usize> = (0..MACHINES)
+            .filter(|n| self.machines[*n].id.is_some())
+            .collect();
+        if up.len() <= 4 || self.unmended >= 2 {
+            return;
+        }
+        let n = up[self.dice.roll(up.len())];
+        self.lose_machine(n, power_cut);
+    }
+
+    fn lose_machine(&mut self, n: usize, power_cut: bool) {
+        self.promise();
+        let disk = self.disk_after(n, power_cut);
+        let machine = &mut self.machines[n];
+        let id = machine.id.take().expect("it is up");
+        (machine.disk, machine.synced, machine.asks) = (disk.clone(), disk, false);
+        machine.journal.clear();
+        self.unmended += 1;
+        self.losses += 1;
+        self.news.push_back((id, false));
+    }
+
+    /// A machine comes back under a new name, with what it has.
+    fn come_back(&mut self) {
+        let down: Vec<usize> = (0..MACHINES)
+            .filter(|n| self.machines[*n].id.is_none())
+            .collect();
+        if down.is_empty() {
+            return;
+        }
+        let n = down[self.dice.roll(down.len())];
+        let machine = &mut self.machines[n];
+        machine.generation += 1;
+        let id = BackupId(machine.generation << 32 | n as u64);
+        (machine.id, machine.asks) = (Some(id), true);
+        self.returns += 1;
+        self.news.push_back((id, true));
+        self.ask_what_is_needed(n);
+    }
+
+    /// The master hears of what has become of its backups, in order.
+    fn hear(&mut self) {
+        match self.news.pop_front() {
+            Some((id, true)) => self.master.backup_up(id),
+            Some((id, false)) => {
+                self.wire.retain(|message| message.send.backup != id);
+                self.under_way.retain(|_, backup| *backup != id);
+                self.master.backup_lost(id); // answers that are on their way come late
+            }
+            None => {}
+        }
+    }
+
+    /// It asks the master what it may drop; perhaps before the master has heard of it.
+    fn ask_what_is_needed(&mut self, n: usize) {
+        let machine = &mut self.machines[n];
+        let (Some(id), true) = (machine.id, machine.asks) else {
+            return;
+        };
+        let found = |(segment, stored): (&SegmentId, &Stored)| Found {
+            backup: id,
+            segment: *segment,
+            epoch: stored.epoch,
+            certificate: stored.certificate,
+            closed: stored.closed,
+        };
+        let found: Vec<Found> = machine.disk.iter().map(found).collect();
+        let not_needed = self.master.hand_back(id, &found);
+        self.handed_back += not_needed.len();
+        self.kept += found.len() - not_needed.len();
+        for segment in not_needed {
+            free(&mut self.machines[n], segment);
+        }
+    }
+
+    fn disk_after(&mut self, n: usize, power_cut: bool) -> Disk {
+        let machine = &self.machines[n];
+        if !power_cut {
+            return machine.disk.clone();
+        }
+        let mut disk = machine.synced.clone();
+        let kept = self.dice.roll(machine.journal.len() + 1);
+        for message in &self.machines[n].journal[..kept] {
+            store(&mut disk, message);
+        }
+        disk
+    }
+
+    /// Everybody crashes. What recovery would do, and whether it could.
+    fn check_recovery(&mut self) {
+        self.promise();
+        let power_cut = self.dice.chance(50);
+        let mut disks: Vec<Disk> = (0..MACHINES)
+            .map(|n| self.disk_after(n, power_cut))
+            .collect();
+        let promised = self.promised[usize::from(power_cut)].clone();
+        // Some are not there: recovery may have to wait, but must not be fooled, by stale ones least of all.
+        let present = disks.iter().filter(|_| self.dice.chance(50));
+        let some: Vec<Disk> = present.cloned().collect();
+        self.recover(&some, &promised, false);
+        // As many as may be are gone for good.
+        for _ in self.unmended..2 {
+            let gone = self.dice.roll(disks.len());
+            disks[gone].clear();
+        }
+        self.recover(&disks, &promised, true);
+    }
+
+    fn recover(&self, disks: &[Disk], promised: &BTreeMap<SegmentId, u32>, must: bool) {
+        let nothing = || promised.values().all(|length| *length == 0);
+        let control = disks
+            .iter()
+            .flatten()
+            .filter(|(id, stored)| stored.kind == Kind::Control && **id >= self.floor)
+            .filter(|(_, stored)| stored.certificate.length > 0)
+            .max_by_key(|(id, stored)| (**id, stored.certificate.length));
+        let Some((id, control)) = control else {
+            assert!(
+                !must || nothing(),
+                "promised something without a control log"
+            );
+            return;
+        };
+        let all = disks.iter().filter_map(|disk| disk.get(id));
+        if all.clone().any(|stored| stored.closed) {
+            assert!(
+                !must || nothing(),
+                "control segment {id} is closed, and there is no other"
+            );
+            return; // it waits for the next one
+        }
+        let state = State::replay(*id, &control.bytes).expect("an eligible control segment");
+        for listed in state.segments.keys() {
+            if best(&state, disks, *listed).is_none() {
+                assert!(!must, "segment {listed} is listed and not to be had");
+                return; // it waits for other backups
+            }
+        }
+        for victim in &self.swapped_out {
+            let back = state.segments.contains_key(victim);
+            assert!(!back, "segment {victim} was swapped out and is back");
+        }
+        for (id, length) in promised {
+            if self.swapped_out.contains(id) || *length == 0 {
+                continue;
+            }
+            if !state.segments.contains_key(id) {
+                assert!(self.in_swap.contains(id), "segment {id} was promised");
+                continue;
+            }
+            let found = best(&state, disks, *id).expect("checked before");
+            assert!(
+                found >= *length,
+                "segment {id}: {found} bytes of {length} promised"
+            );
+        }
+    }
+}
+
+/// Idempotent, as a backup is: what is there is not written again; an opening at a higher epoch begins anew; a closed replica
+/// stays as it is.
+fn store(disk: &mut Disk, message: &Message) {
+    let send = &message.send;
+    let known = disk.get(&send.segment).map(|stored| stored.epoch);
+    if send.open && known.is_none_or(|epoch| epoch < send.epoch) {
+        let stored = Stored {
+            epoch: send.epoch,
+            kind: send.kind,
+            certificate: Certificate::EMPTY,
+            closed: false,
+            bytes: Vec::new(),
+        };
+        disk.insert(send.segment, stored);
+    }
+    let Some(stored) = disk.get_mut(&send.segment) else {
+        return; // freed: a late repetition
+    };
+    if stored.closed || send.epoch < stored.epoch {
+        return;
+    }
+    let held = stored.certificate.length;
+    assert!(send.from <= held, "a gap: {} of {held}", send.from);
+    stored.epoch = send.epoch;
+    if send.certificate.length > held {
+        stored.certificate = send.certificate;
+        stored.bytes.truncate(send.from as usize);
+        stored.bytes.extend(&message.bytes);
+    }
+    stored.closed |= send.close;
+}
+
+fn free(machine: &mut Machine, segment: SegmentId) {
+    machine.disk.remove(&segment);
+    machine.synced.remove(&segment);
+    machine.journal.retain(|m| m.send.segment != segment);
+}
+
+/// The longest valid replica of a segment. A closed one is whole, whatever its epoch.
+fn best(state: &State, disks: &[Disk], id: SegmentId) -> Option<u32> {
+    let listed = &state.segments[&id];
+    disks
+        .iter()
+        .filter_map(|disk| disk.get(&id))
+        .filter(|stored| match listed.closed {
+            Some(certificate) => stored.certificate == certificate,
+            None => stored.epoch >= listed.epoch || stored.closed,
+        })
+        .map(|stored| stored.certificate.length)
+        .max()
+}
+
+fn run(seed: u64, config: Config) -> World {
+    let mut world = World::new(seed, config);
+    let losses = 1 + seed % 4;
+    for _ in 0..700 {
+        match world.dice.roll(32) {
+            0..=5 => world.work(),
+            6..=10 => world.poll(),
+            11..=18 => world.deliver(),
+            19..=24 => world.answer(),
+            25 => world.note(),
+            26 => world.sync(),
+            27 if world.dice.chance(30 * losses as usize) => {
+                let power_cut = world.dice.chance(50);
+                world.lose(power_cut);
+            }
+            28 => world.come_back(),
+            29 => {
+                let n = world.dice.roll(MACHINES);
+                world.ask_what_is_needed(n);
+            }
+            30 if world.dice.chance(50) => world.hear(),
+            30 => world.master.forgive(),
+            _ => world.check_recovery(),
+        }
+    }
+    world
+}
+
+/// Lets everything arrive, until there is nothing to do.
+fn finish(world: &mut World) {
+    for _ in 0..20_000 {
+        world.hear();
+        world.poll();
+        let quiet = world.wire.is_empty() && world.asked.is_none() && world.news.is_empty();
+        if quiet && world.master.is_idle() {
+            return;
+        }
+        world.deliver();
+        world.answer();
+        world.note();
+        world.sync();
+        world.master.forgive();
+    }
+    panic!(
+        "the rules do not come to an end: {} on the wire, asked {:?}, {}",
+        world.wire.len(),
+        world.asked,
+        world.master.describe()
+    );
+}
+
+fn live(seed: u64, config: Config) -> World {
+    let mut world = run(seed, config);
+    finish(&mut world);
+    world.unmended = 0;
+    world.check_recovery();
+    for (segment, length) in world.heads.iter().flatten() {
+        let durable = world.master.durable_bytes(*segment, Level::Synced);
+        assert_eq!(durable, *length, "segment {segment}");
+    }
+    assert!(world.swaps.is_empty(), "swaps end");
+    // Every segment has R replicas, and when all have asked nobody keeps anything that nobody needs.
+    while world.up() < MACHINES {
+        world.come_back();
+    }
+    finish(&mut world);
+    for n in 0..MACHINES {
+        world.ask_what_is_needed(n);
+    }
+    finish(&mut world);
+    let listed = &world.master.state().segments;
+    let head = world.master.control_head();
+    let held = |id: &SegmentId| {
+        let holding = world.machines.iter();
+        holding
+            .filter(|machine| machine.disk.contains_key(id))
+            .count()
+    };
+    for id in listed.keys().chain(&head) {
+        assert_eq!(held(id), config.replicas, "replicas of segment {id}");
+    }
+    for machine in &world.machines {
+        for (id, stored) in &machine.disk {
+            let needed = listed.contains_key(id) || Some(*id) == head;
+            assert!(needed, "segment {id} was never freed: {stored:?}");
+        }
+    }
+    world
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let asked = std::env::var("DURAMEN_SEEDS").ok().and_then(|text| {
+        let (first, last) = text.split_once("..")?;
+        Some(first.parse().ok()?..last.parse().ok()?)
+    });
+    asked.unwrap_or(0..400)
+}
+
+#[test]
+fn acknowledged_bytes_survive_any_losses_and_returns() {
+    let (mut losses, mut returns, mut handed_back, mut kept) = (0, 0, 0, 0);
+    for seed in seeds() {
+        let result = std::panic::catch_unwind(|| live(seed, config()));
+        let Ok(world) = result else {
+            panic!(
+                "seed {seed}: DURAMEN_SEEDS={seed}.. cargo test -p duramen-cluster --test losses"
+            );
+        };
+        losses += world.losses;
+        returns += world.returns;
+        handed_back += world.handed_back;
+        kept += world.kept;
+    }
+    println!("{losses} losses, {returns} returns, {handed_back} handed back, {kept} kept");
+    if seeds().count() > 100 {
+        assert!(losses > 500 && returns > 500 && handed_back > 500 && kept > 500);
+    }
+}
+
+/// What finds nothing proves nothing.
+#[cfg(feature = "planted")]
+mod planted {
+    use super::{config, live};
+    use duramen_cluster::replication::{Bug, Config};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn must_be_found(bug: Bug) {
+        let config = Config {
+            planted: Some(bug),
+            ..config()
+        };
+        let found =
+            (0..3000).find(|seed| catch_unwind(AssertUnwindSafe(|| live(*seed, config))).is_err());
+        println!("{bug:?}: {found:?}");
+        assert!(found.is_some(), "{bug:?} was not found");
+    }
+
+    #[test]
+    fn o10_a_control_head_that_is_not_noted_is_found() {
+        must_be_found(Bug::FloorIgnored);
+    }
+
+    #[test]
+    fn o11_a_closed_segment_is_not_made_good_for_is_found() {
+        must_be_found(Bug::ClosedNotRefilled);
+    }
+
+    #[test]
+    fn o12_a_replica_dropped_before_its_backup_is_known_is_found() {
+        must_be_found(Bug::DroppedUnseen);
+    }
+
+    #[test]
+    fn a_refused_opening_that_is_not_lost_is_found() {
+        must_be_found(Bug::RefusedForgotten);
+    }
+
+    #[test]
+    fn a_sync_that_began_before_is_found() {
+        must_be_found(Bug::SyncCoversAll);
+    }
+
+    #[test]
+    fn o8_the_epoch_stays_is_found() {
+        must_be_found(Bug::EpochStays);
+    }
+
+    #[test]
+    fn o7_a_control_segment_goes_on_is_found() {
+        must_be_found(Bug::ControlGoesOn);
+    }
+}
