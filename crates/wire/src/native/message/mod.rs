@@ -5,6 +5,7 @@
 //! | [`ToCoordinator`] | [`CoordinatorAnswer`] | servers, clients, tools → coordinator |
 //! | [`FromCoordinator`] | [`ServerAnswer`] | coordinator → servers |
 //! | [`Peer`] | [`PeerAnswer`] | server → server |
+//! | [`Request`] | [`Answer`] | client → master |
 //!
 //! A message may be followed by a **payload**: raw bytes that are not part of the enum, so that nobody copies them (the bytes of
 //! a replica, the entries of a migration). Who has one says so in its documentation; for all others it is empty.
@@ -18,12 +19,14 @@
 //! Units stand in names: `_ms` milliseconds, `_bytes` bytes. Versions and ids are those of [`duramen_base::ids`].
 
 mod admin;
+mod client;
 mod coordinator;
 mod nouns;
 mod orders;
 mod peer;
 
 pub use admin::*;
+pub use client::*;
 pub use coordinator::*;
 pub use nouns::*;
 pub use orders::*;

@@ -1,0 +1,111 @@
+//! Frames, and messages in them.
+//!
+//! **Layout** (little endian). A connection begins with a [`Hello`] of each side; then frames follow each other without gaps:
+//!
+//! ```text
+//! 0       4      6       8         16        24        32      36      40
+//! +-------+------+-------+---------+---------+---------+-------+-------+------+---------+
+//! | bytes | kind | flags | request | target  | sender  | body  | CRC32C| body | payload |
+//! |  u32  | u16  |  u16  |   u64   |   u64   |   u64   | bytes |       |      |         |
+//! +-------+------+-------+---------+---------+---------+-------+-------+------+---------+
+//! ```
+//!
+//! `bytes` counts what follows the header: body and payload. `target` and `sender` are server ids; a client's `sender` is 0.
+//! An answer has its question's kind and request number, and flag REPLY (1); with flag ERROR (2) its body is a [`Trouble`].
+//!
+//! | kind | body |
+//! |---|---|
+//! | 1 | `ToCoordinator` / `CoordinatorAnswer`, by postcard |
+//! | 2 | `FromCoordinator` / `ServerAnswer`, by postcard |
+//! | 3 | `Peer` / `PeerAnswer`, by postcard |
+//! | 4 | `WriteReplica`, fixed / `PeerAnswer`, by postcard |
+//! | 16 | ping: empty |
+//! | 17 | one operation / its outcome |
+//! | 18 | several operations / their outcomes |
+//! | 19 | enumeration / objects |
+//!
+//! **Invariants**
+//! - N1: nothing is allocated from a length before the bytes are there, or the length is below a limit of the caller.
+//! - N2: no input panics; what is not a message is an error that says why.
+//! - N3: the CRC32C covers header (with the CRC itself as zero) and body. Payloads carry checksums of their own: certificates,
+//!   or those of entries.
+//! - N4: fixed bodies have one encoding: unused bits are zero, and a body that has others is refused.
+
+mod bodies;
+mod cursor;
+mod frame;
+mod hello;
+mod many;
+mod operations;
+
+pub use bodies::{Question, Reply, Trouble, decode_question, decode_reply};
+pub use bodies::{
+    encode_coordinator_answer, encode_from_coordinator, encode_peer, encode_peer_answer,
+    encode_server_answer, encode_to_coordinator, encode_trouble,
+};
+pub use frame::{Envelope, Frame, FrameError, HEADER_BYTES, Header, Parsed, parse_frame};
+pub use hello::{Hello, HelloError, HelloParsed, Role, parse_hello};
+pub use many::{MultiAnswer, MultiRequest, Objects, ObjectsAnswer, Outcomes, Parts};
+pub use operations::{
+    encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping, encode_pong,
+    encode_single, single_bytes,
+};
+
+/// The protocol versions that this program speaks.
+pub const PROTOCOL_MIN: u16 = 1;
+pub const PROTOCOL_MAX: u16 = 1;
+/// Longest frame between servers and coordinators, header excluded: a replica's bytes are sent in pieces below this.
+pub const PEER_FRAME_BYTES_MAX: usize = 64 << 20;
+/// Longest frame from and to clients, header excluded.
+pub const CLIENT_FRAME_BYTES_MAX: usize = 16 << 20;
+/// Most operations in one request.
+pub const PARTS_MAX: usize = 65_536;
+
+/// What a frame's body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    ToCoordinator = 1,
+    FromCoordinator = 2,
+    Peer = 3,
+    WriteReplica = 4,
+    Ping = 16,
+    Single = 17,
+    Multi = 18,
+    Enumerate = 19,
+}
+
+impl Kind {
+    const ALL: [Kind; 8] = [
+        Kind::ToCoordinator,
+        Kind::FromCoordinator,
+        Kind::Peer,
+        Kind::WriteReplica,
+        Kind::Ping,
+        Kind::Single,
+        Kind::Multi,
+        Kind::Enumerate,
+    ];
+
+    /// The kind with this number.
+    pub fn from_number(number: u16) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
+    }
+}
+
+/// Why a body is not a message. The frame around it is whole: the connection can go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    #[error("unknown kind of frame {found}")]
+    Kind { found: u16 },
+    #[error("a body of kind {kind:?} ends within `{field}`")]
+    Truncated { kind: Kind, field: &'static str },
+    #[error("field `{field}` of a body of kind {kind:?} is out of range")]
+    Field { kind: Kind, field: &'static str },
+    #[error("{bytes} bytes follow the end of a body of kind {kind:?}")]
+    Trailing { kind: Kind, bytes: usize },
+    #[error("a body of kind {kind:?} is none: {reason}")]
+    Postcard { kind: Kind, reason: String },
+    #[error("a question was expected, an answer came (or the reverse)")]
+    Direction,
+}

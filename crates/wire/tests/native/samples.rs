@@ -1,0 +1,673 @@
+//! One message of each variant, with every optional part there once.
+
+use duramen_base::ids::*;
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use duramen_wire::native::codec::{
+    Envelope, MultiAnswer, MultiRequest, ObjectsAnswer, encode_coordinator_answer,
+    encode_enumerate, encode_enumerate_problem, encode_from_coordinator, encode_outcome,
+    encode_peer, encode_peer_answer, encode_ping, encode_pong, encode_server_answer, encode_single,
+    encode_to_coordinator, encode_trouble,
+};
+use duramen_wire::native::message::*;
+
+pub use crate::client_samples::*;
+
+const LOG: ServerId = ServerId::new(3, 2);
+pub const OTHER: ServerId = ServerId::new(4, 1);
+const RANGE: KeyRange = KeyRange::new(RouteHash(0x10), RouteHash(0xff00_0000_0000_0000));
+const CERTIFICATE: Certificate = Certificate {
+    length: 4096,
+    crc: 0xdead_beef,
+};
+pub const ENVELOPE: Envelope = Envelope {
+    request: 0x0102_0304_0506_0708,
+    target: LOG,
+    sender: OTHER,
+};
+
+fn addresses() -> Addresses {
+    Addresses {
+        native: "a:1".into(),
+        resp: Some("a:2".into()),
+        admin: None,
+    }
+}
+
+fn server() -> ServerEntry {
+    ServerEntry {
+        server: LOG,
+        addresses: addresses(),
+        rack: Some("r".into()),
+        roles: Roles {
+            master: true,
+            backup: false,
+        },
+        disk: 9,
+        read_bytes_per_s: 1 << 30,
+        status: ServerStatus::Up,
+        draining: true,
+        copyset: Some(1),
+    }
+}
+
+fn settings() -> ClusterSettings {
+    ClusterSettings {
+        replicas: 3,
+        segment_bytes: 8 << 20,
+        hash_seed: 77,
+        ping_interval_ms: 100,
+        ping_timeout_ms: 50,
+        verdict_timeout_ms: 250,
+        read_lease_ms: 500,
+        client_lease_ms: 1_800_000,
+        partition_bytes: 500 << 20,
+        partition_records: 2_000_000,
+        rpc_window: 512,
+        copyset_scatter: None,
+    }
+}
+
+fn table() -> TableEntry {
+    TableEntry {
+        table: TableId(5),
+        name: "t".into(),
+        level: Some(Level::Buffered),
+    }
+}
+
+fn route() -> TabletRoute {
+    TabletRoute {
+        table: TableId(5),
+        range: RANGE,
+        owner: LOG,
+        served: true,
+        moving_to: Some(OTHER),
+    }
+}
+
+fn recover_tablet() -> RecoverTablet {
+    RecoverTablet {
+        table: TableId(5),
+        range: RANGE,
+        creation: SegmentId(6),
+    }
+}
+
+pub fn write_replica() -> WriteReplica {
+    WriteReplica {
+        log: LOG,
+        segment: SegmentId(7),
+        kind: Kind::Control,
+        epoch: 1,
+        offset: 64,
+        certificate: Some(CERTIFICATE),
+        open: true,
+        close: true,
+        primary: true,
+        level: Level::Synced,
+        capacity: 8 << 20,
+    }
+}
+
+pub fn to_coordinator() -> Vec<ToCoordinator> {
+    let enlist = Enlist {
+        nonce: 300,
+        cluster: "c".into(),
+        addresses: addresses(),
+        rack: None,
+        roles: Roles {
+            master: true,
+            backup: true,
+        },
+        replaces: Some(OTHER),
+        disk: 9,
+        read_bytes_per_s: 0,
+        segment_bytes: 8 << 20,
+    };
+    let (recovery, migration) = (RecoveryId(11), MigrationId(12));
+    let mut all = vec![
+        ToCoordinator::Enlist(enlist),
+        ToCoordinator::Suspect {
+            server: OTHER,
+            list_version: ListVersion(300),
+        },
+        ToCoordinator::ControlHead {
+            server: LOG,
+            min_open: SegmentId(7),
+        },
+        ToCoordinator::PartitionDone {
+            recovery,
+            partition: 1,
+            server: LOG,
+            outcome: PartitionOutcome::Replayed {
+                creation: SegmentId(8),
+                bytes: 9,
+                entries: 10,
+            },
+        },
+        ToCoordinator::PartitionDone {
+            recovery,
+            partition: 1,
+            server: LOG,
+            outcome: PartitionOutcome::Failed {
+                retry_elsewhere: true,
+                reason: "full".into(),
+            },
+        },
+        ToCoordinator::PartitionProgress {
+            recovery,
+            partition: 1,
+            server: LOG,
+            bytes: 2,
+            bytes_total: 3,
+            entries: 4,
+        },
+        ToCoordinator::MigrationDone {
+            migration,
+            server: LOG,
+            outcome: MigrationOutcome::Complete {
+                creation: SegmentId(8),
+            },
+        },
+        ToCoordinator::Confirm {
+            server: LOG,
+            list_version: ListVersion(1),
+            tablets_version: TabletsVersion(2),
+        },
+        ToCoordinator::Loads {
+            server: LOG,
+            loads: vec![RangeLoad {
+                table: TableId(5),
+                range: RANGE,
+                bytes: 1000,
+                records: 10,
+            }],
+        },
+        ToCoordinator::ClientLease {
+            client: Some(ClientId(1)),
+        },
+        ToCoordinator::ClientEnds {
+            client: ClientId(1),
+        },
+        ToCoordinator::AreAlive {
+            clients: vec![ClientId(1), ClientId(2)],
+        },
+        ToCoordinator::Map {
+            table: None,
+            since: MapVersion(4),
+        },
+        ToCoordinator::Servers,
+    ];
+    all.extend(admin().into_iter().map(ToCoordinator::Admin));
+    all
+}
+
+fn admin() -> Vec<Admin> {
+    vec![
+        Admin::CreateTable {
+            name: "t".into(),
+            servers: 3,
+            level: None,
+        },
+        Admin::DropTable { name: "t".into() },
+        Admin::Split {
+            table: TableId(5),
+            at: RouteHash(1 << 63),
+        },
+        Admin::Migrate {
+            table: TableId(5),
+            range: RANGE,
+            to: OTHER,
+        },
+        Admin::AbortMigration {
+            migration: MigrationId(12),
+        },
+        Admin::Drain { server: LOG },
+        Admin::Undrain { server: LOG },
+        Admin::Status,
+        Admin::Recoveries,
+        Admin::CrashServer { server: LOG },
+    ]
+}
+
+pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
+    let list = ServerList {
+        version: ListVersion(1),
+        servers: vec![server()],
+    };
+    let recovery = RecoveryStatus {
+        recovery: RecoveryId(11),
+        server: LOG,
+        phase: RecoveryPhase::Replaying,
+        partitions: 3,
+        partitions_done: 1,
+        bytes: 1,
+        bytes_total: 2,
+        entries: 3,
+        elapsed_ms: 4,
+        waits_for: Some("x".into()),
+    };
+    let migration = MigrationStatus {
+        migration: MigrationId(12),
+        table: TableId(5),
+        range: RANGE,
+        from: LOG,
+        to: OTHER,
+        elapsed_ms: 4,
+    };
+    let status = Status {
+        cluster: "c".into(),
+        term: 2,
+        leader: "a:1".into(),
+        list_version: ListVersion(1),
+        map_version: MapVersion(2),
+        servers: vec![server()],
+        tables: vec![table()],
+        tablets: vec![route()],
+        recoveries: vec![recovery.clone()],
+        migrations: vec![migration],
+    };
+    let admin = [
+        AdminAnswer::Done,
+        AdminAnswer::Table(table()),
+        AdminAnswer::Migrating(vec![MigrationId(12)]),
+        AdminAnswer::Status(Box::new(status)),
+        AdminAnswer::Recoveries(vec![recovery]),
+    ];
+    let refusals = [
+        Refusal::NotLeader {
+            leader: Some("a:1".into()),
+        },
+        Refusal::NotReady {
+            after_ms: 5,
+            reason: "starting".into(),
+        },
+        Refusal::NotUp(LOG),
+        Refusal::WrongCluster {
+            expected: "c".into(),
+            found: "d".into(),
+        },
+        Refusal::WrongProtocol { min: 1, max: 2 },
+        Refusal::Invalid("no".into()),
+        Refusal::Store("gone".into()),
+    ];
+    let mut all = vec![
+        CoordinatorAnswer::Enlisted(Box::new(Enlisted {
+            server: LOG,
+            list: list.clone(),
+            settings: settings(),
+        })),
+        CoordinatorAnswer::Noted,
+        CoordinatorAnswer::Accepted {
+            since: TabletsVersion(3),
+        },
+        CoordinatorAnswer::Stale,
+        CoordinatorAnswer::Lease {
+            client: ClientId(1),
+            ttl_ms: 1_800_000,
+        },
+        CoordinatorAnswer::ClientsAlive {
+            clients: vec![ClientId(1)],
+        },
+        CoordinatorAnswer::Map(TabletMap {
+            version: MapVersion(2),
+            hash_seed: 77,
+            tables: vec![table()],
+            tablets: vec![route()],
+            servers: vec![(LOG, addresses())],
+        }),
+        CoordinatorAnswer::MapIsCurrent,
+        CoordinatorAnswer::Servers(list),
+    ];
+    all.extend(admin.map(CoordinatorAnswer::Admin));
+    all.extend(refusals.map(CoordinatorAnswer::Refused));
+    all
+}
+
+pub fn from_coordinator() -> Vec<FromCoordinator> {
+    let states = [
+        TabletState::Normal {
+            creation: SegmentId(1),
+        },
+        TabletState::Recovering,
+        TabletState::Incoming {
+            migration: MigrationId(12),
+            from: OTHER,
+        },
+        TabletState::Outgoing {
+            creation: SegmentId(1),
+            migration: MigrationId(12),
+            to: OTHER,
+        },
+    ];
+    let tablets = states.map(|state| TabletEntry {
+        table: TableId(5),
+        range: RANGE,
+        state,
+    });
+    vec![
+        FromCoordinator::Ping { nonce: 1 },
+        FromCoordinator::Servers(ServerListUpdate::Full(ServerList {
+            version: ListVersion(1),
+            servers: vec![server()],
+        })),
+        FromCoordinator::Servers(ServerListUpdate::Step {
+            version: ListVersion(2),
+            changes: vec![
+                ServerChange::Added(server()),
+                ServerChange::Crashed(LOG),
+                ServerChange::Removed(LOG),
+                ServerChange::Changed(server()),
+            ],
+        }),
+        FromCoordinator::Tablets(Tablets {
+            version: TabletsVersion(3),
+            tables: vec![table()],
+            tablets: tablets.to_vec(),
+        }),
+        FromCoordinator::Settings(settings()),
+        FromCoordinator::StartRead {
+            recovery: RecoveryId(11),
+            log: LOG,
+            min_open: SegmentId(7),
+        },
+        FromCoordinator::Recover(Box::new(Recover {
+            recovery: RecoveryId(11),
+            partition: 1,
+            log: LOG,
+            tablets: vec![recover_tablet()],
+            floors: vec![(TableId(5), 100)],
+            safe_version: 1000,
+            tables: vec![table()],
+            segments: vec![RecoverSegment {
+                segment: SegmentId(7),
+                kind: Kind::Head,
+                epoch: 1,
+                certificate: CERTIFICATE,
+                closed: true,
+                sources: vec![OTHER],
+            }],
+            passes: vec![CleaningPass {
+                first: SegmentId(9),
+                count: 2,
+                victims: vec![SegmentId(1)],
+            }],
+        })),
+        FromCoordinator::AbortRecovery {
+            recovery: RecoveryId(11),
+            partition: 1,
+        },
+    ]
+}
+
+pub fn server_answers() -> Vec<(ServerAnswer, &'static [u8])> {
+    let replicas = Replicas {
+        log: LOG,
+        recovery: RecoveryId(11),
+        segments: vec![ReplicaEntry {
+            segment: SegmentId(7),
+            kind: Kind::Survivor,
+            epoch: 0,
+            certificate: CERTIFICATE,
+            closed: false,
+            primary: true,
+        }],
+        control: Some(SegmentId(8)),
+        lease_left_ms: 500,
+    };
+    vec![
+        (
+            ServerAnswer::Pong {
+                nonce: 1,
+                list_version: ListVersion(2),
+            },
+            b"",
+        ),
+        (
+            ServerAnswer::Confirmed {
+                list_version: ListVersion(2),
+                tablets_version: TabletsVersion(3),
+            },
+            b"",
+        ),
+        (ServerAnswer::Replicas(Box::new(replicas)), b"control"),
+        (ServerAnswer::Started, b""),
+        (ServerAnswer::Busy, b""),
+        (ServerAnswer::Refused(Refusal::NotUp(LOG)), b""),
+    ]
+}
+
+pub fn peer() -> Vec<(Peer, &'static [u8])> {
+    let bare = WriteReplica {
+        certificate: None,
+        open: false,
+        close: false,
+        primary: false,
+        level: Level::Buffered,
+        ..write_replica()
+    };
+    let read = ReadReplica {
+        recovery: RecoveryId(11),
+        partition: 1,
+        log: LOG,
+        segment: SegmentId(7),
+        certificate: CERTIFICATE,
+        tablets: vec![recover_tablet()],
+        offset: 64,
+        bytes_max: 1 << 20,
+    };
+    let migrate = MigrateEntries {
+        migration: MigrationId(12),
+        sequence: 3,
+        safe_version: 1000,
+        last: true,
+    };
+    vec![
+        (Peer::Ping { nonce: 1 }, b""),
+        (Peer::WriteReplica(write_replica()), b"segment"),
+        (Peer::WriteReplica(bare), b""),
+        (Peer::SyncReplicas { log: LOG }, b""),
+        (
+            Peer::FreeReplicas {
+                log: LOG,
+                segments: vec![SegmentId(7)],
+            },
+            b"",
+        ),
+        (Peer::ReadReplica(read), b""),
+        (
+            Peer::Needed {
+                log: LOG,
+                segments: vec![SegmentId(7)],
+            },
+            b"",
+        ),
+        (Peer::MigrateEntries(migrate), b"entries"),
+        (
+            Peer::RenewLease {
+                log: LOG,
+                control: SegmentId(8),
+            },
+            b"",
+        ),
+    ]
+}
+
+pub fn peer_answers() -> Vec<(PeerAnswer, &'static [u8])> {
+    vec![
+        (
+            PeerAnswer::Pong {
+                nonce: 1,
+                list_version: ListVersion(2),
+                tablets_version: TabletsVersion(3),
+            },
+            b"",
+        ),
+        (
+            PeerAnswer::Stored {
+                level: Level::Synced,
+                leased: true,
+            },
+            b"",
+        ),
+        (PeerAnswer::Synced, b""),
+        (PeerAnswer::Freed, b""),
+        (PeerAnswer::Fenced, b""),
+        (PeerAnswer::OldEpoch { has: 2 }, b""),
+        (PeerAnswer::Full, b""),
+        (PeerAnswer::Busy, b""),
+        (PeerAnswer::Unknown, b""),
+        (
+            PeerAnswer::Entries {
+                next: Some(4096),
+                entries: 2,
+            },
+            b"entries",
+        ),
+        (PeerAnswer::NotYet { after_ms: 5 }, b""),
+        (
+            PeerAnswer::Bad {
+                reason: "damaged".into(),
+            },
+            b"",
+        ),
+        (
+            PeerAnswer::NotNeeded {
+                segments: vec![SegmentId(7)],
+            },
+            b"",
+        ),
+        (PeerAnswer::Migrated { sequence: 3 }, b""),
+        (
+            PeerAnswer::MigrationRefused {
+                reason: "full".into(),
+            },
+            b"",
+        ),
+        (PeerAnswer::Leased, b""),
+        (PeerAnswer::Refused(Refusal::NotUp(LOG)), b""),
+    ]
+}
+
+/// A name, and the bytes of a frame, of every sample.
+pub fn frames() -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut add = |name: &str, number: usize, encode: &dyn Fn(&mut Vec<u8>), payload: &[u8]| {
+        let mut frame = Vec::new();
+        encode(&mut frame);
+        frame.extend_from_slice(payload);
+        all.push((format!("{name}-{number:02}"), frame));
+    };
+    let envelope = &ENVELOPE;
+    for (n, m) in to_coordinator().iter().enumerate() {
+        add(
+            "to-coordinator",
+            n,
+            &|out| encode_to_coordinator(out, envelope, m),
+            b"",
+        );
+    }
+    for (n, m) in coordinator_answers().iter().enumerate() {
+        add(
+            "coordinator-answer",
+            n,
+            &|out| encode_coordinator_answer(out, envelope, m),
+            b"",
+        );
+    }
+    for (n, m) in from_coordinator().iter().enumerate() {
+        add(
+            "from-coordinator",
+            n,
+            &|out| encode_from_coordinator(out, envelope, m),
+            b"",
+        );
+    }
+    for (n, (m, payload)) in server_answers().iter().enumerate() {
+        let encode = |out: &mut Vec<u8>| encode_server_answer(out, envelope, m, payload.len());
+        add("server-answer", n, &encode, payload);
+    }
+    for (n, (m, payload)) in peer().iter().enumerate() {
+        let encode = |out: &mut Vec<u8>| encode_peer(out, envelope, m, payload.len());
+        add("peer", n, &encode, payload);
+    }
+    for (n, (m, payload)) in peer_answers().iter().enumerate() {
+        let encode = |out: &mut Vec<u8>| encode_peer_answer(out, envelope, m, payload.len());
+        add("peer-answer", n, &encode, payload);
+    }
+    for (n, trouble) in troubles().iter().enumerate() {
+        let kind = duramen_wire::native::codec::Kind::Single as u16;
+        add(
+            "trouble",
+            n,
+            &|out| encode_trouble(out, envelope, kind, trouble),
+            b"",
+        );
+    }
+    for (n, single) in singles().iter().enumerate() {
+        add(
+            "single",
+            n,
+            &|out| encode_single(out, envelope, single),
+            b"",
+        );
+    }
+    for (n, outcome) in outcomes().iter().enumerate() {
+        add(
+            "outcome",
+            n,
+            &|out| encode_outcome(out, envelope, outcome),
+            b"",
+        );
+    }
+    for (n, problem) in problems().iter().enumerate() {
+        add(
+            "enumerate-problem",
+            n,
+            &|out| encode_enumerate_problem(out, envelope, problem),
+            b"",
+        );
+    }
+    add("ping", 0, &|out| encode_ping(out, envelope), b"");
+    add("pong", 0, &|out| encode_pong(out, envelope), b"");
+    add(
+        "multi",
+        0,
+        &|out| {
+            let mut multi = MultiRequest::new(out, envelope);
+            singles().iter().for_each(|single| multi.push(single));
+            multi.finish();
+        },
+        b"",
+    );
+    add(
+        "multi-answer",
+        0,
+        &|out| {
+            let mut multi = MultiAnswer::new(out, envelope);
+            outcomes().iter().for_each(|outcome| multi.push(outcome));
+            multi.finish();
+        },
+        b"",
+    );
+    add(
+        "enumerate",
+        0,
+        &|out| encode_enumerate(out, envelope, TableId(5), RANGE, 1 << 20),
+        b"",
+    );
+    for (n, next) in [None, Some(RouteHash(77))].into_iter().enumerate() {
+        add(
+            "objects",
+            n,
+            &|out| {
+                let mut answer = ObjectsAnswer::new(out, envelope);
+                objects().iter().for_each(|object| answer.push(object));
+                answer.finish(next);
+            },
+            b"",
+        );
+    }
+    all
+}
