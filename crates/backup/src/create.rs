@@ -3,6 +3,8 @@
 //! **Invariants**
 //! - K1: nothing is ever overwritten that is not provably our own unfinished creation: the superblock is written last, and until
 //!   the store was opened once, the write-ahead log has no header but its first.
+//! - K2: a copy of a store is none before its end: its superblock is written first, durably and under a durable name, and
+//!   says so until everything else is durable. Cut short at any time, it is refused and never taken for an empty store.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -142,6 +144,13 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
     if unused && !foreign {
         return Ok(Probe::Empty); // K1: torn while it was created
     }
+    // K2: only a copy has a superblock before it has a write-ahead log.
+    let blank = damages.iter().all(|damage| *damage == Damage::Blank);
+    if blank && !disk.is_raw() && region::wal(disk, OpenHow::Read).is_err() {
+        return Err(Error::Unfinished {
+            place: place.to_owned(),
+        });
+    }
     if foreign && (disk.is_raw() || !unused) {
         return Err(Error::NotDuramen {
             place: place.to_owned(),
@@ -206,6 +215,15 @@ fn check(disk: &dyn Disk, geometry: &Geometry, identity: &Identity) -> Result<()
     Ok(())
 }
 
+/// What is made of an empty disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A store.
+    Store,
+    /// A copy of one, which is a store when [`finish`] has been called (K2).
+    Copy,
+}
+
 /// Writes an empty store onto an empty disk. The caller holds the lock and has probed.
 ///
 /// # Errors
@@ -214,19 +232,38 @@ pub(crate) fn format(
     disk: &dyn Disk,
     geometry: &Geometry,
     identity: &Identity,
+    purpose: Purpose,
 ) -> Result<(), Error> {
     check(disk, geometry, identity)?;
     let place = disk.label();
-    let step = |doing| move |error| Error::io(&place.clone(), doing, error);
+    let superblock = Superblock {
+        block_bytes: BLOCK_BYTES as u32,
+        server: identity.server,
+        hash_seed: identity.hash_seed,
+        created_ms: now_ms(),
+        generation: 1,
+        unfinished: purpose == Purpose::Copy,
+        wal_bytes: geometry.wal_bytes,
+        segment_bytes: geometry.segment_bytes,
+        frames: geometry.frames,
+        cluster: identity.cluster.clone(),
+    };
+    if purpose == Purpose::Copy {
+        write_first(disk, &place, &superblock)?; // K2
+    }
+    let step = |doing| {
+        let place = &place;
+        move |error| Error::io(place, doing, error)
+    };
     let how = if disk.is_raw() {
         OpenHow::ReadWrite
     } else {
         OpenHow::Create
     };
     let making = "create the write-ahead log";
-    let wal = region::wal(disk, how).map_err(step.clone()(making))?;
+    let wal = region::wal(disk, how).map_err(step(making))?;
     wal.allocate(0, geometry.wal_bytes, true)
-        .map_err(step.clone()(making))?;
+        .map_err(step(making))?;
     let header = Header {
         server: identity.server,
         sequence: FIRST_SEQUENCE,
@@ -237,39 +274,58 @@ pub(crate) fn format(
         end_lsn: 1,
     };
     wal.write_at(HEADER_AT[(FIRST_SEQUENCE % 2) as usize], &header.encode())
-        .map_err(step.clone()(making))?;
-    wal.sync().map_err(step.clone()(making))?;
+        .map_err(step(making))?;
+    wal.sync().map_err(step(making))?;
     let making = "create the frames";
-    let frames = region::frames(disk, how, geometry.wal_bytes).map_err(step.clone()(making))?;
+    let frames = region::frames(disk, how, geometry.wal_bytes).map_err(step(making))?;
     frames
         .allocate(0, frame::data_start(geometry.frames), true)
-        .map_err(step.clone()(making))?;
-    frames.sync().map_err(step.clone()(making))?;
-    let making = "create the superblock";
-    let region = region::superblock(disk, how).map_err(step.clone()(making))?;
+        .map_err(step(making))?;
+    frames.sync().map_err(step(making))?;
+    match purpose {
+        Purpose::Store => write_first(disk, &place, &superblock), // K1
+        Purpose::Copy => disk.sync_dir().map_err(step("create the files")),
+    }
+}
+
+/// Writes the superblock where there was none, durably and under a durable name.
+fn write_first(disk: &dyn Disk, place: &str, superblock: &Superblock) -> Result<(), Error> {
+    let step = |error| Error::io(place, "create the superblock", error);
+    let how = if disk.is_raw() {
+        OpenHow::ReadWrite
+    } else {
+        OpenHow::Create
+    };
+    let region = region::superblock(disk, how).map_err(step)?;
     if !disk.is_raw() {
-        region
-            .allocate(0, SUPERBLOCK_BYTES, true)
-            .map_err(step.clone()(making))?;
+        region.allocate(0, SUPERBLOCK_BYTES, true).map_err(step)?;
     }
-    let block = Superblock {
-        block_bytes: BLOCK_BYTES as u32,
-        server: identity.server,
-        hash_seed: identity.hash_seed,
-        created_ms: now_ms(),
-        generation: 1,
-        wal_bytes: geometry.wal_bytes,
-        segment_bytes: geometry.segment_bytes,
-        frames: geometry.frames,
-        cluster: identity.cluster.clone(),
-    }
-    .encode();
+    let block = superblock.encode();
     for at in COPY_AT {
-        region
-            .write_durably(at, &block)
-            .map_err(step.clone()(making))?;
+        region.write_durably(at, &block).map_err(step)?;
     }
-    disk.sync_dir().map_err(step(making))
+    disk.sync_dir().map_err(step)
+}
+
+/// Makes a store of a copy: both superblocks say so, one after the other. The caller holds the lock, and everything else of
+/// the copy is durable (K2).
+///
+/// # Errors
+/// What reached the disk is then unknown: it opens as the whole store, or is refused.
+pub(crate) fn finish(disk: &dyn Disk) -> Result<(), Error> {
+    let place = disk.label();
+    let Probe::Store(mut superblock) = probe(disk)? else {
+        return Err(Error::Absent { place });
+    };
+    superblock.unfinished = false;
+    superblock.generation += 1;
+    let step = |error| Error::io(&place, "write the superblock", error);
+    let region = region::superblock(disk, OpenHow::ReadWrite).map_err(step)?;
+    let block = superblock.encode();
+    for at in COPY_AT {
+        region.write_durably(at, &block).map_err(step)?;
+    }
+    Ok(())
 }
 
 fn now_ms() -> u64 {
@@ -281,12 +337,18 @@ fn now_ms() -> u64 {
 /// What a superblock says, if it is the one that the caller expects and makes sense.
 ///
 /// # Errors
-/// [`Error::OtherCluster`], [`Error::OtherServer`], [`Error::DamagedSuperblock`].
+/// [`Error::Unfinished`], [`Error::OtherCluster`], [`Error::OtherServer`], [`Error::DamagedSuperblock`].
 pub(crate) fn accept(
     place: &str,
     found: &Superblock,
     expected: &Expected,
+    purpose: Purpose,
 ) -> Result<(Identity, Geometry), Error> {
+    if found.unfinished && purpose == Purpose::Store {
+        return Err(Error::Unfinished {
+            place: place.to_owned(),
+        }); // K2
+    }
     if let Some(cluster) = &expected.cluster
         && *cluster != found.cluster
     {

@@ -46,6 +46,10 @@ pub enum Error {
     )]
     DamagedSuperblock { place: String, reason: String },
     #[error(
+        "`{place}` holds the beginning of a snapshot that was never completed, so it is no store. Remove it, and use an older snapshot or make a new one"
+    )]
+    Unfinished { place: String },
+    #[error(
         "the write-ahead log in `{place}` is damaged at byte {offset}: commit {lsn} was acknowledged and can't be read. Nothing was changed; restore from a snapshot or a replica, or run `duramen fsck`"
     )]
     DamagedWal {

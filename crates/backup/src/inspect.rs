@@ -12,7 +12,7 @@ use duramen_format::superblock::{self, COPY_AT, Superblock};
 use duramen_format::wal::{self, BLOCK_BYTES, Commit, HEADER_AT, Header, Record};
 
 use crate::Backup;
-use crate::create::{self, Probe};
+use crate::create::{self, Probe, Purpose};
 use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
 use crate::rebuild;
@@ -79,7 +79,7 @@ impl Inspector {
         let Probe::Store(superblock) = create::probe(disk)? else {
             return Err(Error::Absent { place });
         };
-        let (identity, geometry) = create::accept(&place, &superblock, &Expected::default())?;
+        let (identity, geometry) = create::accept(&place, &superblock, &Expected::default(), Purpose::Store)?;
         let how = OpenHow::Read;
         let region = region::superblock(disk, how)
             .map_err(|error| Error::io(&place, "open the superblock", error))?;

@@ -9,7 +9,7 @@ use duramen_base::ids::SegmentId;
 use duramen_format::wal::RING_AT;
 
 use crate::backup::{Backup, Staging, State};
-use crate::create::{self, Probe};
+use crate::create::{self, Probe, Purpose};
 use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
 use crate::frames::Frames;
@@ -38,16 +38,56 @@ impl Backup {
         geometry: &Geometry,
         identity: &Identity,
     ) -> Result<Backup, Error> {
+        Backup::create_for(Purpose::Store, disk, options, geometry, identity)
+    }
+
+    /// Creates what a store is copied into, on an empty disk. Until [`finish_copy`](Self::finish_copy) nobody can open it.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); an interrupted copy is not gone on with: [`Error::Unfinished`].
+    pub fn create_copy(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        geometry: &Geometry,
+        identity: &Identity,
+    ) -> Result<Backup, Error> {
+        Backup::create_for(Purpose::Copy, disk, options, geometry, identity)
+    }
+
+    fn create_for(
+        purpose: Purpose,
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        geometry: &Geometry,
+        identity: &Identity,
+    ) -> Result<Backup, Error> {
         let place = disk.label();
         create::probe(&*disk)?;
         let lock = lock(&*disk, &place)?;
         match create::probe(&*disk)? {
+            Probe::Store(found) if found.unfinished => return Err(Error::Unfinished { place }),
             Probe::Store(_) => return Err(Error::Exists { place }),
-            Probe::Empty => create::format(&*disk, geometry, identity)?,
+            Probe::Empty => create::format(&*disk, geometry, identity, purpose)?,
         }
         let expected = Expected::default();
-        Backup::open_locked(disk, options, &expected, lock, OpenHow::ReadWrite)
-            .map(|(backup, _)| backup)
+        Backup::open_locked(
+            disk,
+            options,
+            &expected,
+            lock,
+            OpenHow::ReadWrite,
+            purpose,
+        )
+        .map(|(backup, _)| backup)
+    }
+
+    /// As [`close`](Self::close); then what was copied here is a store.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close), [`Error::Io`]: it can be opened, or is refused as unfinished.
+    pub fn finish_copy(&self) -> Result<(), Error> {
+        self.close()?;
+        create::finish(&*self.disk)
     }
 
     /// Opens a store: the write-ahead log is read, replicas that were open are rebuilt.
@@ -64,7 +104,14 @@ impl Backup {
             return Err(Error::Absent { place });
         }
         let lock = lock(&*disk, &place)?;
-        Backup::open_locked(disk, options, expected, lock, OpenHow::ReadWrite)
+        Backup::open_locked(
+            disk,
+            options,
+            expected,
+            lock,
+            OpenHow::ReadWrite,
+            Purpose::Store,
+        )
     }
 
     /// Opens a store that no server has open, to look at it: nothing is written, no lock is taken, every write is refused.
@@ -76,7 +123,14 @@ impl Backup {
         options: &Options,
     ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
         let anybody = Expected::default();
-        Backup::open_locked(disk, options, &anybody, Box::new(()), OpenHow::Read)
+        Backup::open_locked(
+            disk,
+            options,
+            &anybody,
+            Box::new(()),
+            OpenHow::Read,
+            Purpose::Store,
+        )
     }
 
     fn open_locked(
@@ -85,12 +139,13 @@ impl Backup {
         expected: &Expected,
         lock: Box<dyn Any + Send + Sync>,
         how: OpenHow,
+        purpose: Purpose,
     ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
         let place = disk.label();
         let Probe::Store(superblock) = create::probe(&*disk)? else {
             return Err(Error::Absent { place });
         };
-        let (identity, geometry) = create::accept(&place, &superblock, expected)?;
+        let (identity, geometry) = create::accept(&place, &superblock, expected, purpose)?;
         let wal = region::wal(&*disk, how)
             .map_err(|error| Error::io(&place, "open the write-ahead log", error))?;
         let frames = region::frames(&*disk, how, geometry.wal_bytes)

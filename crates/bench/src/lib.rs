@@ -42,7 +42,7 @@ enum Figure {
     /// Logging by chunk size, buffered and direct, with and without the write-ahead log's stage
     Logging(figures::logging::LoggingArgs),
     /// Two-level against one-level cleaning on a disk of limited bandwidth
-    TwoLevels(Options),
+    TwoLevels(figures::two_levels::TwoLevelsArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -78,7 +78,6 @@ impl Figure {
             Figure::Ycsb(options) => report(options, figures::ycsb::run),
             Figure::CleanerLatency(options) => report(options, figures::cleaner_latency::run),
             Figure::Growth(options) => report(options, figures::growth::run),
-            Figure::TwoLevels(options) => report(options, figures::two_levels::run),
             Figure::Utilization(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::utilization::run(&args)?)
@@ -99,6 +98,10 @@ impl Figure {
             Figure::Logging(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::logging::run(&args)?)
+            }
+            Figure::TwoLevels(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::two_levels::run(&args)?)
             }
             Figure::Load(mut args) => {
                 args.options.note_command();

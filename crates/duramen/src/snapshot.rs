@@ -4,7 +4,8 @@
 //! - N1: the moment is one commit, made while nobody is inside the engine: what any thread had done before is in, nothing after.
 //! - N2: segments that were listed at that moment are not freed before they are copied; they only grow, so their beginnings
 //!   up to the lengths of that moment can be copied at leisure.
-//! - N3: the copy becomes a store by its last step, the commit of its control segment. Cut short, it opens as no store.
+//! - N3: the copy becomes a store by its last step, after everything of it is durable (K2 of the backup's creation). Cut
+//!   short anywhere before, it is refused.
 
 use crate::commit::LOCAL;
 use crate::restart::replication_config;
@@ -97,7 +98,7 @@ fn take(
         ..*source.geometry()
     };
     let options = duramen_backup::Options::default();
-    let target = Backup::create(
+    let target = Backup::create_copy(
         considerate(log, disk),
         &options,
         &geometry,
@@ -127,7 +128,7 @@ fn take(
     }
     let segments = cut.certificates.len() as u64;
     write_control(&target, cut)?;
-    target.close().map_err(Error::Disk)?;
+    target.finish_copy().map_err(Error::Disk)?; // N3
     let report = SnapshotReport {
         segments,
         bytes: bytes_done,
@@ -210,7 +211,7 @@ fn copy(
         .map_err(Error::Disk)
 }
 
-/// N3.
+/// What the copy consists of.
 fn write_control(target: &Backup, cut: Cut) -> Result<(), Error> {
     let Cut {
         mut state,

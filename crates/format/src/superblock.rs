@@ -5,10 +5,12 @@
 //! ```text
 //! 0         8         10   12      16       24     32        40           48        56        60       64        68         132    4092
 //! +---------+---------+----+-------+--------+------+---------+------------+---------+---------+--------+---------+----------+------+--------+
-//! | "DURAMEN\0" | version | 0 | block | server | hash | created | generation | WAL     | segment | frames | length  | cluster  | zero | CRC32C |
+//! | "DURAMEN\0" | version | S | block | server | hash | created | generation | WAL     | segment | frames | length  | cluster  | zero | CRC32C |
 //! |         |   u16   |    | u32   |  u64   | seed | ms u64  |    u64     | u64     |  u32    |  u32   | of name | name     |      |        |
 //! +---------+---------+----+-------+--------+------+---------+------------+---------+---------+--------+---------+----------+------+--------+
 //! ```
+//!
+//! S = 1: a copy of a store is being made here, and it is not one yet; otherwise 0.
 //!
 //! **Invariants**
 //! - B1: the CRC32C covers bytes 0..4092.
@@ -38,6 +40,8 @@ pub struct Superblock {
     pub created_ms: u64,
     /// Grows with every rewriting.
     pub generation: u64,
+    /// A copy of another store that was not ended: what is here is not a store.
+    pub unfinished: bool,
     pub wal_bytes: u64,
     pub segment_bytes: u32,
     pub frames: u32,
@@ -75,6 +79,7 @@ impl Superblock {
         Writer::new(&mut block)
             .put(0, MAGIC)
             .u16(8, VERSION)
+            .u16(10, u16::from(self.unfinished))
             .u32(12, self.block_bytes)
             .u64(16, self.server)
             .u64(24, self.hash_seed)
@@ -111,6 +116,11 @@ impl Superblock {
         if !sealed {
             return Err(Damage::Checksum); // B1
         }
+        let unfinished = match u16_at(block, 10) {
+            0 => false,
+            1 => true,
+            _ => return Err(Damage::Field),
+        };
         let name_bytes = u32_at(block, 64) as usize;
         let name = block
             .get(CLUSTER_AT..CLUSTER_AT + name_bytes.min(CLUSTER_BYTES_MAX + 1))
@@ -124,6 +134,7 @@ impl Superblock {
             hash_seed: u64_at(block, 24),
             created_ms: u64_at(block, 32),
             generation: u64_at(block, 40),
+            unfinished,
             wal_bytes: u64_at(block, 48),
             segment_bytes: u32_at(block, 56),
             frames: u32_at(block, 60),
@@ -143,6 +154,7 @@ mod tests {
             hash_seed: 7,
             created_ms: 8,
             generation: 9,
+            unfinished: false,
             wal_bytes: 0x1000_0000,
             segment_bytes: 0x0080_0000,
             frames: 1024,
@@ -161,6 +173,17 @@ mod tests {
         assert!(block[72..4092].iter().all(|byte| *byte == 0));
         assert_eq!(block[4092..], crc32c::crc32c(&block[..4092]).to_le_bytes());
         assert_eq!(Superblock::decode(&block), Ok(example()));
+        let unfinished = Superblock {
+            unfinished: true,
+            ..example()
+        };
+        let mut block = unfinished.encode();
+        assert_eq!(block[10..12], [1, 0]);
+        assert_eq!(Superblock::decode(&block), Ok(unfinished));
+        block[10] = 2;
+        let crc = crc32c::crc32c(&block[..4092]);
+        block[4092..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Superblock::decode(&block), Err(Damage::Field));
     }
 
     #[test]

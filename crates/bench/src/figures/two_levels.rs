@@ -7,7 +7,6 @@ use crate::servers::Scratch;
 use duramen_backup::Mode;
 use duramen_backup::disk::{Disk, File, OpenHow};
 use duramen_backup::os::OsDisk;
-
 use duramen_base::units::MIB;
 use std::any::Any;
 use std::io;
@@ -96,6 +95,19 @@ impl File for SlowFile {
     }
 }
 
+/// What `duramen bench two-levels` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TwoLevelsArgs {
+    #[command(flatten)]
+    pub options: Options,
+    /// Only objects of these sizes
+    #[arg(long, value_delimiter = ',', default_value = "1000,10000")]
+    pub value_bytes: Vec<usize>,
+    /// Only these utilizations of memory, in percent
+    #[arg(long, value_delimiter = ',', default_value = "70,80,90")]
+    pub percent: Vec<u32>,
+}
+
 /// What one store did.
 struct Cell {
     writes_per_second: f64,
@@ -105,7 +117,8 @@ struct Cell {
 }
 
 /// Runs the figure.
-pub fn run(options: &Options) -> Result<Report> {
+pub fn run(args: &TwoLevelsArgs) -> Result<Report> {
+    let options = &args.options;
     let about = "Random overwrites by one thread at level `memory` (the log is shipped all the same), 16-byte keys, on a disk that writes \
         100 MB/s at most. `two`: compaction in memory and combined cleaning, disk expansion 2. `one`: combined cleaning alone, so \
         that memory and disk hold the same log.";
@@ -116,8 +129,8 @@ pub fn run(options: &Options) -> Result<Report> {
         options,
     );
     let mut rows = Vec::new();
-    for value_bytes in [1_000, 10_000] {
-        for percent in [70, 80, 90] {
+    for &value_bytes in &args.value_bytes {
+        for &percent in &args.percent {
             let utilization = f64::from(percent) / 100.0;
             let two = measure(options, utilization, value_bytes, true)?;
             let one = measure(options, utilization, value_bytes, false)?;
@@ -171,13 +184,15 @@ fn measure(
     two_levels: bool,
 ) -> Result<Cell> {
     let scratch = Scratch::new(&std::env::temp_dir()).doing("making a directory")?;
-    let memory_bytes = options.size(256, 128) * MIB;
+    let memory_bytes = options.size(512, 256) * MIB;
     let disk = Slow {
         disk: OsDisk::new(scratch.path(), Mode::Buffered),
         lane: Arc::new(Lane(Mutex::new(Instant::now()))),
     };
     let mut how = duramen::Options::new(scratch.path(), memory_bytes);
     how.engine.hash_seed = Some(1);
+    // One writer needs one head, and its windows count more in a small store.
+    (how.engine.heads, how.engine.cleaners) = (1, 1);
     how.level = duramen::Level::Memory;
     how.two_levels = two_levels;
     how.disk_expansion = if two_levels { 2.0 } else { 1.0 };
@@ -185,7 +200,9 @@ fn measure(
         .doing("opening a store on a slow disk")?;
     let engine = durable.engine().clone();
     let mut records = 0;
+    progress!("levels {two_levels} {:?}", engine.stats());
     store::fill_to::<KEY_BYTES>(&engine, utilization, value_bytes, &mut records)?;
+    progress!("filled {:?} {:?}", engine.stats(), durable.stats());
     let mut session = engine.session().doing("opening a session")?;
     let mut value = store::value(value_bytes);
     let mut chooser = Chooser::new(Distribution::Uniform, records, 3);
@@ -197,9 +214,12 @@ fn measure(
                 value[..8].copy_from_slice(&key[..8]);
                 let mut guard = session.pin();
                 let hash = guard.hash(&key);
-                guard
-                    .write(TABLE, hash, &key, &value, None)
-                    .doing("overwriting")?;
+                if let Err(e) = guard
+                    .write(TABLE, hash, &key, &value, None) {
+                    drop(guard);
+                    progress!("FAILED {e} after {:?} {:?} {:?}", begun.elapsed(), engine.stats(), durable.stats());
+                    return Err(e).doing("overwriting");
+                }
                 writes += 1;
             }
         }

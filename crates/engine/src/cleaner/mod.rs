@@ -83,6 +83,7 @@ impl Cleaner {
                 self.keep_house(core);
             }
             if !busy {
+                core.pacer.note_idle_look();
                 let now = core.log_time();
                 let idle = std::mem::replace(&mut self.log_time, now) == now;
                 nap(core, if idle { IDLE_NAP } else { NAP });

@@ -67,6 +67,8 @@ pub struct Pacer {
     shrinker: Mutex<Shrinker>,
     /// 1 while memory is being given back.
     shrinking: AtomicU64,
+    /// Times that a cleaner thread looked for work and found none.
+    idle_looks: AtomicU64,
     /// 1 while a cache must evict though little is live: fragments of large objects fill its memory.
     forced_eviction: AtomicU64,
 }
@@ -79,8 +81,38 @@ impl Pacer {
             .store((average * 7 + now.min(1000)) / 8, Ordering::Relaxed);
     }
 
+    /// A cleaner thread found nothing to do.
+    pub fn note_idle_look(&self) {
+        self.idle_looks.fetch_add(1, Ordering::Release);
+    }
+
     pub fn is_shrinking(&self) -> bool {
         self.shrinking.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// With a log only cleaner threads begin passes (the helpers of writers do not): who finds nothing to clean lets each of them
+/// look before it gives up.
+struct CleanersTurn {
+    looks: u64,
+    since: Instant,
+}
+
+impl CleanersTurn {
+    fn new(core: &Core) -> CleanersTurn {
+        CleanersTurn {
+            looks: core.pacer.idle_looks.load(Ordering::Acquire),
+            since: Instant::now(),
+        }
+    }
+
+    fn is_over(&self, core: &Core) -> bool {
+        let looks = core.pacer.idle_looks.load(Ordering::Acquire) - self.looks;
+        // The first look of a thread may have begun before there was anything to find.
+        core.log.is_none()
+            || core.cleaners() == 0
+            || looks > 2 * core.cleaners() as u64
+            || self.since.elapsed() > STUCK_AFTER
     }
 }
 
@@ -247,6 +279,7 @@ impl Core {
         let mut gain_before = self.gain();
         let (mut freed_last, mut freed_at) = (0, Instant::now());
         let mut fruitless = 0;
+        let mut turn = CleanersTurn::new(self);
         let mut oldest = (0, Instant::now());
         loop {
             if let Waiting::Inside(slot) = waiting {
@@ -280,8 +313,12 @@ impl Core {
                     let freed = self.gain().0 + self.log.as_ref().map_or(0, |log| log.progress());
                     if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
                         (freed_last, freed_at, fruitless) = (freed, Instant::now(), 0);
+                        turn = CleanersTurn::new(self);
                     } else if self.waits_for_disk(purpose) && freed_at.elapsed() < patience {
                         self.ask_disk()?;
+                        turn = CleanersTurn::new(self);
+                    } else if !alone && !turn.is_over(self) {
+                        self.wakeup.ring();
                     } else if retired == 0 && (victims == 0 || freed_at.elapsed() > STUCK_AFTER) {
                         fruitless += 1;
                         if fruitless > 3 && !disk_has_room {
