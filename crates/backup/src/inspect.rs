@@ -79,7 +79,8 @@ impl Inspector {
         let Probe::Store(superblock) = create::probe(disk)? else {
             return Err(Error::Absent { place });
         };
-        let (identity, geometry) = create::accept(&place, &superblock, &Expected::default(), Purpose::Store)?;
+        let (identity, geometry) =
+            create::accept(&place, &superblock, &Expected::default(), Purpose::Store)?;
         let how = OpenHow::Read;
         let region = region::superblock(disk, how)
             .map_err(|error| Error::io(&place, "open the superblock", error))?;

@@ -70,15 +70,8 @@ impl Backup {
             Probe::Empty => create::format(&*disk, geometry, identity, purpose)?,
         }
         let expected = Expected::default();
-        Backup::open_locked(
-            disk,
-            options,
-            &expected,
-            lock,
-            OpenHow::ReadWrite,
-            purpose,
-        )
-        .map(|(backup, _)| backup)
+        Backup::open_locked(disk, options, &expected, lock, OpenHow::ReadWrite, purpose)
+            .map(|(backup, _)| backup)
     }
 
     /// As [`close`](Self::close); then what was copied here is a store.

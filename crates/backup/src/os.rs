@@ -10,7 +10,7 @@
 
 use std::any::Any;
 use std::fs::{self, OpenOptions};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -162,6 +162,15 @@ impl OsFile {
         self.direct.as_ref().filter(|_| self.mode != Mode::Buffered)
     }
 
+    /// The descriptor past the page cache, if a large read of this range goes that way in mode buffered too: what is not in
+    /// the cache (a restart after a power cut) is read without a copy and without filling the cache with what nobody reads again.
+    fn past_cold_cache(&self, at: u64, into: &[u8]) -> Option<&fs::File> {
+        let large = Parallel::pays(into.len()) && is_aligned(at, &into[..BLOCK]);
+        self.direct
+            .as_ref()
+            .filter(|_| large && !is_cached(&self.cached, at))
+    }
+
     fn with_bounce<T>(&self, body: impl FnOnce(&mut Buffer) -> io::Result<T>) -> io::Result<T> {
         let kept = self
             .bounces
@@ -263,7 +272,8 @@ impl OsFile {
 
 impl File for OsFile {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        match self.past_cache() {
+        let past = self.past_cache();
+        match past.or_else(|| self.past_cold_cache(at, into)) {
             Some(file) => self.read_direct(file, at, into),
             None => self.cached.read_exact_at(into, at),
         }
@@ -311,6 +321,14 @@ impl File for OsFile {
         let end = rustix::fs::seek(&self.cached, SeekFrom::End(0))?;
         Ok(end)
     }
+}
+
+/// Whether the page at this place is in the page cache; also true where the file system can't tell.
+fn is_cached(file: &fs::File, at: u64) -> bool {
+    let mut byte = [0];
+    let mut into = [IoSliceMut::new(&mut byte)];
+    let read = rustix::io::preadv2(file, &mut into, at, ReadWriteFlags::NOWAIT);
+    read != Err(rustix::io::Errno::AGAIN)
 }
 
 fn is_aligned(at: u64, bytes: &[u8]) -> bool {

@@ -38,7 +38,7 @@ pub(crate) struct Durable {
     pub backup: Backup,
     pub commit: Mutex<Commit>,
     pub health: Health,
-    pub meter: Meter,
+    pub meter: Arc<Meter>,
     /// Commits that ended, well or not. Written before waiters are told (`writer`).
     pub ended: AtomicU64,
     /// A commit at level buffered was not yet followed by a sync.

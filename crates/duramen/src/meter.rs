@@ -58,6 +58,12 @@ impl Meter {
         self.count.load(Relaxed)
     }
 
+    /// Syncs so far, and their microseconds.
+    pub fn totals(&self) -> (u64, u64) {
+        // In this order: a sync between the two is missing in the count or in both.
+        (self.count.load(Relaxed), self.sum_us.load(Relaxed))
+    }
+
     pub fn latency(&self) -> Latency {
         let counts: Vec<u64> = self
             .buckets

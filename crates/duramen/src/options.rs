@@ -30,6 +30,8 @@ pub struct Options {
     pub commit_window: Duration,
     /// One frame is read again and verified in this time; 0 = only when somebody asks ([`Store::scrub`](crate::Store::scrub)).
     pub scrub_interval: Duration,
+    /// Threads that load segments at a restart; 0 = one per core.
+    pub restart_threads: usize,
     /// Name of the cluster; a directory of another one is refused.
     pub cluster: String,
     /// A bug for tests to find.
@@ -60,6 +62,7 @@ impl Options {
             two_levels: true,
             commit_window: Duration::ZERO,
             scrub_interval: Duration::from_secs(1),
+            restart_threads: 0,
             cluster: "duramen".to_owned(),
             #[cfg(feature = "planted")]
             planted: None,

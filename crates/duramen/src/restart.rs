@@ -9,7 +9,6 @@
 use crate::commit::{Commit, Durable, LOCAL};
 use crate::health::Health;
 use crate::load;
-use crate::meter::Meter;
 use crate::planted::Bug;
 use crate::repair::Repairs;
 use crate::scrub::Scrub;
@@ -174,7 +173,7 @@ fn restart(
         backup,
         commit: Mutex::new(Commit::new(master)),
         health: Health::default(),
-        meter: Meter::default(),
+        meter: Arc::default(),
         ended: AtomicU64::new(0),
         unsynced: AtomicBool::new(false),
         scrubbed: AtomicU64::new(0),

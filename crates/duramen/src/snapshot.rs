@@ -142,16 +142,12 @@ fn take(
     Ok(report)
 }
 
-/// The disk to copy to: written in small steps while others commit. Driven by hand, nobody does.
+/// The disk to copy to: written with regard to those who commit. Driven by hand, nobody does.
 fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
     if !log.has_thread() {
         return disk;
     }
-    let durable = log.durable.clone();
-    Arc::new(Throttled {
-        inner: disk,
-        busy: Arc::new(move || durable.log().undurable_bytes() > 0),
-    })
+    Arc::new(Throttled::new(disk, log.durable.meter.clone()))
 }
 
 /// N1: one commit while nobody is inside.

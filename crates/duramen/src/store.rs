@@ -78,7 +78,12 @@ impl Store {
         threads: bool,
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<Arc<Store>, Error> {
-        let (durable, loaded) = restart::open(disk, &options, usize::from(!threads), progress)?;
+        let (durable, loaded) = restart::open(
+            disk,
+            &options,
+            if threads { options.restart_threads } else { 1 },
+            progress,
+        )?;
         let engine = durable.engine.clone();
         let log = Arc::new(LogWriter::new(Arc::new(durable), options.commit_window));
         let hook = Arc::downgrade(&log);

@@ -72,6 +72,8 @@ pub struct ServerConfig {
     pub admin_port: u16,
     /// Reactor threads; 0 = one per available core.
     pub threads: usize,
+    /// Threads that load the data at a start; 0 = one per core.
+    pub restart_threads: usize,
     pub cleaners: usize,
     pub huge_pages: bool,
     pub poll: Poll,
@@ -124,6 +126,7 @@ impl Default for ServerConfig {
             admin_bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             admin_port: 0,
             threads: 0,
+            restart_threads: 0,
             cleaners: 1,
             huge_pages: true,
             poll: Poll::Adaptive,

@@ -144,6 +144,7 @@ impl Durability {
             disk_bytes: config.disk_bytes,
             scrub_interval: Duration::from_millis(config.scrub_interval_ms),
             disk_expansion: config.disk_expansion_percent as f64 / 100.0,
+            restart_threads: config.restart_threads,
             ..defaults
         };
         let store = Store::open(options, progress)?;

@@ -85,10 +85,7 @@ fn look(disk: &SimDisk, data: &Data) -> Found {
             Found::Whole
         }
         Err(error) => {
-            let clear = matches!(
-                error,
-                Error::Disk(duramen_backup::Error::Unfinished { .. })
-            );
+            let clear = matches!(error, Error::Disk(duramen_backup::Error::Unfinished { .. }));
             assert!(clear, "{error}");
             for (name, before) in ["superblock", "wal", "frames"].iter().zip(before) {
                 assert_eq!(disk.bytes_of(name), before, "a refusal writes nothing");

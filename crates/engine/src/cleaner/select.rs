@@ -117,22 +117,22 @@ pub fn select_disk(core: &Core, log: &Log, node: usize, oldest_first: bool) -> V
     drop(needs);
     let total = candidates.len() as u64;
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-    let room = log.swaps().room_for_survivors();
-    let live_max = (total / 8)
-        .clamp(1, PASS_SEGMENTS_MAX)
-        .min(room.saturating_sub(1))
-        * segment_bytes;
-    let mut sum = 0;
+    let gains = |victims: usize, live: u64| victims as u64 > live.div_ceil(segment_bytes);
+    let room = log.swaps().room_for_survivors().saturating_sub(1);
+    let live_max = (total / 8).clamp(1, PASS_SEGMENTS_MAX).min(room) * segment_bytes;
+    let (mut sum, mut count) = (0, 0);
     let chosen: Vec<(f64, u32)> = candidates
         .into_iter()
         .take(PASS_VICTIMS_MAX)
         .take_while(|(_, _, live)| {
-            sum += live;
-            sum <= live_max
+            // Nearly full segments free one only when there are many of them.
+            let wanted = sum + live <= live_max || !gains(count, sum);
+            let taken = wanted && sum + live <= room * segment_bytes;
+            (sum, count) = (sum + live, count + 1);
+            taken
         })
         .map(|(score, window, _)| (score, window))
         .collect();
-    let gains = |victims: usize, live: u64| victims as u64 > live.div_ceil(segment_bytes);
     let live: u64 = chosen
         .iter()
         .map(|(_, window)| needed_bytes(core, log, *window, now_ms))

@@ -292,6 +292,14 @@ pub static SETTINGS: &[Setting] = &[
         "Reactor threads; 0 = one per core.",
     ),
     row(
+        "restart-threads",
+        between(0, 256),
+        "threads",
+        "0",
+        number!(restart_threads as usize),
+        "Threads that read the data back at a start; 0 = one per core.",
+    ),
+    row(
         "cleaners",
         between(0, 64),
         "threads",

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Writes offered per second: what both servers can take while they save.
 const WRITES_PER_SECOND: f64 = 5_000.0;
+/// Length of one measurement; each begins with new connections, without a snapshot as with one.
+const WINDOW: Duration = Duration::from_millis(500);
 /// How long a save may take.
 const SAVE_LIMIT: Duration = Duration::from_secs(120);
 
@@ -41,7 +43,10 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
         let mut load = Load::usual(side.server.address, Command::Set, 64);
         (load.keys, load.value_bytes) = (keys, 1000);
         load.preload(0)?;
-        let quiet = writes(side, keys, Duration::from_secs(options.size(4, 1)))?;
+        let mut quiet = Latencies::default();
+        for _ in 0..options.size(10, 3) {
+            quiet.add(&writes(side, keys)?);
+        }
         let before = side.server.rss_bytes()?;
         let (busy, seconds, peak) = during_save(side, keys)?;
         let (quiet, busy) = (quiet.summary(), busy.summary());
@@ -87,11 +92,11 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
     Ok(())
 }
 
-fn writes(side: &Side, keys: u64, window: Duration) -> Result<Latencies> {
+fn writes(side: &Side, keys: u64) -> Result<Latencies> {
     let mut load = Load::usual(side.server.address, Command::Set, 1);
     (load.keys, load.value_bytes, load.connections) = (keys, 1000, 8);
     load.rate = Some(WRITES_PER_SECOND);
-    load.limit = Limit::Time(window);
+    load.limit = Limit::Time(WINDOW);
     Ok(load.run()?.latencies)
 }
 
@@ -109,7 +114,7 @@ fn during_save(side: &Side, keys: u64) -> Result<(Latencies, f64, u64)> {
     let mut all = Latencies::default();
     let mut peak = 0;
     loop {
-        all.add(&writes(side, keys, Duration::from_millis(100))?);
+        all.add(&writes(side, keys)?);
         peak = peak.max(side.server.rss_with_children_bytes()?);
         let saving = info_number(side.server.address, "rdb_bgsave_in_progress")?;
         if saving != Some(1.0) || begun.elapsed() > SAVE_LIMIT {
