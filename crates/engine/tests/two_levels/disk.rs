@@ -189,6 +189,7 @@ pub struct Setup {
     pub heads: usize,
     pub cleaners: usize,
     pub disk_segments_max: u64,
+    pub two_levels: bool,
     pub mode: Mode,
     pub now_ms: Arc<AtomicU64>,
 }
@@ -200,6 +201,7 @@ impl Setup {
             heads: 2,
             cleaners: 0,
             disk_segments_max: 24,
+            two_levels: true,
             mode: Mode::Store,
             now_ms: Arc::new(AtomicU64::new(1000)),
         }
@@ -217,6 +219,7 @@ impl Setup {
                 first_segment: device.next_segment(),
                 version_floor: device.version_floor + 1,
                 disk_segments_max: self.disk_segments_max,
+                two_levels: self.two_levels,
                 ..LogOptions::new(77)
             }),
             ..Options::new(self.memory_bytes)

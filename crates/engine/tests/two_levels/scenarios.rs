@@ -222,6 +222,41 @@ fn scenario_13_a_full_store_takes_deletes_and_then_writes() {
     });
 }
 
+/// Passes alone have to free what is overwritten, although ten segments of what they find free none, and a writer that waits
+/// cannot begin one itself.
+#[test]
+fn one_level_goes_on_when_segments_are_nearly_full() {
+    let setup = Setup {
+        memory_bytes: 160 << 20,
+        heads: 1,
+        disk_segments_max: 160,
+        two_levels: false,
+        ..busy_setup()
+    };
+    let running = fresh(&setup);
+    with_writer(&running, || {
+        let mut session = running.store.session().unwrap();
+        let started = Instant::now();
+        let mut keys = 0u64;
+        while running.store.stats().utilization < 0.88 {
+            in_time(started);
+            put(&mut session, &keys.to_le_bytes(), &[1; 10_000]).unwrap();
+            keys += 1;
+        }
+        let mut random = 1u64;
+        for _ in 0..keys {
+            in_time(started);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let key = (random >> 33) % keys;
+            put(&mut session, &key.to_le_bytes(), &[2; 10_000]).unwrap();
+        }
+    });
+    let stats = running.store.stats();
+    assert!(stats.cleaner.passes > 0 && stats.cleaner.compactions == 0);
+}
+
 #[test]
 fn scenario_14_one_key_overwritten_for_ever_keeps_the_log_small() {
     let setup = busy_setup();

@@ -105,7 +105,8 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
             rows,
         );
         report.note(format!(
-            "Values of {value_bytes} B: the disk reads {:.0} MB/s in sequence in this run.",
+            "Values of {value_bytes} B: the disk reads {:.0} MB/s in sequence in this run, which bounds what `MB of files` takes; before \
+             each start, of either server, the system's page cache was dropped.",
             disk / 1e6
         ));
     }
