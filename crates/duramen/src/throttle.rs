@@ -187,6 +187,10 @@ impl File for ThrottledFile {
         self.inner.read_at(at, into)
     }
 
+    fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.inner.read_medium(at, into)
+    }
+
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         for (n, step) in bytes.chunks(STEP_BYTES).enumerate() {
             let at = at + (n * STEP_BYTES) as u64;
