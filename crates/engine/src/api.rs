@@ -262,6 +262,9 @@ pub enum Error {
     /// The disk failed. Reads go on; restart the server when the disk is well again.
     #[error("the disk failed: see the log, replace it, and restart")]
     DiskFailed,
+    /// Whoever may write the key was changed while this write waited for memory: look whose it is, and try again.
+    #[error("the key may have moved: try again")]
+    TryAgain,
     /// Split the transaction.
     #[error("a transaction that writes {bytes} bytes is larger than a segment of {limit}")]
     GroupTooLarge { bytes: usize, limit: usize },

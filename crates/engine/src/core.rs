@@ -3,6 +3,7 @@
 use crate::cleaner::apart::Processor;
 use crate::cleaner::context::{Context, Tally};
 use crate::cleaner::pacer::Pacer;
+use crate::completion::Completions;
 use crate::counters::Counters;
 use crate::epoch::{Epochs, SlotId};
 use crate::exclusive::Exclusive;
@@ -10,6 +11,7 @@ use crate::head::Head;
 use crate::index::arena::Arena;
 use crate::index::{Index, Resources};
 use crate::log::Log;
+use crate::range::watch::Watches;
 use crate::space::Purpose;
 use crate::space::segment::State;
 use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
@@ -20,8 +22,8 @@ use duramen_base::limits::MEMORY_BYTES_MIN;
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
 use duramen_format::hash::KeyHasher;
-use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, OnceLock};
 
 /// Sessions at once, cleaners included. Each has a cache-line slot.
 const SESSIONS_MAX: usize = 1024;
@@ -57,6 +59,9 @@ pub struct Core {
     pub wakeup: Wakeup,
     /// `None`: the store is memory alone.
     pub log: Option<Box<Log>>,
+    /// Who tracks the requests of clients.
+    pub completions: OnceLock<Arc<dyn Completions>>,
+    pub watches: Watches,
 }
 
 /// Counters that belong to whoever holds their lock.
@@ -167,6 +172,8 @@ impl Core {
             exclusive: Exclusive::default(),
             wakeup: Wakeup::default(),
             log,
+            completions: OnceLock::new(),
+            watches: Watches::default(),
             epochs,
             space,
         };

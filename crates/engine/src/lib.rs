@@ -19,6 +19,7 @@
 
 mod api;
 mod cleaner;
+mod completion;
 mod core;
 mod counters;
 mod epoch;
@@ -41,12 +42,15 @@ mod transaction;
 mod write;
 
 pub use api::*;
+pub use completion::Completions;
 pub use load::{LoadError, LoadReport, Loader, Missing};
 #[cfg(feature = "planted")]
 pub use log::Bug;
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;
-pub use range::{Purge, Purged};
+pub use range::{
+    Dirty, Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,
+};
 pub use session::{Guard, Seen, Session};
 pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};
 pub use space::segment_bytes;

@@ -90,6 +90,11 @@ impl Session {
             seen: Cell::new(false),
             observed: RefCell::default(),
             changes: RefCell::default(),
+            left: false,
+            generation: core
+                .watches
+                .generation
+                .load(std::sync::atomic::Ordering::SeqCst),
         }
     }
 }
@@ -125,6 +130,10 @@ pub struct Guard<'s> {
     pub(crate) observed: RefCell<Position>,
     /// What this exclusive guard did to tables, with its numbers in the log.
     pub(crate) changes: RefCell<Vec<(u64, TableChange)>>,
+    /// When it last looked who may write what (`range::watch`).
+    pub(crate) generation: u64,
+    /// It has been outside since.
+    pub(crate) left: bool,
 }
 
 impl<'s> Guard<'s> {
@@ -184,6 +193,7 @@ impl<'s> Guard<'s> {
             self.core.epochs.unpin(self.slot);
             self.core.enter(self.slot);
         }
+        self.renew();
         self.now_ms.set(0);
     }
 
@@ -209,6 +219,7 @@ impl<'s> Guard<'s> {
     #[cold]
     fn wait_for_head(&mut self) {
         debug_assert!(self.transaction.is_none(), "a transaction has its head");
+        self.left = true;
         loop {
             if !self.alone {
                 self.core.epochs.unpin(self.slot);

@@ -318,6 +318,7 @@ impl crate::Guard<'_> {
                 }
             }
         }
+        core.note_cleared(table);
         counters.note_objects(table, -(objects as i64));
         counters.note_expiring(table, -(core.expiring(table) as i64));
         // Every version ever given is below this floor, so re-created keys go on growing.

@@ -35,7 +35,7 @@ impl<'s> Guard<'s> {
     /// ends the first step and begins another.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`] if the index has no room for the keys.
+    /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`] if the index has no room for the keys; [`Error::TryAgain`].
     pub fn lock_keys(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
         self.unlock_keys();
         let mut keys = keys.to_vec();
@@ -67,6 +67,10 @@ impl<'s> Guard<'s> {
                 if transaction.fold(true, |kept, (partition, _)| {
                     kept && partition.has_its_room()
                 }) {
+                    if let Err(error) = self.check_generation() {
+                        self.unlock_keys();
+                        return Err(error);
+                    }
                     if let Some(log) = &self.core.log
                         && let Some(tail) = &mut self.tail
                     {

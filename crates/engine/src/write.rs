@@ -10,7 +10,7 @@ use crate::cleaner::pacer::Waiting;
 use crate::head::Tail;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::{Index, Partition, Resize};
-use crate::log::{self, Buried, Log};
+use crate::log::{self, Bug, Buried, Log};
 use crate::session::Guard;
 use crate::space::{Purpose, Space};
 use crate::{Condition, Decision, Error, Incremented, KeyHash, Object, Outcome, TableId};
@@ -50,7 +50,7 @@ impl<'s> Guard<'s> {
     /// empty scratch buffer; it may be called again if memory had to be found first, so it must reset what it collects.
     ///
     /// # Errors
-    /// Limits, [`Error::NoSuchTable`], [`Error::OutOfMemory`]: nothing was changed.
+    /// Limits, [`Error::NoSuchTable`], [`Error::OutOfMemory`], [`Error::TryAgain`]: nothing was changed.
     #[inline]
     pub fn update<'v>(
         &mut self,
@@ -68,6 +68,7 @@ impl<'s> Guard<'s> {
         let mut index_attempts = 0;
         loop {
             self.take_head();
+            self.check_generation()?;
             // Each time anew: whoever had to wait was outside meanwhile, and the table may have been dropped.
             let index = self.index(table)?;
             let Some(locked) = self.lock_key(index, hash, key) else {
@@ -123,6 +124,7 @@ impl<'s> Guard<'s> {
             self.unlock(&locked);
             match put? {
                 Put::Done(version) => {
+                    self.core.note_written(table, key, version);
                     if let Some(log) = log {
                         self.note_own(log, index);
                     }
@@ -232,6 +234,14 @@ impl<'s> Guard<'s> {
             return Ok(false);
         }
         if let Some((place, slot, entry)) = locked.found {
+            let unseen = self
+                .core
+                .log
+                .as_ref()
+                .is_some_and(|log| log.has_bug(Bug::RemovalsAreNotMarked));
+            if !unseen {
+                self.core.note_written(table, key, entry.version);
+            }
             locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
             locked.view.remove(locked.tag, place);
             locked.partition.count_remove();
@@ -365,6 +375,7 @@ impl<'s> Guard<'s> {
         if self.transaction.is_none() && !self.alone {
             // Nobody may wait for this head while its holder waits for readers to leave, or for who is alone.
             self.tail = None;
+            self.left = true;
             core.epochs.unpin(slot);
             let found = core.find_memory(self.head, self.me, Waiting::Outside, purpose);
             core.enter(slot);

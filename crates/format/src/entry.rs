@@ -15,15 +15,19 @@
 //!         +--------+-----------------------+--------+---------------+----------+-----+----------+----------+-- -
 //! ```
 //!
+//! A *completion record* (kind 3) says that a request of a client has been executed and what it was answered; it stands in one
+//! group with the effect. Its key is 32 bytes: route hash, client, request, the client's acknowledgement (u64 each); its value
+//! is the answer; version 0, never EXPIRY or VICTIM.
+//!
 //! An entry with flag VICTIM has 8 more bytes at its very end, after the padding: the id of the segment where the version
-//! that it replaced lies (an *embedded tombstone*). Kinds: 1 = object, 2 = tombstone (no value, no expiry, always VICTIM).
+//! that it replaced lies (an *embedded tombstone*). Kinds: 1 = object, 2 = tombstone (no value, no expiry, always VICTIM), 3 = completion.
 //! Flags of byte 0: WIDE 8, EXPIRY 16, VICTIM 32.
 //!
 //! **Invariants**
 //! - F1: a small object (key < 256 B, value < 64 KiB, table < 256, no expiry) has a header of 16 bytes.
 //! - F2: the CRC32C covers every byte of the padded entry, with the CRC field itself read as zero.
 //! - F3: byte 0 is never zero, so zeroed memory is not an entry.
-//! - F4: an object version has 56 bits and starts at 1; 2^56 writes to one key take 2,000 years at a million a second.
+//! - F4: an object version has 56 bits and starts at 1 (0 in completions); 2^56 writes to one key take 2,000 years at a million a second.
 //! - F5: a tombstone of version v kills every version of its key up to v; so does an object, all below its own.
 //!
 //! Paper: [Rumble14 §4] objects are self-identifying; differs: no per-entry length-of-length byte, one fixed header word
@@ -31,7 +35,8 @@
 //! Differs: an overwrite costs 8 bytes of tombstone, not an entry of its own; they stand last so that readers, who want
 //! the key, need not know of them.
 
-use duramen_base::ids::SegmentId;
+use crate::hash::KeyHasher;
+use duramen_base::ids::{ClientId, RouteHash, RpcId, SegmentId};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Entries start on multiples of this many bytes.
@@ -47,6 +52,8 @@ pub const ENTRY_BYTES_MAX: usize =
     (WIDE_HEADER_BYTES + 8 + KEY_BYTES_MAX + VALUE_BYTES_MAX).next_multiple_of(ALIGN_BYTES) + 8;
 
 const KIND_MASK: u8 = 0b0000_0111;
+const TOMBSTONE: u8 = Kind::Tombstone as u8;
+const COMPLETION: u8 = Kind::Completion as u8;
 const FLAG_WIDE: u8 = 0b0000_1000;
 const FLAG_EXPIRY: u8 = 0b0001_0000;
 const FLAG_VICTIM: u8 = 0b0010_0000;
@@ -58,6 +65,80 @@ pub enum Kind {
     Object = 1,
     /// Says that versions of a key up to its own are dead.
     Tombstone = 2,
+    /// Says that a request was executed, and its answer.
+    Completion = 3,
+}
+
+/// Bytes of a completion's key.
+pub const COMPLETION_KEY_BYTES: usize = 32;
+
+/// A completion record: written with the effect of a request, so that it takes effect exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion<'a> {
+    pub table: u32,
+    /// Where the request's key lives: the record goes where the key goes.
+    pub route: RouteHash,
+    pub client: ClientId,
+    pub rpc: RpcId,
+    /// Every request up to this one has been answered, as the client knows.
+    pub ack: RpcId,
+    pub result: &'a [u8],
+}
+
+impl<'a> Completion<'a> {
+    /// The record in an entry; `None` if it is of another kind.
+    pub fn of(entry: &Entry<'a>) -> Option<Completion<'a>> {
+        if entry.kind != Kind::Completion {
+            return None;
+        }
+        let (words, _) = entry.key.as_chunks::<8>();
+        let [route, client, rpc, ack] = *words.first_chunk::<4>()?;
+        Some(Completion {
+            table: entry.table,
+            route: RouteHash(u64::from_le_bytes(route)),
+            client: ClientId(u64::from_le_bytes(client)),
+            rpc: RpcId(u64::from_le_bytes(rpc)),
+            ack: RpcId(u64::from_le_bytes(ack)),
+            result: entry.value,
+        })
+    }
+
+    fn key(&self) -> [u8; COMPLETION_KEY_BYTES] {
+        let mut key = [0; COMPLETION_KEY_BYTES];
+        let words = [self.route.0, self.client.0, self.rpc.0, self.ack.0];
+        for (to, word) in key.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *to = word.to_le_bytes();
+        }
+        key
+    }
+
+    fn raw<'k>(&self, key: &'k [u8; COMPLETION_KEY_BYTES]) -> Raw<'k>
+    where
+        'a: 'k,
+    {
+        Raw {
+            kind: Kind::Completion,
+            table: self.table,
+            version: 0,
+            expires_at_ms: None,
+            key,
+            value: self.result,
+            victim: None,
+        }
+    }
+
+    /// As [`NewObject::padded_bytes`].
+    pub fn padded_bytes(&self) -> usize {
+        self.raw(&[0; COMPLETION_KEY_BYTES]).padded_bytes()
+    }
+
+    /// As [`NewObject::write_to`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn write_to(&self, out: &mut [u8]) {
+        self.raw(&self.key()).write_to(out);
+    }
 }
 
 /// The fields of an object to be written.
@@ -237,6 +318,16 @@ pub struct Entry<'a> {
     pub padded_bytes: usize,
 }
 
+impl Entry<'_> {
+    /// Where the entry belongs in a cluster with this hash: with its key, or with the key of the request that it completes.
+    pub fn route(&self, hasher: &KeyHasher) -> RouteHash {
+        match Completion::of(self) {
+            Some(completion) => completion.route,
+            None => hasher.route(self.key),
+        }
+    }
+}
+
 /// The entry's shape, from its header alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -259,10 +350,10 @@ impl Header {
         let has_victim = flags & FLAG_VICTIM != 0;
         let expiry_bytes = usize::from(flags & FLAG_EXPIRY) >> 1; // the flag is 16: 8 bytes when set
         // Whoever calls has checked the kind, or wrote it.
-        let kind = if flags & KIND_MASK == Kind::Tombstone as u8 {
-            Kind::Tombstone
-        } else {
-            Kind::Object
+        let kind = match flags & KIND_MASK {
+            TOMBSTONE => Kind::Tombstone,
+            COMPLETION => Kind::Completion,
+            _ => Kind::Object,
         };
         if flags & FLAG_WIDE == 0 {
             Header {
@@ -305,6 +396,8 @@ pub enum Damage {
     Kind { kind: u8 },
     #[error("the flags {flags:#04x} do not fit a tombstone, or it has a value")]
     Tombstone { flags: u8 },
+    #[error("the flags {flags:#04x} do not fit a completion, or its key has {key_bytes} bytes")]
+    Completion { flags: u8, key_bytes: usize },
     #[error("the entry would take {needed} bytes, {available} are there")]
     Truncated { needed: usize, available: usize },
     #[error("CRC32C is {stored:#010x} in the header and {computed:#010x} over the bytes")]
@@ -330,17 +423,14 @@ pub fn parse(bytes: &[u8]) -> Result<Entry<'_>, Damage> {
     let second = word(8).ok_or(truncated(SMALL_HEADER_BYTES))?;
     let flags = first as u8;
     let known = flags & !(KIND_MASK | FLAG_WIDE | FLAG_EXPIRY | FLAG_VICTIM) == 0;
-    let is_tombstone = flags & KIND_MASK == Kind::Tombstone as u8;
-    if !known || !is_tombstone && flags & KIND_MASK != Kind::Object as u8 {
+    if !known || !(1..=COMPLETION).contains(&(flags & KIND_MASK)) {
         return Err(Damage::Kind { kind: flags });
     }
     if flags & FLAG_WIDE != 0 && bytes.len() < WIDE_HEADER_BYTES {
         return Err(truncated(WIDE_HEADER_BYTES));
     }
     let header = Header::decode(first, second, || word(16).unwrap_or(0));
-    if is_tombstone && (header.has_expiry || !header.has_victim || header.value_bytes != 0) {
-        return Err(Damage::Tombstone { flags });
-    }
+    check_shape(flags, &header)?;
     let padded = header.padded_bytes();
     let Some(whole) = bytes.get(..padded) else {
         return Err(truncated(padded));
@@ -352,6 +442,27 @@ pub fn parse(bytes: &[u8]) -> Result<Entry<'_>, Damage> {
     }
     // SAFETY: `whole` is an initialised slice that holds the padded entry (checked just above).
     Ok(unsafe { parse_trusted(whole.as_ptr()) })
+}
+
+/// What the kind of an entry says of its other fields.
+#[inline(always)]
+fn check_shape(flags: u8, header: &Header) -> Result<(), Damage> {
+    match header.kind {
+        Kind::Object => Ok(()),
+        Kind::Tombstone => {
+            if header.has_expiry || !header.has_victim || header.value_bytes != 0 {
+                return Err(Damage::Tombstone { flags });
+            }
+            Ok(())
+        }
+        Kind::Completion => {
+            let key_bytes = header.key_bytes;
+            if header.has_expiry || header.has_victim || key_bytes != COMPLETION_KEY_BYTES {
+                return Err(Damage::Completion { flags, key_bytes });
+            }
+            Ok(())
+        }
+    }
 }
 
 /// CRC of a padded entry with its CRC field read as zero (F2).
@@ -512,6 +623,49 @@ mod tests {
             let crc = crc32c::crc32c(&wrong);
             wrong[8..12].copy_from_slice(&crc.to_le_bytes());
             assert_eq!(parse(&wrong), Err(Damage::Tombstone { flags }));
+        }
+    }
+
+    #[test]
+    fn golden_bytes_of_completions() {
+        let completion = Completion {
+            table: 3,
+            route: RouteHash(0x0102_0304_0506_0708),
+            client: ClientId(0x11),
+            rpc: RpcId(0x22),
+            ack: RpcId(0x21),
+            result: b"done",
+        };
+        let mut bytes = vec![0xee; completion.padded_bytes()];
+        completion.write_to(&mut bytes);
+        assert_eq!(bytes.len(), 56);
+        assert_eq!(&bytes[..8], &[3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[12..16], b"\x03\x20\x04\x00");
+        assert_eq!(
+            &bytes[16..],
+            b"\x08\x07\x06\x05\x04\x03\x02\x01\x11\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0\x21\0\0\0\0\0\0\0done\0\0\0\0"
+        );
+        let entry = parse(&bytes).unwrap();
+        assert_eq!(Completion::of(&entry), Some(completion));
+        let hasher = KeyHasher::new(1);
+        assert_eq!(entry.route(&hasher), completion.route);
+        // With another key, or an expiry, it is none, even with the right CRC.
+        for (at, value) in [
+            (13, 31),
+            (0, COMPLETION | FLAG_EXPIRY),
+            (0, COMPLETION | FLAG_VICTIM),
+        ] {
+            let mut wrong = bytes.clone();
+            wrong[at] = value;
+            wrong[8..12].fill(0);
+            let crc = crc32c::crc32c(&wrong);
+            wrong[8..12].copy_from_slice(&crc.to_le_bytes());
+            assert!(matches!(parse(&wrong), Err(Damage::Completion { .. })));
+        }
+        for kind in [0, 4, 7] {
+            let mut wrong = bytes.clone();
+            wrong[0] = kind;
+            assert_eq!(parse(&wrong), Err(Damage::Kind { kind }));
         }
     }
 

@@ -47,17 +47,30 @@ pub fn slot(key: &[u8]) -> u16 {
     crc16(tagged.unwrap_or(key)) % SLOTS
 }
 
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc: u16, byte| {
-        let mut crc = crc ^ u16::from(*byte) << 8;
-        for _ in 0..8 {
+/// CRC16 of each single byte, in the upper byte of the register.
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
             crc = if crc & 0x8000 != 0 {
                 crc << 1 ^ 0x1021
             } else {
                 crc << 1
             };
+            bit += 1;
         }
-        crc
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, byte| {
+        crc << 8 ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)]
     })
 }
 

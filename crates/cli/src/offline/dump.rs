@@ -274,6 +274,7 @@ fn one_entry(segment: u64, at: usize, entry: &Entry<'_>, out: &mut Out) {
     let kind = match entry.kind {
         EntryKind::Object => "object",
         EntryKind::Tombstone => "tombstone",
+        EntryKind::Completion => "completion",
     };
     let mut text = format!(
         "  {at}: {kind} table {} key {} version {}",

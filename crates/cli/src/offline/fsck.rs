@@ -317,6 +317,7 @@ fn entries(segment: SegmentId, bytes: &[u8], found: &mut Found) {
                 match entry.kind {
                     EntryKind::Object => found.counts.objects += 1,
                     EntryKind::Tombstone => found.counts.tombstones += 1,
+                    EntryKind::Completion => {}
                 }
                 at += entry.padded_bytes;
             }

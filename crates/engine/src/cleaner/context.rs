@@ -294,17 +294,17 @@ impl Context {
             }
             // A table that was dropped, or whose id was given again, does not point here.
             if let Ok(index) = core.tables.index(TableId(entry.table)) {
-                *place = Some(Candidate::new(core, index, location, entry, all_dead));
+                let unindexed = all_dead || entry.kind == entry::Kind::Completion;
+                *place = Some(Candidate::new(core, index, location, entry, unindexed));
             }
         }
         // All lookups before the first move: their misses overlap, which they would not across the locks of the moves.
         let mut found: [Option<Found<'_>>; GROUP] = [const { None }; GROUP];
         for (found, candidate) in found.iter_mut().zip(&group) {
-            *found = candidate.as_ref().and_then(
-                |candidate| {
-                    if all_dead { None } else { candidate.find() }
-                },
-            );
+            *found = candidate
+                .as_ref()
+                .filter(|candidate| !all_dead && candidate.entry.kind != entry::Kind::Completion)
+                .and_then(Candidate::find);
         }
         debug_assert!(
             found.iter().all(Option::is_none) || self.current.as_ref().is_none_or(|c| !c.dead),

@@ -8,7 +8,7 @@
 //! **Invariants**
 //! - V1: victims are durably closed; of a pass also settled (D3).
 //! - V2: of an entry is needed: an object, if the index points to it; a tombstone, as long as its victim is listed and does
-//!   not leave with it; a dead object with an embedded victim as if it were a tombstone (of one version less, so that
+//!   not leave with it; a completion, if its tracker says so; a dead object with an embedded victim as if it were a tombstone (of one version less, so that
 //!   another copy of the object itself is not killed). It leaves a real one: it is *materialised*.
 //! - V3: whatever is kept of an entry takes no more bytes than it did, so a compacted segment never grows.
 //! - V4: with a log a cache evicts in passes only, whose victims leave the disk; until they have, the creation of an absent
@@ -286,6 +286,9 @@ impl Context {
     ) -> Option<()> {
         let counters = &core.context_counters[self.number];
         let from = core.space.window_of(location);
+        if entry.kind == entry::Kind::Completion {
+            return self.keep_completion(core, entry, location);
+        }
         let is_tombstone = entry.kind == entry::Kind::Tombstone;
         let careless = !is_tombstone && log.has_bug(Bug::NotMaterialised);
         if careless || !self.is_needed(log, entry) {
@@ -317,6 +320,24 @@ impl Context {
         } else {
             add(&counters.tombstones, bytes as u64);
         }
+        Some(())
+    }
+
+    /// A completion record: it stays as it is, or goes. `None`: no room.
+    fn keep_completion(&mut self, core: &Core, entry: &Entry<'_>, location: u64) -> Option<()> {
+        let counters = &core.context_counters[self.number];
+        let (from, bytes) = (core.space.window_of(location), entry.padded_bytes);
+        if core.keeps_completion(entry) {
+            self.room_for(core, bytes)?;
+            let to = core.space.at(Space::location(self.survivor.take(bytes)));
+            // SAFETY: source: a whole entry of the victim, pinned; target: bytes this context just took in its own survivor.
+            unsafe {
+                core.space.at(location).copy_to_nonoverlapping(to, bytes);
+            }
+        } else {
+            sub(&counters.tombstones, bytes as u64);
+        }
+        counters.note_moved(from, bytes);
         Some(())
     }
 
@@ -356,14 +377,16 @@ impl Context {
                 // SAFETY: a closed segment holds whole entries from its header to `appended`; the pin keeps the window.
                 let entry = unsafe { entry::parse_trusted(core.space.at(Space::location(at))) };
                 at += entry.padded_bytes;
-                if entry.kind == entry::Kind::Tombstone {
-                    let bytes = entry.padded_bytes as u32;
-                    let known = core.tables.index(TableId(entry.table)).is_ok();
-                    if known && needs.tombstone(entry.victim, &[]) {
-                        kept += bytes;
-                    } else {
-                        droppable += bytes;
-                    }
+                let needed = match entry.kind {
+                    entry::Kind::Object => continue,
+                    entry::Kind::Tombstone => needs.tombstone(entry.victim, &[]),
+                    entry::Kind::Completion => core.keeps_completion(&entry),
+                };
+                let bytes = entry.padded_bytes as u32;
+                if needed && core.tables.index(TableId(entry.table)).is_ok() {
+                    kept += bytes;
+                } else {
+                    droppable += bytes;
                 }
             }
             drop(needs);

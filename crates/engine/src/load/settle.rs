@@ -26,11 +26,9 @@ impl<'a> Arrival<'a> {
     fn new(core: &'a Core, entry: Entry<'a>, location: u64) -> Arrival<'a> {
         let table = TableId(entry.table);
         // An entry from before the table was created or cleared is none of this table's.
-        let index = core
-            .tables
-            .index(table)
-            .ok()
-            .filter(|index| entry.version >= index.replay_floor());
+        let index = core.tables.index(table).ok().filter(|index| {
+            entry.kind == Kind::Completion || entry.version >= index.replay_floor()
+        });
         let hash = KeyHash(core.hasher.hash(entry.key));
         if let Some(index) = index {
             let view = index.partition(hash).view();
@@ -142,11 +140,13 @@ impl Loader {
         let core = visitor.core;
         let entry = &arrival.entry;
         let won = match arrival.index {
-            Some(index) => match self.contend(visitor, counters, index, arrival) {
-                Some(won) => won,
-                None => return false,
-            },
-            None => false,
+            Some(index) if entry.kind != Kind::Completion => {
+                match self.contend(visitor, counters, index, arrival) {
+                    Some(won) => won,
+                    None => return false,
+                }
+            }
+            _ => false,
         };
         let table = TableId(entry.table);
         let window = core.space.window_of(arrival.location);
@@ -160,6 +160,12 @@ impl Loader {
                 self.totals.tombstones.fetch_add(1, Ordering::Relaxed);
                 if won {
                     tombstones.push((table, arrival.hash));
+                }
+            }
+            Kind::Completion => {
+                counters.note_tombstone(entry.padded_bytes);
+                if arrival.index.is_some() {
+                    core.met_completion(entry);
                 }
             }
             Kind::Object if won => {

@@ -117,6 +117,11 @@ impl Log {
         }
     }
 
+    /// Makes what the holder of the head's lock appended known to the stream.
+    pub(crate) fn publish(&self, head: usize, tail: &Tail) {
+        self.streams[head].publish(tail.position(), tail.in_group());
+    }
+
     /// Ends the head's segment.
     fn close(&self, space: &Space, head: usize, tail: &mut Tail) -> bool {
         let length = tail.length();

@@ -267,6 +267,7 @@ impl<'s> Guard<'s> {
         }
         self.keep_own();
         self.tail = None;
+        self.left = true;
         self.core.epochs.unpin(self.slot);
         let waited = log.wait_synced(stream, end);
         self.core.enter(self.slot);

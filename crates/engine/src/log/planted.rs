@@ -29,6 +29,10 @@ pub enum Bug {
     SideIsCleaned,
     /// A purge passes over what its step did not reach at once.
     PurgeSkips,
+    /// After the lock of a range nobody waits for writes that were allowed before.
+    QuiesceDoesNotWait,
+    /// A watch does not see removals.
+    RemovalsAreNotMarked,
 }
 
 /// The bug that is planted, if any.

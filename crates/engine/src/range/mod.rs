@@ -1,4 +1,4 @@
-//! Ranges of key hashes (tablets) within a table: walked in the order of the index, and purged.
+//! Ranges of key hashes (tablets) within a table: walked in the order of the index, watched, exported, and purged.
 //!
 //! A range is one of *route* hashes, slot in front (`RouteHash`), while the index is in the order of the hash behind it: so
 //! a walk visits the whole table, and the slot is computed from each key that it meets. What is asked of every write is
@@ -11,10 +11,19 @@
 //! - G2: a step is bounded and pins once: it delays no reader, and nobody's memory for long.
 //! - G3: a purge leaves no tombstones: what it takes out is not this server's any more, and a restart knows it by the
 //!   position of its segment (`Store::roll_heads`). It lowers nobody's version.
+//!
+//! How a range moves: `watch_range`, then `export` everything, then `export_keys` of what was written meanwhile, until that is
+//! little; then nobody may write any more, `quiesce`, the last `export_keys`; when the new owner has it durable, `purge`.
+//! Paper: [Ousterhout15 §8] sends the log, old to new; differs: live objects once, in the order of the index, and what
+//! changes meanwhile by key, so that the work does not depend on how much of the log is dead.
 
 mod purge;
+mod walk;
+pub(crate) mod watch;
 
 pub use purge::{Purge, Purged};
+pub use walk::{Export, RANGE_PARTS, RangeCount, RangePart, RangeStatistics};
+pub use watch::{Dirty, Watch};
 
 use crate::core::Core;
 use crate::index::Index;

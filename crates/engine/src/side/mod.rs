@@ -34,10 +34,10 @@ use crate::load::Visitor;
 use crate::log::{Log, Swap};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, Store, TableId};
-use duramen_base::ids::SegmentId;
+use duramen_base::ids::{ClientId, RouteHash, RpcId, SegmentId};
 use duramen_base::sync::yield_now;
 use duramen_format::entry::{self, Damage, Kind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tombstones::Tombstones;
@@ -110,9 +110,11 @@ struct State {
 pub struct SideLog {
     store: Arc<Store>,
     floors: HashMap<TableId, u64>,
-    version_floor: u64,
+    version_floor: AtomicU64,
     state: Mutex<State>,
     tombstones: Tombstones,
+    /// Completion records taken over.
+    completions: Mutex<HashSet<(TableId, RouteHash, ClientId, RpcId)>>,
     totals: Totals,
 }
 
@@ -139,7 +141,7 @@ impl Store {
         SideLog {
             store: self.clone(),
             floors: plan.floors.into_iter().collect(),
-            version_floor: plan.version_floor,
+            version_floor: AtomicU64::new(plan.version_floor),
             state: Mutex::new(State {
                 stage: Stage::Filling,
                 at_work: 0,
@@ -147,6 +149,7 @@ impl Store {
                 segments: Vec::new(),
             }),
             tombstones: Tombstones::default(),
+            completions: Mutex::default(),
             totals: Totals::default(),
         }
     }
@@ -200,6 +203,11 @@ impl SideLog {
         }
     }
 
+    /// No version at or below this one may be given again: what the source of a migration says at its end.
+    pub fn raise_version_floor(&self, version: u64) {
+        self.version_floor.fetch_max(version, Ordering::Relaxed);
+    }
+
     /// What was replayed so far.
     pub fn report(&self) -> SideReport {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -233,7 +241,8 @@ impl SideLog {
         }
         self.tombstones.clear(&core.space);
         let version_max = self.totals.version_max.load(Ordering::Relaxed);
-        log.raise_version_floor(self.version_floor.max(version_max) + 1); // S4
+        let given = self.version_floor.load(Ordering::Relaxed);
+        log.raise_version_floor(given.max(version_max) + 1); // S4
         let floor = core.version_max();
         core.tables.each(|_, _, index| {
             let partitions = index.partitions().iter();

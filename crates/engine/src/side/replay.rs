@@ -13,7 +13,7 @@ use crate::space::{Purpose, Space};
 use crate::{Error, KeyHash, Mode, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_base::sync::{AtomicU64, Backoff};
-use duramen_format::entry::{self, Entry, Kind, NewObject, NewTombstone};
+use duramen_format::entry::{self, Completion, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::segment;
 use std::sync::atomic::Ordering;
 
@@ -38,6 +38,15 @@ enum Settled {
     Needs(Need),
 }
 
+/// What becomes of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Put,
+    /// A tombstone, or an object that has expired.
+    Kill,
+    Complete,
+}
+
 /// An entry that is looked up.
 struct Arrival<'a, 'b> {
     entry: &'a Entry<'b>,
@@ -46,8 +55,7 @@ struct Arrival<'a, 'b> {
     table: TableId,
     hash: KeyHash,
     index: &'a Index,
-    /// A tombstone, or as good as one.
-    kills: bool,
+    what: What,
 }
 
 /// One call of [`SideLog::replay`].
@@ -189,7 +197,8 @@ impl Replay<'_> {
     {
         let core: &Core = self.core;
         let table = TableId(entry.table);
-        if entry.version < self.side.floor(table) {
+        let is_completion = entry.kind == Kind::Completion;
+        if !is_completion && entry.version < self.side.floor(table) {
             return None;
         }
         let index = core.tables.index(table).ok()?;
@@ -205,12 +214,19 @@ impl Replay<'_> {
             table,
             hash,
             index,
-            kills: expired || entry.kind == Kind::Tombstone,
+            what: match entry.kind {
+                Kind::Completion => What::Complete,
+                Kind::Object if !expired => What::Put,
+                Kind::Object | Kind::Tombstone => What::Kill,
+            },
         })
     }
 
     /// S1. `Some`: nothing was done yet.
     fn settle(&mut self, counters: &Counters, arrival: &Arrival<'_, '_>) -> Option<Need> {
+        if arrival.what == What::Complete {
+            return self.complete(counters, arrival);
+        }
         let (partition, tag) = (
             arrival.index.partition(arrival.hash),
             arrival.index.tag(arrival.hash),
@@ -221,7 +237,7 @@ impl Replay<'_> {
                 return Some(Need::Memory);
             };
             debug_assert!(locking == Locking::Taken);
-            let settled = if arrival.kills {
+            let settled = if arrival.what == What::Kill {
                 self.kill(counters, arrival, partition, view)
             } else {
                 self.put(counters, arrival, partition, view)
@@ -379,6 +395,24 @@ impl Replay<'_> {
             counters.note_expiring(table, -i64::from(rival.expires_at_ms != 0));
         }
         Settled::Done
+    }
+
+    /// A completion record comes: it is taken over as it is, once.
+    fn complete(&mut self, counters: &Counters, arrival: &Arrival<'_, '_>) -> Option<Need> {
+        let record = Completion::of(arrival.entry)?;
+        let bytes = arrival.raw.len();
+        if !self.tail.fits(bytes) {
+            return Some(Need::Segment);
+        }
+        let mut met = self.side.completions.lock().expect("completions met");
+        if !met.insert((arrival.table, record.route, record.client, record.rpc)) {
+            return None;
+        }
+        drop(met);
+        self.append(bytes, |out| out.copy_from_slice(arrival.raw));
+        counters.note_tombstone(bytes);
+        self.core.met_completion(arrival.entry);
+        None
     }
 
     /// Writes an entry for which there is room; returns its location.

@@ -3,11 +3,13 @@
 //! The consumer, the disk and the plain replay rule are those of `tests/durable`: what is there after a crash is judged by
 //! them. Beside each test stands one with the rule broken on purpose, which must be noticed.
 
+mod completion;
 mod dead_log;
 #[allow(dead_code)]
 #[path = "../durable/disk.rs"]
 mod disk;
 mod purge;
+mod range;
 mod side;
 #[allow(dead_code)]
 #[path = "../durable/world.rs"]

@@ -1,0 +1,120 @@
+//! Completion records: what was answered to a request stands in the log with its effect, so that the request, sent again,
+//! takes effect once.
+//!
+//! The engine writes, keeps and shows them; what they mean is known to whoever tracks clients ([`Completions`]).
+//!
+//! **Invariants**
+//! - Q1: a record is in the group of its effect: a crash leaves both or neither.
+//! - Q2: the cleaner drops a record only if the tracker says that nobody can ask for it any more.
+//! - Q3: who loads or replays a log is shown every record in it, each at least once.
+//!
+//! Paper: RIFL (Lee, SOSP'15) §3-4; differs: the tracker keeps the answers, so records need no address; of two copies of one
+//! record (a replay that was repeated) both stay until the client has acknowledged.
+
+use crate::core::Core;
+use crate::log;
+use crate::session::Guard;
+use crate::space::{Purpose, Space};
+use crate::{Error, Store, TableId};
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_format::entry::{Completion, Entry};
+use std::sync::Arc;
+
+/// Who tracks which requests were executed. Called with the store pinned: it must not enter the store, nor wait for whoever
+/// is in it.
+pub trait Completions: Send + Sync {
+    /// A record was found in a log that is loaded or replayed (Q3).
+    fn met(&self, record: &Completion<'_>);
+
+    /// True if the record must stay: its client has not acknowledged it, and its tablet is served here (Q2).
+    fn keep(&self, record: &Completion<'_>) -> bool;
+}
+
+impl Store {
+    /// Sets who tracks requests; before anything is loaded. Until then all records stay. Only the first counts.
+    pub fn set_completions(&self, completions: Arc<dyn Completions>) {
+        let _ = self.core().completions.set(completions);
+    }
+}
+
+impl Core {
+    /// Q3
+    pub fn met_completion(&self, entry: &Entry<'_>) {
+        if let (Some(completions), Some(record)) = (self.completions.get(), Completion::of(entry)) {
+            completions.met(&record);
+        }
+    }
+
+    /// Q2
+    pub fn keeps_completion(&self, entry: &Entry<'_>) -> bool {
+        match (self.completions.get(), Completion::of(entry)) {
+            (Some(completions), Some(record)) => completions.keep(&record),
+            _ => true,
+        }
+    }
+}
+
+impl Guard<'_> {
+    /// Sees to it that the next `bytes` of entries find room without a new segment, so that what follows in this group cannot
+    /// fail for want of it: an effect and its completion, for instance.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::DiskFull`], [`Error::DiskFailed`], [`Error::GroupTooLarge`].
+    ///
+    /// # Panics
+    /// Outside of [`lock_keys`](Self::lock_keys) and of an exclusive guard.
+    pub fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
+        assert!(
+            self.transaction.is_some() || self.alone,
+            "a completion belongs to a group"
+        );
+        let core = self.core;
+        if let Some(log) = &core.log {
+            log.check_writable()?;
+        }
+        loop {
+            self.take_head();
+            let tail = self.tail.as_mut().expect("just taken");
+            if tail.fits(bytes) {
+                return Ok(());
+            }
+            if !log::roll(core, self.head, tail, bytes, Purpose::Tombstones)? {
+                self.make_room(Purpose::Tombstones)?;
+            }
+        }
+    }
+
+    /// Appends a completion record to the group of its effect (Q1). A store without a log has none.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), but none if enough was reserved; [`Error::ValueTooLarge`]; [`Error::NoSuchTable`].
+    ///
+    /// # Panics
+    /// As [`reserve`](Self::reserve).
+    pub fn complete(&mut self, record: &Completion<'_>) -> Result<(), Error> {
+        if record.result.len() > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge {
+                bytes: record.result.len(),
+                limit: VALUE_BYTES_MAX,
+            });
+        }
+        let index = self.index(TableId(record.table))?;
+        let bytes = record.padded_bytes();
+        self.reserve(bytes)?;
+        let core = self.core;
+        let Some(log) = core.log.as_deref() else {
+            return Ok(());
+        };
+        let tail = self.tail.as_mut().expect("taken by `reserve`");
+        let at = core.space.at(Space::location(tail.take(bytes)));
+        // SAFETY: `take` gave this head `bytes` bytes of its own window (H2), which it alone writes while its lock is held.
+        record.write_to(unsafe { std::slice::from_raw_parts_mut(at, bytes) });
+        tail.record(&core.space);
+        log.publish(self.head.number, tail);
+        // Like a tombstone: alive in its window until a cleaner drops it, and no part of the live objects.
+        self.head.counters.note_tombstone(bytes);
+        self.carried.appended += bytes as u64;
+        self.note_own(log, index);
+        Ok(())
+    }
+}
