@@ -109,7 +109,11 @@ fn scenario_31_answers_stay_until_they_are_acknowledged() {
         .map(|rpc| ((7, rpc), rpc.to_le_bytes().to_vec()))
         .collect();
     let tracker = restart(&mut world);
-    assert_eq!(*tracker.met.lock().unwrap(), all, "after cleaning and a crash");
+    assert_eq!(
+        *tracker.met.lock().unwrap(),
+        all,
+        "after cleaning and a crash"
+    );
     tracker.acked.store(200, Ordering::Relaxed);
     for n in 0..100 {
         write_once(&mut world, 301 + n, &format!("key-{}", n % 3), 60_000).unwrap();
@@ -122,9 +126,15 @@ fn scenario_31_answers_stay_until_they_are_acknowledged() {
     }
     let tracker = restart(&mut world);
     let met = tracker.met.lock().unwrap().clone();
-    assert!((201..=800).all(|rpc| met.contains_key(&(7, rpc))), "unacknowledged");
+    assert!(
+        (201..=800).all(|rpc| met.contains_key(&(7, rpc))),
+        "unacknowledged"
+    );
     let left = met.range(..(7, 201)).count();
-    assert!(left < 150, "{left} of 200 acknowledged records are still there");
+    assert!(
+        left < 150,
+        "{left} of 200 acknowledged records are still there"
+    );
     let report = world.store.memory_report();
     assert!(report.live_bytes >= 600 * 48);
 }

@@ -49,9 +49,9 @@ fn scenario_36_stable_objects_are_shown_exactly_once() {
                 let mut random = Random::new(seed);
                 let volatile: Vec<Vec<u8>> = keys_inside(seed).skip(5000).take(40_000).collect();
                 while !stop.load(Ordering::Relaxed) {
-                    for n in 0..volatile.len() {
+                    for key in &volatile {
                         let mut guard = session.pin();
-                        write(&mut guard, &volatile[n]);
+                        write(&mut guard, key);
                         let again = stable.iter().nth(random.below(20) as usize).unwrap();
                         write(&mut guard, again);
                     }
