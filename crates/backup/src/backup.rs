@@ -6,9 +6,11 @@
 //! - V2: after a failed write or sync of the write-ahead log, of a slot or of a header, nothing is written any more. What
 //!   reached the device is then unknown, and the next opening finds out.
 //!
-//! **Concurrency**: three locks, taken in this order: `staging` (the log writer, for a whole commit), `flushing` (the
-//! flusher, or a commit that waits for room), `state` (everybody, briefly; no write or sync is done under it, except that
-//! the file system may be asked for space).
+//! **Concurrency**: five locks, taken in this order: `committing` (who commits, for a whole commit: commits are written one
+//! after another), `staging` (who stages, and a commit at its start, when it takes the batch: while it is written the next one
+//! is staged), `flushing` (the flusher, or a commit that waits for room), `straight` (who stages, while it writes to a frame, or
+//! a commit that waits for room), `state` (everybody, briefly; no write or sync is done under it, except that the file system
+//! may be asked for space).
 //!
 //! Paper: [Beineke18 §IV]; differs: see the crate's documentation.
 
@@ -29,6 +31,7 @@ use crate::frames::Frames;
 use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
+use crate::staging::Batch;
 use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaInfo, Stats};
 
 /// Segment replicas on one device. See the crate's documentation for who may call what.
@@ -40,30 +43,17 @@ pub struct Backup {
     pub(crate) geometry: Geometry,
     pub(crate) wal: Region,
     pub(crate) frames: Region,
-    pub(crate) staging: Mutex<Staging>,
+    /// The batch that is being written, or that could not be for want of space.
+    pub(crate) committing: Mutex<Batch>,
+    /// The one that comes next.
+    pub(crate) staging: Mutex<Batch>,
     pub(crate) flushing: Mutex<()>,
+    pub(crate) straight: Mutex<()>,
     pub(crate) state: Mutex<State>,
     /// Memory that scrubbing reads into.
     pub(crate) scrubbing: Mutex<Vec<u8>>,
     /// Held as long as the store is open.
     pub(crate) _lock: Box<dyn Any + Send + Sync>,
-}
-
-/// What the next commit will hold.
-pub(crate) struct Staging {
-    /// The commit as it will be written; its first bytes wait for the head.
-    bytes: Buffer,
-    records: u32,
-    payload_bytes: u64,
-    staged: Vec<Staged>,
-    /// Parts of replicas that go straight to their frames: from their base to here.
-    straight: Vec<Straight>,
-}
-
-struct Straight {
-    segment: SegmentId,
-    frame: u32,
-    until: u32,
 }
 
 /// Everything that is known about the device.
@@ -85,6 +75,15 @@ pub(crate) struct State {
     pub(crate) scrub_after: SegmentId,
     pub(crate) stats: Stats,
 }
+
+/// What a chunk adds, and how much was there before.
+struct Fitting<'a> {
+    staged: u32,
+    new: &'a [u8],
+}
+
+/// From this many bytes on, writing from the caller's memory as well as from ours costs less than copying them here.
+const UNCOPIED_BYTES: usize = 512 << 10;
 
 /// Most buffers kept for reuse: as many as segments are commonly open at once.
 const POOL_MAX: usize = 4;
@@ -202,35 +201,141 @@ impl Backup {
     /// [`Error::UnknownSegment`], [`Error::StaleEpoch`], [`Error::Gap`], [`Error::TooLong`], [`Error::Certificate`],
     /// [`Error::CommitTooLarge`]: the chunk was not taken.
     pub fn stage(&self, chunk: Chunk<'_>) -> Result<(), Error> {
-        let mut staging = self.lock_staging();
+        self.stage_with(chunk, false)
+    }
+
+    /// As [`stage`](Self::stage), for a certificate that the caller has just computed over this very memory: the bytes are not
+    /// gone over again to verify it.
+    ///
+    /// # Errors
+    /// As [`stage`](Self::stage).
+    pub fn stage_certified(&self, chunk: Chunk<'_>) -> Result<(), Error> {
+        self.stage_with(chunk, true)
+    }
+
+    fn stage_with(&self, chunk: Chunk<'_>, trusted: bool) -> Result<(), Error> {
         let mut state = self.state();
         self.working(&state)?;
-        if chunk.open && !state.replicas.contains_key(&chunk.segment) {
+        let fresh = chunk.open && !state.replicas.contains_key(&chunk.segment);
+        if fresh {
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
             state.replicas.insert(chunk.segment, replica);
-            let taken = self.stage_in(&mut staging, &mut state, &chunk, true);
-            if taken.is_err() {
-                state.replicas.remove(&chunk.segment);
-            }
-            return taken;
         }
-        self.stage_in(&mut staging, &mut state, &chunk, false)
+        drop(state);
+        let taken = self.stage_in(&chunk, fresh, trusted);
+        if fresh && taken.is_err() {
+            let mut state = self.state();
+            let refused = state.replicas.remove(&chunk.segment);
+            if let Some(frame) = refused.and_then(|replica| replica.frame) {
+                state.frames.put(frame);
+            }
+        }
+        taken
     }
 
-    fn stage_in(
+    fn stage_in(&self, chunk: &Chunk<'_>, fresh: bool, trusted: bool) -> Result<(), Error> {
+        let mut batch = self.lock_staging();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(Fitting { staged, new }) = self.fitting(state, chunk, fresh)? else {
+            return Ok(()); // a repetition
+        };
+        let segment = chunk.segment;
+        let end = staged + new.len() as u32;
+        let Some(replica) = state.replicas.get_mut(&segment) else {
+            return Err(Error::UnknownSegment { segment });
+        };
+        let before = replica.rolling;
+        let rolling = match chunk.certificate {
+            Some(given) if trusted && new.len() == chunk.bytes.len() && given.length == end => {
+                debug_assert_eq!(given, before.extended(new), "the caller's own certificate");
+                given
+            }
+            _ => before.extended(new),
+        };
+        if chunk.certificate.is_some_and(|given| given != rolling) {
+            return Err(Error::Certificate {
+                segment,
+                length: end,
+            });
+        }
+        let needed = wal::padded_bytes(batch.bytes.len() + 64 + new.len());
+        let ring = self.geometry.wal_bytes - RING_AT;
+        let straight = chunk.certificate.is_some()
+            && !replica.flushing
+            && (new.len() >= self.options.bypass_bytes as usize || needed > ring / 4);
+        let until = end - end % BLOCK_BYTES as u32;
+        let frame = if straight && until > replica.staged_base {
+            straight_frame(replica, &mut state.frames, &self.frames)
+        } else {
+            None
+        };
+        if frame.is_none() && needed > ring / 2 {
+            return Err(Error::CommitTooLarge { needed, wal: ring });
+        }
+        let mut rest = new;
+        if let Some(frame) = frame {
+            drop(guard);
+            drop(batch); // commits go on
+            self.write_straight(segment, frame, until, new)?;
+            rest = &new[until.saturating_sub(staged) as usize..];
+            batch = self.lock_staging();
+            guard = self.state();
+            batch.straight = true;
+        }
+        let replica = guard.replicas.get_mut(&segment);
+        let replica = replica.ok_or(Error::UnknownSegment { segment })?;
+        let Data::Growing(buffer) = &mut replica.data else {
+            return Err(Error::UnknownSegment { segment }); // sealed: closed, and excluded above
+        };
+        buffer.extend(rest);
+        let (offset, payload) = match frame {
+            Some(_) => (until, buffer.bytes()),
+            None => (staged, new),
+        };
+        let record = Record {
+            segment,
+            log: self.identity.server,
+            epoch: chunk.epoch,
+            offset,
+            payload,
+            certificate: chunk.certificate,
+            open: chunk.open,
+            close: chunk.close,
+            kind: chunk.kind,
+            frame,
+        };
+        let known = frame.is_none().then_some((before, rolling));
+        self.append(&mut batch, &record, known);
+        batch.payload_bytes += new.len() as u64;
+        batch.staged.push(Staged {
+            segment,
+            epoch: chunk.epoch,
+            end,
+            certificate: chunk.certificate,
+            close: chunk.close,
+            base: frame.map(|_| until),
+        });
+        replica.rolling = rolling;
+        if chunk.certificate.is_some() {
+            replica.staged_certified = end;
+        }
+        replica.staged_closed |= chunk.close;
+        Ok(())
+    }
+
+    /// What of a chunk is new; `None`: nothing.
+    fn fitting<'a>(
         &self,
-        staging: &mut Staging,
-        state: &mut State,
-        chunk: &Chunk<'_>,
+        state: &State,
+        chunk: &Chunk<'a>,
         fresh: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Fitting<'a>>, Error> {
         let segment = chunk.segment;
         let capacity = self.geometry.segment_bytes;
-        let replica = state
-            .replicas
-            .get_mut(&segment)
-            .ok_or(Error::UnknownSegment { segment })?;
+        let replica = state.replicas.get(&segment);
+        let replica = replica.ok_or(Error::UnknownSegment { segment })?;
         if chunk.epoch < replica.epoch {
             return Err(Error::StaleEpoch {
                 segment,
@@ -247,7 +352,6 @@ impl Backup {
                 end,
             });
         }
-        let end = end as u32;
         if chunk.offset > staged {
             return Err(Error::Gap {
                 segment,
@@ -256,123 +360,134 @@ impl Backup {
             });
         }
         let certifies = |given: Certificate| given.length > replica.staged_certified;
-        let adds = fresh || end > staged || chunk.close || chunk.certificate.is_some_and(certifies);
-        if replica.staged_closed || !adds {
-            return Ok(()); // a repetition
-        }
-        let new = chunk
-            .bytes
-            .get((staged - chunk.offset) as usize..)
-            .unwrap_or(&[]);
-        let rolling = replica.rolling.extended(new);
-        if chunk.certificate.is_some_and(|given| given != rolling) {
-            return Err(Error::Certificate {
-                segment,
-                length: end,
-            });
-        }
-        let needed = wal::padded_bytes(staging.bytes.len() + 64 + new.len());
-        let ring = self.geometry.wal_bytes - RING_AT;
-        let straight = chunk.certificate.is_some()
-            && !replica.flushing
-            && (new.len() >= self.options.bypass_bytes as usize || needed > ring / 4);
-        let until = end - end % BLOCK_BYTES as u32;
-        let frame = if straight && until > replica.staged_base {
-            straight_frame(replica, &mut state.frames, &self.frames)
+        let adds = fresh
+            || end > u64::from(staged)
+            || chunk.close
+            || chunk.certificate.is_some_and(certifies);
+        let new = chunk.bytes.get((staged - chunk.offset) as usize..);
+        let new = new.unwrap_or_default();
+        Ok((!replica.staged_closed && adds).then_some(Fitting { staged, new }))
+    }
+
+    /// Writes everything staged of a replica and the start of `new`, up to `until`, to its frame: from the caller's memory where
+    /// that is aligned. Not durable until the commit has synced the frames.
+    fn write_straight(
+        &self,
+        segment: SegmentId,
+        frame: u32,
+        until: u32,
+        new: &[u8],
+    ) -> Result<(), Error> {
+        let _straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let rest = state.buffer(self.geometry.segment_bytes);
+        let replica = state.replicas.get_mut(&segment);
+        let replica = replica.ok_or(Error::UnknownSegment { segment })?;
+        let staged = replica.staged();
+        let count = until.saturating_sub(staged) as usize;
+        // The rest of the block that is in memory in part; then whole blocks.
+        let head = (staged.next_multiple_of(BLOCK_BYTES as u32) - staged) as usize;
+        let blocks = new.get(head..count).unwrap_or_default();
+        let aligned = blocks.as_ptr().addr().is_multiple_of(BLOCK_BYTES as usize);
+        let (copied, blocks) = if aligned && blocks.len() >= UNCOPIED_BYTES {
+            (&new[..head], blocks)
         } else {
-            None
+            (&new[..count], &[][..])
         };
-        if frame.is_none() && needed > ring / 2 {
-            return Err(Error::CommitTooLarge { needed, wal: ring });
+        let length = (staged - replica.staged_base) as usize;
+        let (from, given) = replica.lend(copied, until, rest);
+        let at = state.frames.data_at(frame) + u64::from(from);
+        drop(guard);
+        let written = self.frames.write_parts(at, &[given.bytes(), blocks]);
+        let mut guard = self.state();
+        guard.stats.frame_written_bytes += u64::from(until - from);
+        if let Err(error) = written {
+            if let Some(replica) = guard.replicas.get_mut(&segment) {
+                replica.take_back(from, given, length);
+            }
+            drop(guard);
+            return Err(self.failed_write("write a frame", &error));
         }
-        let Data::Growing(buffer) = &mut replica.data else {
-            return Err(Error::UnknownSegment { segment }); // sealed: closed, and excluded above
-        };
-        buffer.extend(new);
-        let (offset, payload) = match frame {
-            Some(_) => (until, &buffer.bytes()[(until - replica.base) as usize..]),
-            None => (staged, new),
-        };
-        let record = Record {
-            segment,
-            log: self.identity.server,
-            epoch: chunk.epoch,
-            offset,
-            payload,
-            certificate: chunk.certificate,
-            open: chunk.open,
-            close: chunk.close,
-            kind: chunk.kind,
-            frame,
-        };
-        staging.append(&record, self.skips(&record));
-        staging.payload_bytes += new.len() as u64;
-        staging.staged.push(Staged {
-            segment,
-            epoch: chunk.epoch,
-            end,
-            certificate: chunk.certificate,
-            close: chunk.close,
-            base: frame.map(|_| until),
-        });
-        if let Some(frame) = frame {
-            replica.staged_base = until;
-            staging.straight.push(Straight {
-                segment,
-                frame,
-                until,
-            });
-        }
-        replica.rolling = rolling;
-        if chunk.certificate.is_some() {
-            replica.staged_certified = end;
-        }
-        replica.staged_closed |= chunk.close;
         Ok(())
     }
 
-    #[cfg(not(feature = "planted"))]
-    #[expect(
-        clippy::unused_self,
-        reason = "the planted variant looks at the options"
-    )]
-    fn skips(&self, _record: &Record<'_>) -> bool {
-        false
+    fn append(
+        &self,
+        batch: &mut Batch,
+        record: &Record<'_>,
+        rolling: Option<(Certificate, Certificate)>,
+    ) {
+        #[cfg(feature = "planted")]
+        if record.close && self.planted(crate::planted::Bug::CloseFromMemory) {
+            return batch.begin();
+        }
+        batch.append(record, rolling);
     }
 
-    #[cfg(feature = "planted")]
-    fn skips(&self, record: &Record<'_>) -> bool {
-        record.close && self.planted(crate::planted::Bug::CloseFromMemory)
+    fn lock_committing(&self) -> MutexGuard<'_, Batch> {
+        self.committing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_staging(&self) -> MutexGuard<'_, Staging> {
+    fn lock_staging(&self) -> MutexGuard<'_, Batch> {
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits everything staged in one write, all or nothing. Only one caller at a time: the log writer.
+    /// Commits everything staged in one write, all or nothing. Commits are written one after another; what is staged by
+    /// another thread meanwhile belongs to the next.
     ///
     /// # Errors
     /// [`Error::Full`]: everything stays staged, try again. [`Error::Failed`]: nothing more will be taken.
     pub fn commit(&self, level: Level) -> Result<Committed, Error> {
-        let mut staging = self.lock_staging();
-        if staging.staged.is_empty() {
-            drop(staging);
-            if level == Level::Synced {
-                self.sync()?;
+        let mut batch = self.lock_committing();
+        let mut sum = Committed::default();
+        if !batch.is_empty() {
+            sum = self.commit_batch(&mut batch, level)?; // there was no space for it, and others were staged since
+        }
+        std::mem::swap(&mut *batch, &mut *self.lock_staging());
+        if !batch.is_empty() {
+            let committed = self.commit_batch(&mut batch, level);
+            let mut staging = self.lock_staging();
+            if committed.is_err() && staging.is_empty() {
+                std::mem::swap(&mut *batch, &mut *staging); // what is staged before the next attempt joins it
             }
-            let state = self.state();
-            self.working(&state)?;
+            let committed = committed?;
             return Ok(Committed {
-                level: reached(&state.ring),
-                ..Committed::default()
+                chunks: sum.chunks + committed.chunks,
+                bytes: sum.bytes + committed.bytes,
+                ..committed
             });
         }
+        if sum.lsn > 0 {
+            return Ok(sum);
+        }
+        drop(batch);
+        if level == Level::Synced {
+            self.sync()?;
+        }
+        let state = self.state();
+        self.working(&state)?;
+        Ok(Committed {
+            level: reached(&state.ring),
+            ..Committed::default()
+        })
+    }
+
+    fn commit_batch(&self, batch: &mut Batch, level: Level) -> Result<Committed, Error> {
         let began = Instant::now();
-        self.write_straight(&staging)?;
-        let bytes = wal::padded_bytes(staging.bytes.len() - COMMIT_BYTES);
+        if batch.straight {
+            // The commit that certifies them must not come before.
+            if self.sync_frames().is_err() {
+                self.working(&self.state())?;
+            }
+            batch.straight = false;
+        }
+        let bytes = wal::padded_bytes(batch.bytes.len() - COMMIT_BYTES);
         let start = self.room(bytes)?;
-        let (at, all_durable) = self.seal(&mut staging, start)?;
-        self.write_commit(&staging.bytes, at, level, all_durable)?;
+        let (at, all_durable) = self.seal(batch, start)?;
+        self.write_commit(&batch.bytes, at, level, all_durable)?;
         let mut state = self.state();
         state.ring.written(start, bytes);
         let lsn = state.ring.committed_lsn;
@@ -380,82 +495,33 @@ impl Backup {
             state.ring.durable_lsn = lsn;
             state.stats.syncs += 1;
         }
-        for staged in &staging.staged {
+        for staged in &batch.staged {
             let Some(replica) = state.replicas.get_mut(&staged.segment) else {
                 continue; // freed since
             };
             let before = replica.wal_from;
-            replica.commit(staged, lsn);
+            let unused = replica.commit(staged, lsn);
             state.need(staged.segment, before);
+            if let Some(buffer) = unused {
+                state.recycle(buffer);
+            }
         }
         let committed = Committed {
             lsn,
-            chunks: staging.staged.len() as u32,
-            bytes: staging.payload_bytes,
+            chunks: batch.staged.len() as u32,
+            bytes: batch.payload_bytes,
             level: reached(&state.ring),
         };
         state.stats.commits += 1;
-        state.stats.records += u64::from(staging.records);
-        state.stats.payload_bytes += staging.payload_bytes;
+        state.stats.records += u64::from(batch.records);
+        state.stats.payload_bytes += batch.payload_bytes;
         state.stats.wal_written_bytes += bytes;
         let micros = began.elapsed().as_micros().max(1) as u64;
         let bucket = (micros.ilog2() as usize).min(state.stats.commit_micros.len() - 1);
         state.stats.commit_micros[bucket] += 1;
         drop(state);
-        staging.reset();
+        batch.reset();
         Ok(committed)
-    }
-
-    /// Writes the parts that go straight to frames, durably: the commit that certifies them must not come before.
-    fn write_straight(&self, staging: &Staging) -> Result<(), Error> {
-        for part in &staging.straight {
-            let Some((at, length, lent)) = self.lend(part) else {
-                continue;
-            };
-            let written = self
-                .frames
-                .write_durably(at, &lent.bytes()[..length as usize]);
-            let mut guard = self.state();
-            let state = &mut *guard;
-            state.stats.frame_written_bytes += u64::from(length);
-            state.stats.syncs += 1;
-            let replica = state.replicas.get_mut(&part.segment);
-            match replica.map(|replica| &mut replica.data) {
-                Some(data @ Data::Lent(_)) => {
-                    *data = Data::InFrame; // drops its share
-                    let buffer = Arc::into_inner(lent);
-                    *data = Data::Growing(buffer.expect("a buffer is lent to one"));
-                }
-                _ => drop(lent), // freed meanwhile
-            }
-            drop(guard);
-            written.map_err(|error| self.failed_write("write a frame", &error))?;
-        }
-        Ok(())
-    }
-
-    /// Takes a replica's bytes for writing a part of them to its frame: where, how many. `None`: freed since, or an earlier
-    /// attempt or the flusher has written it.
-    fn lend(&self, part: &Straight) -> Option<(u64, u32, Arc<Buffer>)> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let at = state.frames.data_at(part.frame);
-        let replica = state.replicas.get_mut(&part.segment)?;
-        let length = part
-            .until
-            .checked_sub(replica.base)
-            .filter(|length| *length > 0)?;
-        match std::mem::replace(&mut replica.data, Data::InFrame) {
-            Data::Growing(buffer) => {
-                let lent = Arc::new(buffer);
-                replica.data = Data::Lent(lent.clone());
-                Some((at + u64::from(replica.base), length, lent))
-            }
-            other => {
-                replica.data = other;
-                None
-            }
-        }
     }
 
     /// Finds room for a commit, emptying the write-ahead log if need be. Returns where it starts.
@@ -482,9 +548,7 @@ impl Backup {
     }
 
     /// Writes the head of the commit and pads it. Returns its place, and whether everything before is durable.
-    fn seal(&self, staging: &mut Staging, start: u64) -> Result<(u64, bool), Error> {
-        let body = &staging.bytes.bytes()[COMMIT_BYTES..];
-        let (body_bytes, body_crc) = (body.len() as u32, crc32c::crc32c(body));
+    fn seal(&self, batch: &mut Batch, start: u64) -> Result<(u64, bool), Error> {
         let state = self.state();
         self.working(&state)?;
         let ring = &state.ring;
@@ -493,14 +557,14 @@ impl Backup {
             lsn: ring.committed_lsn + 1,
             generation: ring.generation,
             durable_lsn: ring.durable_lsn,
-            body_bytes,
-            records: staging.records,
-            body_crc,
+            body_bytes: (batch.bytes.len() - COMMIT_BYTES) as u32,
+            records: batch.records,
+            body_crc: batch.body_crc,
         };
         let place = (ring.at(start), ring.durable_lsn == ring.committed_lsn);
         drop(state);
-        commit.write_to(staging.bytes.bytes_mut());
-        staging.bytes.fill_last_block();
+        commit.write_to(batch.bytes.bytes_mut());
+        batch.bytes.fill_last_block();
         Ok(place)
     }
 
@@ -541,11 +605,9 @@ impl Backup {
     /// A commit that names a frame must not be written after that frame was given away: what is staged for a replica that is
     /// to be freed is committed first.
     pub(crate) fn commit_before_free(&self, segment: SegmentId) -> Result<(), Error> {
-        let staged = self
-            .lock_staging()
-            .staged
-            .iter()
-            .any(|staged| staged.segment == segment);
+        let has = |batch: &Batch| batch.staged.iter().any(|staged| staged.segment == segment);
+        // Waits for the commit that is being written.
+        let staged = has(&self.lock_committing()) || has(&self.lock_staging());
         if staged {
             self.commit(Level::Buffered)?;
         }
@@ -614,40 +676,6 @@ impl Backup {
         self.write_header(&header)?;
         self.state().ring.sequence = header.sequence;
         Ok(())
-    }
-}
-
-impl Staging {
-    pub(crate) fn new() -> Staging {
-        Staging {
-            bytes: Buffer::with_capacity(COMMIT_BYTES),
-            records: 0,
-            payload_bytes: 0,
-            staged: Vec::new(),
-            straight: Vec::new(),
-        }
-    }
-
-    fn append(&mut self, record: &Record<'_>, skipped: bool) {
-        if self.bytes.len() < COMMIT_BYTES {
-            self.bytes.clear();
-            self.bytes.extend(&[0; COMMIT_BYTES]);
-        }
-        if skipped {
-            return;
-        }
-        self.bytes.extend(&record.head());
-        self.bytes.extend(record.payload);
-        self.bytes.pad(8);
-        self.records += 1;
-    }
-
-    fn reset(&mut self) {
-        self.bytes.clear();
-        self.records = 0;
-        self.payload_bytes = 0;
-        self.staged.clear();
-        self.straight.clear();
     }
 }
 

@@ -90,6 +90,20 @@ pub trait File: Send + Sync {
     /// As the device gives them; some of the bytes may have been written then.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// Writes parts one after another, from `at` on, as [`write_at`](Self::write_at) does: for much at once, past any cache. Their
+    /// lengths are multiples of [`BLOCK_BYTES`].
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_parts(&self, at: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let mut at = at;
+        for part in parts {
+            self.write_at(at, part)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
     /// As [`write_at`](Self::write_at), and durable on return (this write alone: D1 holds for all others).
     ///
     /// # Errors

@@ -74,6 +74,8 @@ impl Backup {
     /// Empties the write-ahead log a little, for a commit that waits. `false`: there is nothing to be emptied.
     pub(crate) fn make_room(&self) -> Result<bool, Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nothing that counts is written again (H3): what is being staged straight to a frame has to be there first.
+        let _straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
         if self.trim(1)? {
             return Ok(true);
         }
@@ -147,14 +149,20 @@ impl Backup {
         let whole = replica.closed;
         let (data, tail) = match &mut replica.data {
             Data::Sealed(data) => (data.clone(), Vec::new()),
-            Data::Growing(_) if whole => (seal(&mut replica.data), Vec::new()),
-            Data::Growing(buffer) => {
-                let full = length - length % BLOCK_BYTES as usize;
-                let mut copy = Buffer::with_capacity(full);
-                copy.extend(&buffer.bytes()[..full]);
-                (Arc::new(copy), buffer.bytes()[full..length].to_vec())
+            Data::Growing(_) if whole => {
+                assert!(replica.lent.is_empty(), "all of it is committed");
+                (seal(&mut replica.data), Vec::new())
             }
-            Data::Lent(_) | Data::InFrame => return Ok(None),
+            Data::Growing(_) => {
+                let full = length - length % BLOCK_BYTES as usize;
+                let (mut copy, mut tail) = (Buffer::with_capacity(full), vec![0; length - full]);
+                copy.resize_zeroed(full);
+                let copied = replica.copy_from(replica.base, copy.bytes_mut())
+                    + replica.copy_from(replica.base + full as u32, &mut tail);
+                assert_eq!(copied, length, "what is certified is in memory");
+                (Arc::new(copy), tail)
+            }
+            Data::InFrame => return Ok(None),
         };
         replica.flushing = true;
         let slot = Slot {
@@ -208,7 +216,7 @@ impl Backup {
     }
 
     /// Syncs frames. A failure is final (V2): which of the writes since the last good sync are lost, nobody knows.
-    fn sync_frames(&self) -> io::Result<()> {
+    pub(crate) fn sync_frames(&self) -> io::Result<()> {
         self.state().stats.syncs += 1;
         self.frames.sync().map_err(|error| {
             self.fail("sync the frames", &error);
@@ -267,11 +275,7 @@ impl Backup {
             }
         } else {
             let base = flush.slot.data_bytes();
-            if let Data::Growing(buffer) = &mut replica.data {
-                buffer.drop_front((base - replica.base) as usize);
-            }
-            replica.base = base;
-            replica.staged_base = replica.staged_base.max(base);
+            let unused = replica.rebase(base);
             // What was committed since the slot was made, or waits for its certificate, is still needed.
             let newer = replica.received > flush.slot.certificate.length
                 || replica.closed
@@ -279,6 +283,9 @@ impl Backup {
             let next = flush.slot.lsn + 1;
             replica.wal_from =
                 newer.then(|| replica.uncertified_from.map_or(next, |from| from.min(next)));
+            if let Some(buffer) = unused {
+                state.recycle(buffer);
+            }
         }
         state.need(flush.segment, before);
         Ok(())
@@ -471,7 +478,7 @@ impl Backup {
         }
         match replica.data {
             Data::Growing(buffer) => state.recycle(buffer),
-            Data::Lent(buffer) | Data::Sealed(buffer) => {
+            Data::Sealed(buffer) => {
                 if let Some(buffer) = Arc::into_inner(buffer) {
                     state.recycle(buffer);
                 }
@@ -543,7 +550,7 @@ fn flushable(replica: &Replica, in_commit: bool) -> bool {
         && replica.damaged.is_none()
         && !replica.flushing
         && (in_commit || replica.staged_base == replica.base)
-        && !matches!(replica.data, Data::Lent(_) | Data::InFrame)
+        && !matches!(replica.data, Data::InFrame)
         && (!replica.closed || replica.received == replica.certificate.length)
 }
 

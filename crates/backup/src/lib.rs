@@ -29,6 +29,7 @@ mod region;
 mod replica;
 mod ring;
 mod scan;
+mod staging;
 mod types;
 
 pub use backup::Backup;

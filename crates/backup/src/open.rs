@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use duramen_base::ids::SegmentId;
 use duramen_format::wal::RING_AT;
 
-use crate::backup::{Backup, Staging, State};
+use crate::backup::{Backup, State};
 use crate::create::{self, Probe, Purpose};
 use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
@@ -17,6 +17,7 @@ use crate::rebuild::{self, Rebuild};
 use crate::region::{self, Region};
 use crate::ring::{Live, Ring};
 use crate::scan::{self, Reader, Whose};
+use crate::staging::Batch;
 use crate::types::{Expected, Geometry, Identity, Options, ReplicaInfo, Stats};
 
 impl Backup {
@@ -161,8 +162,10 @@ impl Backup {
             geometry,
             wal,
             frames,
-            staging: Mutex::new(Staging::new()),
+            committing: Mutex::new(Batch::new()),
+            staging: Mutex::new(Batch::new()),
             flushing: Mutex::new(()),
+            straight: Mutex::new(()),
             state: Mutex::new(state),
             scrubbing: Mutex::new(Vec::new()),
             _lock: lock,

@@ -260,7 +260,7 @@ impl OsFile {
         flags: ReadWriteFlags,
     ) -> io::Result<()> {
         if Parallel::pays(bytes.len()) {
-            self.parallel.write(file, at, bytes)?;
+            self.parallel.write(file, at, &[bytes])?;
             if flags.contains(ReadWriteFlags::DSYNC) {
                 file.sync_data()?;
             }
@@ -288,6 +288,29 @@ impl File for OsFile {
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_with(at, bytes, ReadWriteFlags::empty())
+    }
+
+    fn write_parts(&self, at: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let total = parts.iter().map(|part| part.len()).sum();
+        if let Some(file) = &self.direct
+            && Parallel::pays(total)
+            && parts
+                .iter()
+                .all(|part| part.is_empty() || is_aligned(at, part))
+        {
+            return self.parallel.write(file, at, parts);
+        }
+        let mut at = at;
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            match &self.direct {
+                Some(file) if is_aligned(at, part) => {
+                    write_all(file, at, part, ReadWriteFlags::empty())?;
+                }
+                _ => self.write_at(at, part)?,
+            }
+            at += part.len() as u64;
+        }
+        Ok(())
     }
 
     fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {

@@ -33,6 +33,39 @@ enum Direction {
     Write,
 }
 
+/// Some bytes in memory and where they belong in the file.
+#[derive(Clone, Copy)]
+struct Part {
+    at: u64,
+    start: *mut u8,
+    bytes: u32,
+}
+
+impl Part {
+    /// What is left when so many bytes, fewer than there are, have been transferred.
+    fn after(self, done: u32) -> Part {
+        assert!(done < self.bytes, "something is left");
+        Part {
+            at: self.at + u64::from(done),
+            // `done < bytes`: it stays within the part.
+            start: self.start.wrapping_add(done as usize),
+            bytes: self.bytes - done,
+        }
+    }
+}
+
+/// Adds the parts of the memory at `start`, of `length` bytes.
+fn split(parts: &mut Vec<Part>, at: u64, start: *mut u8, length: usize) {
+    for from in (0..length).step_by(PART_BYTES) {
+        parts.push(Part {
+            at: at + from as u64,
+            // `from < length`: it stays within the memory.
+            start: start.wrapping_add(from),
+            bytes: PART_BYTES.min(length - from) as u32,
+        });
+    }
+}
+
 impl Parallel {
     /// `uring`: use it if the kernel offers it.
     pub(crate) fn new(uring: bool) -> Parallel {
@@ -60,31 +93,35 @@ impl Parallel {
         if !self.uring {
             return read_by_threads(file, at, into);
         }
-        let (start, length) = (into.as_mut_ptr(), into.len());
-        self.by_ring(file, at, start, length, Direction::Read)
+        let mut waiting = Vec::new();
+        split(&mut waiting, at, into.as_mut_ptr(), into.len());
+        self.by_ring(file, waiting, Direction::Read)
     }
 
-    /// Writes the whole range.
+    /// Writes slices one after another, from `at` on.
     ///
     /// # Errors
     /// The first part's that failed.
-    pub(crate) fn write(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-        if !self.uring {
-            return write_by_threads(file, at, bytes);
+    pub(crate) fn write(&self, file: &File, mut at: u64, slices: &[&[u8]]) -> io::Result<()> {
+        let mut waiting = Vec::new();
+        for bytes in slices {
+            if self.uring {
+                split(&mut waiting, at, bytes.as_ptr().cast_mut(), bytes.len());
+            } else {
+                write_by_threads(file, at, bytes)?;
+            }
+            at += bytes.len() as u64;
         }
-        let (start, length) = (bytes.as_ptr().cast_mut(), bytes.len());
-        self.by_ring(file, at, start, length, Direction::Write)
+        self.by_ring(file, waiting, Direction::Write)
     }
 
-    /// `start` is only read from when writing.
-    fn by_ring(
-        &self,
-        file: &File,
-        at: u64,
-        start: *mut u8,
-        length: usize,
-        direction: Direction,
-    ) -> io::Result<()> {
+    /// Does all that waits. When writing, memory is only read from. The memory of all parts is borrowed by the caller for as
+    /// long as this takes.
+    fn by_ring(&self, file: &File, mut waiting: Vec<Part>, direction: Direction) -> io::Result<()> {
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        waiting.reverse();
         let kept = self
             .rings
             .lock()
@@ -95,13 +132,7 @@ impl Parallel {
             None => IoUring::new(DEPTH as u32)?,
         };
         let fd = types::Fd(file.as_raw_fd());
-        // Parts still to be handed over, each from its offset to its end; a short transfer comes back as a part.
-        let mut waiting: Vec<(usize, usize)> = (0..length)
-            .step_by(PART_BYTES)
-            .map(|from| (from, (from + PART_BYTES).min(length)))
-            .rev()
-            .collect();
-        let mut under_way: [Option<(usize, usize)>; DEPTH] = [None; DEPTH];
+        let mut under_way: [Option<Part>; DEPTH] = [None; DEPTH];
         let mut count = 0;
         let mut failure: Option<io::Error> = None;
         while count > 0 || failure.is_none() && !waiting.is_empty() {
@@ -109,23 +140,20 @@ impl Parallel {
                 if place.is_some() || failure.is_some() {
                     continue;
                 }
-                let Some((from, to)) = waiting.pop() else {
+                let Some(part) = waiting.pop() else {
                     break;
                 };
-                let offset = at + from as u64;
-                let bytes = (to - from) as u32;
-                // SAFETY: `from < length`, so the pointer stays within the caller's slice.
-                let part = unsafe { start.add(from) };
+                let Part { at, start, bytes } = part;
                 let entry = match direction {
-                    Direction::Read => opcode::Read::new(fd, part, bytes).offset(offset).build(),
-                    Direction::Write => opcode::Write::new(fd, part, bytes).offset(offset).build(),
+                    Direction::Read => opcode::Read::new(fd, start, bytes).offset(at).build(),
+                    Direction::Write => opcode::Write::new(fd, start, bytes).offset(at).build(),
                 }
                 .user_data(number as u64);
-                // SAFETY: the caller's slice is borrowed until we return, and we return after all completions (Q1); the file
-                // is borrowed as well. There are no more entries than the ring has places.
+                // SAFETY: the parts lie in slices that are borrowed until we return, and we return after all completions (Q1);
+                // the file is borrowed as well. There are no more entries than the ring has places.
                 let pushed = unsafe { ring.submission().push(&entry) };
                 assert!(pushed.is_ok(), "the ring has as many places as parts");
-                *place = Some((from, to));
+                *place = Some(part);
                 count += 1;
             }
             match ring.submit_and_wait(1) {
@@ -137,7 +165,7 @@ impl Parallel {
                 Err(error) => panic!("io_uring can't be waited on: {error}"), // Q1 could not be kept
             }
             for done in ring.completion() {
-                let Some((from, to)) = under_way[done.user_data() as usize].take() else {
+                let Some(part) = under_way[done.user_data() as usize].take() else {
                     continue;
                 };
                 count -= 1;
@@ -145,7 +173,7 @@ impl Parallel {
                     error if error < 0 => {
                         let error = io::Error::from_raw_os_error(-error);
                         if error.kind() == io::ErrorKind::Interrupted {
-                            waiting.push((from, to));
+                            waiting.push(part);
                         } else {
                             failure.get_or_insert(error);
                         }
@@ -153,8 +181,8 @@ impl Parallel {
                     0 => {
                         failure.get_or_insert(io::ErrorKind::UnexpectedEof.into());
                     }
-                    bytes if from + (bytes as usize) < to => {
-                        waiting.push((from + bytes as usize, to));
+                    done if (done as u32) < part.bytes => {
+                        waiting.push(part.after(done as u32));
                     }
                     _ => {}
                 }

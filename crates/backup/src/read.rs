@@ -186,12 +186,12 @@ impl Backup {
                 end: length as u64,
             });
         }
-        let in_frame = match &replica.data {
-            Data::InFrame => length,
-            Data::Growing(buffer) => from_memory(into, replica.base, length, buffer.bytes()),
-            Data::Lent(buffer) | Data::Sealed(buffer) => {
-                from_memory(into, replica.base, length, buffer.bytes())
-            }
+        let in_frame = if let Data::InFrame = replica.data {
+            length
+        } else {
+            let base = replica.base as usize;
+            replica.copy_from(replica.base, &mut into[base.min(length)..length]);
+            base
         };
         Ok(Source {
             info,
@@ -261,12 +261,4 @@ impl Backup {
 fn scrubs(replica: &Replica) -> bool {
     let in_frame = replica.place() == Place::Frame || replica.base > 0 || replica.in_slot;
     replica.committed && in_frame && replica.damage().is_none()
-}
-
-/// Copies the part of a replica that is in memory to its place; returns how many bytes come before it.
-fn from_memory(into: &mut [u8], base: u32, length: usize, held: &[u8]) -> usize {
-    let base = base as usize;
-    let count = length.saturating_sub(base).min(held.len());
-    into[base..base + count].copy_from_slice(&held[..count]);
-    base
 }

@@ -49,6 +49,10 @@ impl Region {
         self.file.write_at(self.start + at, bytes)
     }
 
+    pub(crate) fn write_parts(&self, at: u64, parts: &[&[u8]]) -> io::Result<()> {
+        self.file.write_parts(self.start + at, parts)
+    }
+
     pub(crate) fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_durably(self.start + at, bytes)
     }

@@ -2,11 +2,13 @@
 //!
 //! **Invariants**
 //! - R1: bytes `[0, base)` lie in the frame, durably; `base` is a multiple of 4096 unless the replica is closed and flushed.
-//!   Bytes `[base, staged)` are in `data`.
+//!   Bytes `[base, received)` before `staged_base` are in `lent`, in order; bytes `[staged_base, staged)` in `data`. What is
+//!   neither was written straight to the frame and not yet committed.
 //! - R2: `certificate.length <= received <= staged`: certified and committed, committed, taken into the next commit.
 //! - R3: every committed byte at or beyond `base` is in a commit of the write-ahead log not older than `wal_from`.
 //! - R4: while `flushing`, the flusher alone moves `base` and `frame`.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -45,8 +47,6 @@ impl Decay {
 pub(crate) enum Data {
     /// It may grow.
     Growing(Buffer),
-    /// It may grow, but not now: the log writer is writing a part of it straight to its frame.
-    Lent(Arc<Buffer>),
     /// It is closed and on its way to its frame.
     Sealed(Arc<Buffer>),
     /// All of it is in its frame.
@@ -63,6 +63,8 @@ pub(crate) struct Replica {
     pub(crate) received: u32,
     pub(crate) base: u32,
     pub(crate) data: Data,
+    /// Bytes that were written to the frame with what came straight after them, until that is committed; and where they begin.
+    pub(crate) lent: VecDeque<(u32, Arc<Buffer>)>,
     pub(crate) frame: Option<u32>,
     /// Oldest commit that a restart would need for it (R3).
     pub(crate) wal_from: Option<u64>,
@@ -81,7 +83,7 @@ pub(crate) struct Replica {
     /// Length of the part of `rolling` that a staged or committed certificate covers.
     pub(crate) staged_certified: u32,
     pub(crate) staged_closed: bool,
-    /// What `base` will be after the next commit.
+    /// What `base` will be when everything staged is committed.
     pub(crate) staged_base: u32,
 }
 
@@ -96,6 +98,7 @@ impl Replica {
             received: 0,
             base: 0,
             data,
+            lent: VecDeque::new(),
             frame: None,
             wal_from: None,
             uncertified_from: None,
@@ -121,6 +124,88 @@ impl Replica {
         self.damaged.as_deref().or(decay)
     }
 
+    /// Everything up to `until` goes to the frame now: `more` completes the bytes in memory to whole blocks, or to `until`.
+    /// Returns these, and where they begin; what comes after `until` goes on in `rest`.
+    ///
+    /// # Panics
+    /// If it does not grow.
+    pub(crate) fn lend(&mut self, more: &[u8], until: u32, mut rest: Buffer) -> (u32, Arc<Buffer>) {
+        let from = self.staged_base;
+        let Data::Growing(buffer) = &mut self.data else {
+            panic!("only what grows is written in parts");
+        };
+        let whole = (until - from) as usize;
+        rest.extend(buffer.bytes().get(whole..).unwrap_or_default());
+        let mut given = std::mem::replace(buffer, rest);
+        given.truncate(whole);
+        given.extend(more);
+        let given = Arc::new(given);
+        self.lent.push_back((from, given.clone()));
+        self.staged_base = until;
+        (from, given)
+    }
+
+    /// Takes back what [`lend`](Self::lend) gave last: it could not be written. `length`: how many bytes were in memory before.
+    pub(crate) fn take_back(&mut self, from: u32, given: Arc<Buffer>, length: usize) {
+        // Of no bytes, it may be gone.
+        if self.lent.back().is_some_and(|(begins, _)| *begins == from) {
+            self.lent.pop_back();
+        }
+        let mut buffer = Arc::into_inner(given).expect("nobody else writes it");
+        buffer.truncate(length);
+        buffer.extend(self.unlent());
+        self.data = Data::Growing(buffer);
+        self.staged_base = from;
+    }
+
+    /// Bytes from `staged_base` on.
+    pub(crate) fn unlent(&self) -> &[u8] {
+        match &self.data {
+            Data::Growing(buffer) => buffer.bytes(),
+            Data::Sealed(buffer) => buffer.bytes(),
+            Data::InFrame => &[],
+        }
+    }
+
+    /// Copies bytes from `from >= base` on; returns how many there were.
+    pub(crate) fn copy_from(&self, from: u32, into: &mut [u8]) -> usize {
+        let lent = self.lent.iter().map(|(at, part)| (*at, part.bytes()));
+        let parts = lent.chain([(self.staged_base, self.unlent())]);
+        let mut done = 0;
+        for (at, bytes) in parts {
+            let wanted = from as usize + done;
+            let Some(bytes) = wanted
+                .checked_sub(at as usize)
+                .and_then(|skip| bytes.get(skip..))
+            else {
+                continue;
+            };
+            let count = bytes.len().min(into.len() - done);
+            into[done..done + count].copy_from_slice(&bytes[..count]);
+            done += count;
+        }
+        done
+    }
+
+    /// Bytes before `base` lie in the frame now, durably. Returns memory that is not needed any more.
+    pub(crate) fn rebase(&mut self, base: u32) -> Option<Buffer> {
+        if let Some(more) = base.checked_sub(self.staged_base)
+            && let Data::Growing(buffer) = &mut self.data
+        {
+            buffer.drop_front(more as usize);
+            self.staged_base = base;
+        }
+        self.base = base;
+        let mut unused = None;
+        while let Some((from, part)) = self.lent.front()
+            && from + part.len() as u32 <= base
+        {
+            let (_, part) = self.lent.pop_front()?;
+            unused = Arc::into_inner(part).or(unused);
+        }
+        unused
+    }
+
     pub(crate) fn place(&self) -> Place {
         match self.data {
             Data::InFrame => Place::Frame,
@@ -141,8 +226,8 @@ impl Replica {
         }
     }
 
-    /// Takes the effect of one staged chunk, now that its commit is written.
-    pub(crate) fn commit(&mut self, staged: &Staged, lsn: u64) {
+    /// Takes the effect of one staged chunk, now that its commit is written. Returns memory that is not needed any more.
+    pub(crate) fn commit(&mut self, staged: &Staged, lsn: u64) -> Option<Buffer> {
         self.committed = true;
         self.received = self.received.max(staged.end);
         self.epoch = self.epoch.max(staged.epoch);
@@ -153,14 +238,13 @@ impl Replica {
             self.uncertified_from.get_or_insert(lsn);
         }
         self.closed |= staged.close;
+        let mut unused = None;
         if let Some(base) = staged.base.filter(|base| *base > self.base) {
-            if let Data::Growing(buffer) = &mut self.data {
-                buffer.drop_front((base - self.base) as usize);
-            }
-            self.base = base;
+            unused = self.rebase(base);
             self.wal_from = Some(lsn); // what was before is in the frame, durably
         }
         self.wal_from.get_or_insert(lsn);
+        unused
     }
 }
 

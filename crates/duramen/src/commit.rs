@@ -249,7 +249,7 @@ impl Durable {
                 open: std::mem::take(&mut open),
                 close: last && send.close,
             };
-            self.backup.stage(chunk)
+            self.backup.stage_certified(chunk)
         };
         if send.from == end {
             return Ok(chunk(end, &[], true)?);

@@ -16,8 +16,9 @@ use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const SEGMENT_BYTES: u32 = 8 << 20;
@@ -26,8 +27,10 @@ const GEOMETRY: Geometry = Geometry {
     wal_bytes: 256 << 20,
     frames: 160,
 };
-/// Bytes that a log writer under full load finds waiting when it begins the next commit.
+/// Bytes that a log writer under full load finds waiting when it begins the next commit: what the device is measured with.
 const WAITING_BYTES: usize = 4 << 20;
+/// Such pieces on their way between the threads: one is filled, one is staged, one waits.
+const PIECES: usize = 3;
 /// Closed segments that stay, so that frames are used in turn and not one alone.
 const CLOSED: usize = 8;
 /// What is written before the measuring: all frames that a run uses, some times over.
@@ -73,11 +76,12 @@ struct Run {
 /// The disk's.
 pub fn run(args: &LoggingArgs) -> Result<Report> {
     let options = &args.options;
-    let about = "One log writer commits what waits, each commit synced before the next begins; one thread flushes closed segments to \
-        frames of 8 MiB, which are used again. `stream`: one open segment, 4 MiB waiting at each commit, by the size of its entries; \
-        the device's own figure is an overwrite of 8 MiB past the page cache, synced. `each its own`: every entry is a chunk of its own, \
-        with a certificate. `stage`: a few bytes for each of many open segments per commit, with the write-ahead log, and without it, \
-        where each segment's last block is written in its place and one sync follows.";
+    let about = "Commits are written one after another, each synced before the next begins; one thread flushes closed segments to \
+        frames of 8 MiB, which are used again. `stream`: one open segment; one thread appends entries and certifies them, 4 MiB at a time, \
+        one stages these, one commits what was staged meanwhile; the device's own figure is an overwrite of 4 MiB past the page \
+        cache, synced. `each its own`: every entry is a chunk of its own, with a certificate. `stage`: one thread stages a few bytes for \
+        each of many open segments and commits them, with the write-ahead log, and without it, where each segment's last block is written \
+        in its place and one sync follows.";
     let mut report = Report::new(
         "logging",
         "Logging by chunk size, with and without the write-ahead log",
@@ -124,7 +128,7 @@ fn streams(options: &Options, dir: &Path, report: &mut Report) -> Result<()> {
             let (mut device, mut ours) = (Vec::new(), Vec::new());
             for _ in 0..options.rounds() {
                 device.push(device_rate(dir, time)?);
-                ours.push(stream(dir, mode, *size, WAITING_BYTES, time)?);
+                ours.push(stream(dir, mode, *size, time)?);
             }
             let device = median(&device);
             let rate = median(
@@ -259,13 +263,13 @@ fn failed(doing: &'static str) -> impl Fn(duramen_backup::Error) -> Failure {
     move |error| Failure::new(doing, error.to_string())
 }
 
-/// Bytes per second of overwriting frames' worth past the page cache, synced each.
+/// Bytes per second of overwriting as much as a commit has, past the page cache, synced each.
 fn device_rate(dir: &Path, time: Duration) -> Result<f64> {
     let scratch = scratch(dir)?;
     let (_, file) = raw_file(scratch.path(), 32 * MIB)?;
-    let piece = vec![0x5a; SEGMENT_BYTES as usize + BLOCK];
+    let piece = vec![0x5a; WAITING_BYTES + BLOCK];
     let start = piece.as_ptr().align_offset(BLOCK);
-    let piece = &piece[start..start + SEGMENT_BYTES as usize];
+    let piece = &piece[start..start + WAITING_BYTES];
     let (mut bytes, begun) = (0, Instant::now());
     while begun.elapsed() < time {
         file.write_durably(bytes % (32 * MIB), piece)
@@ -287,10 +291,70 @@ fn raw_file(dir: &Path, bytes: u64) -> Result<(OsDisk, Arc<dyn File>)> {
 struct Writer {
     backup: Arc<Backup>,
     open: Vec<Open>,
-    closed: VecDeque<SegmentId>,
+    /// For the flusher's thread, which frees them later.
+    closed: Arc<Mutex<VecDeque<SegmentId>>>,
     next: u64,
-    /// Entries come from here.
-    source: Vec<u8>,
+    source: Arc<Source>,
+}
+
+/// Where entries come from.
+struct Source(Vec<u8>);
+
+impl Source {
+    fn new() -> Source {
+        let byte = |n: u32| (n.wrapping_mul(2_654_435_761) >> 9) as u8;
+        Source((0..2 * MIB as u32).map(byte).collect())
+    }
+
+    /// Appends entries as long as `bytes` in all are not exceeded, as heads do in memory. Returns how many.
+    fn append(&self, to: &mut Vec<u8>, entry: usize, bytes: usize) -> u64 {
+        let count = bytes / entry;
+        for number in 0..count {
+            to.extend_from_slice(self.entry(number, entry));
+        }
+        count as u64
+    }
+
+    fn entry(&self, number: usize, bytes: usize) -> &[u8] {
+        &self.0[number % 4096..][..bytes]
+    }
+}
+
+/// A part of a segment as it lies in memory: at a multiple of the block size, as an engine's windows do.
+struct Piece {
+    storage: Vec<u8>,
+    start: usize,
+    /// Of the segment up to the piece's end.
+    certificate: Certificate,
+    last: bool,
+}
+
+impl Piece {
+    fn new() -> Piece {
+        let storage = vec![0; WAITING_BYTES + BLOCK];
+        let start = storage.as_ptr().align_offset(BLOCK);
+        Piece {
+            storage,
+            start,
+            certificate: Certificate::EMPTY,
+            last: false,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.storage[self.start..][..WAITING_BYTES]
+    }
+
+    /// Fills it with entries and certifies them, after what was certified before. Returns how many.
+    fn fill(&mut self, source: &Source, entry: usize, before: Certificate) -> u64 {
+        let into = &mut self.storage[self.start..][..WAITING_BYTES];
+        for (number, place) in into.chunks_mut(entry).enumerate() {
+            place.copy_from_slice(source.entry(number, place.len()));
+        }
+        self.certificate = before.extended(self.bytes());
+        self.last = self.certificate.length == SEGMENT_BYTES;
+        (WAITING_BYTES / entry) as u64
+    }
 }
 
 struct Open {
@@ -305,11 +369,9 @@ impl Writer {
         let mut writer = Writer {
             backup,
             open: Vec::new(),
-            closed: VecDeque::new(),
+            closed: Arc::default(),
             next: 1,
-            source: (0..2 * MIB as u32)
-                .map(|n| (n.wrapping_mul(2_654_435_761) >> 9) as u8)
-                .collect(),
+            source: Arc::new(Source::new()),
         };
         for _ in 0..open {
             let fresh = writer.fresh(Vec::with_capacity(SEGMENT_BYTES as usize));
@@ -330,18 +392,11 @@ impl Writer {
         }
     }
 
-    /// Appends entries to an open segment, as heads do in memory. Returns how many.
+    /// Appends entries to an open segment. Returns how many.
     fn append(&mut self, number: usize, entry: usize, bytes: usize) -> u64 {
         let open = &mut self.open[number];
-        let mut count = 0;
-        let mut from = 0;
-        while from + entry <= bytes && open.bytes.len() + entry <= SEGMENT_BYTES as usize {
-            open.bytes
-                .extend_from_slice(&self.source[count as usize % 4096..][..entry]);
-            from += entry;
-            count += 1;
-        }
-        count
+        let room = SEGMENT_BYTES as usize - open.bytes.len();
+        self.source.append(&mut open.bytes, entry, bytes.min(room))
     }
 
     /// Stages what is new in a segment, in pieces of at most so many bytes; a segment without room for `entry` is closed.
@@ -362,36 +417,97 @@ impl Writer {
                 open: open.shipped == 0,
                 close: full && end == open.bytes.len(),
             };
-            self.backup.stage(chunk).map_err(failed("staging"))?;
+            self.backup
+                .stage_certified(chunk)
+                .map_err(failed("staging"))?;
             open.shipped = end;
         }
         if full {
-            self.closed.push_back(open.segment);
             let bytes = std::mem::take(&mut open.bytes);
-            self.open[number] = self.fresh(bytes);
+            self.replace(number, bytes);
         }
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<()> {
+    /// Stages bytes that lie elsewhere.
+    fn ship_piece(&mut self, number: usize, piece: &Piece) -> Result<()> {
+        let open = &mut self.open[number];
+        let chunk = Chunk {
+            segment: open.segment,
+            epoch: 1,
+            kind: Kind::Head,
+            offset: open.shipped as u32,
+            bytes: piece.bytes(),
+            certificate: Some(piece.certificate),
+            open: open.shipped == 0,
+            close: piece.last,
+        };
         self.backup
-            .commit(Level::Synced)
-            .map_err(failed("committing"))?;
-        // The log does not grow for ever: what was closed long ago is cleaned.
-        while self.closed.len() > CLOSED {
-            if let Some(oldest) = self.closed.pop_front() {
-                self.backup.free(oldest).map_err(failed("freeing"))?;
-            }
+            .stage_certified(chunk)
+            .map_err(failed("staging"))?;
+        open.shipped += WAITING_BYTES;
+        if piece.last {
+            self.replace(number, Vec::new());
         }
         Ok(())
     }
+
+    /// A segment was closed: the next one takes its turn.
+    fn replace(&mut self, number: usize, memory: Vec<u8>) {
+        let fresh = self.fresh(memory);
+        let old = std::mem::replace(&mut self.open[number], fresh);
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.push_back(old.segment);
+    }
+}
+
+/// Flushes closed segments, and frees those closed long ago: the log does not grow for ever.
+fn flush(backup: &Backup, closed: &Mutex<VecDeque<SegmentId>>, stop: &AtomicBool) -> Result<()> {
+    // Relaxed: the flag carries nothing with it.
+    while !stop.load(Ordering::Relaxed) {
+        let flushed = backup.flush_step().map_err(failed("flushing"))?;
+        let oldest = {
+            let mut closed = closed.lock().unwrap_or_else(PoisonError::into_inner);
+            (closed.len() > CLOSED)
+                .then(|| closed.pop_front())
+                .flatten()
+        };
+        if let Some(oldest) = oldest {
+            backup.free(oldest).map_err(failed("freeing"))?;
+        } else if !flushed {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+    Ok(())
+}
+
+/// Who commits what a round has staged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Commits {
+    /// The thread that staged it.
+    Here,
+    /// A thread of its own, while the next round is staged.
+    Beside,
+}
+
+/// Commits each time somebody sends; a send returns when the commit before is done.
+fn commit_beside(backup: &Backup, rounds: &Receiver<()>) -> Result<()> {
+    while rounds.recv().is_ok() {
+        commit(backup)?;
+    }
+    Ok(())
+}
+
+fn commit(backup: &Backup) -> Result<()> {
+    let committed = backup.commit(Level::Synced);
+    committed.map(|_| ()).map_err(failed("committing"))
 }
 
 /// Runs a log writer and a flusher for `time`; `round` appends and ships, and returns entries and their bytes.
 fn log(
     dir: &Path,
     mode: Mode,
-    open: usize,
+    (open, commits): (usize, Commits),
     time: Duration,
     mut round: impl FnMut(&mut Writer) -> Result<(u64, u64)>,
 ) -> Result<Run> {
@@ -411,58 +527,67 @@ fn log(
     let backup = Arc::new(made.map_err(failed("creating a store"))?);
     let mut writer = Writer::new(backup.clone(), open);
     let stop = AtomicBool::new(false);
-    let (mut entries, mut bytes, mut commits) = (0, 0, 0);
-    let mut written = 0;
-    let mut seconds = 0.0;
-    std::thread::scope(|scope| -> Result<()> {
-        let flusher = scope.spawn(|| {
-            // Relaxed: the flag carries nothing with it.
-            while !stop.load(Ordering::Relaxed) {
-                match backup.flush_step() {
-                    Ok(true) => {}
-                    Ok(false) => std::thread::park_timeout(Duration::from_millis(1)),
-                    Err(error) => return Err(failed("flushing")(error)),
-                }
+    std::thread::scope(|scope| {
+        let closed = writer.closed.clone();
+        let (stop, backup) = (&stop, &backup);
+        let flusher = scope.spawn(move || flush(backup, &closed, stop));
+        // No room in the channel: the next round is staged while this one is written, and no more.
+        let (rounds, to_commit) = std::sync::mpsc::sync_channel(0);
+        let committer = scope.spawn(move || commit_beside(backup, &to_commit));
+        let mut step = || -> Result<(u64, u64)> {
+            let counted = round(&mut writer)?;
+            match commits {
+                Commits::Here => commit(backup)?,
+                Commits::Beside => rounds.send(()).doing("handing over to the committer")?,
             }
-            Ok(())
-        });
-        let mut measured = || -> Result<()> {
-            // First once around all frames that will be used, so that later writes find their space.
-            let warm = Instant::now();
-            let mut warmed = 0;
-            while warm.elapsed() < time / 2
-                || warmed > 0 && warmed < WARM_BYTES && warm.elapsed() < WARM_MAX
-            {
-                let (_, size) = round(&mut writer)?;
-                writer.commit()?;
-                // A run that fills segments writes every frame once that it will use again.
-                if size >= MIB {
-                    warmed += size;
-                }
-            }
-            let before = backup.stats();
-            let begun = Instant::now();
-            while begun.elapsed() < time {
-                let (more, size) = round(&mut writer)?;
-                writer.commit()?;
-                entries += more;
-                bytes += size;
-                commits += 1;
-            }
-            seconds = begun.elapsed().as_secs_f64();
-            let after = backup.stats();
-            written = after.wal_written_bytes + after.frame_written_bytes
-                - before.wal_written_bytes
-                - before.frame_written_bytes;
-            Ok(())
+            Ok(counted)
         };
-        let result = measured();
+        let measured = measure(backup, time, &mut step);
+        drop(rounds);
         stop.store(true, Ordering::Relaxed);
-        let flushed = flusher
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        result.and(flushed)
-    })?;
+        let ended = [committer, flusher].map(|thread| {
+            let joined = thread.join();
+            joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        for end in ended {
+            end?; // the cause, where a send failed
+        }
+        measured
+    })
+}
+
+/// Steps for `time`, after having warmed up.
+fn measure(
+    backup: &Backup,
+    time: Duration,
+    step: &mut dyn FnMut() -> Result<(u64, u64)>,
+) -> Result<Run> {
+    // First once around all frames that will be used, so that later writes find their space.
+    let warm = Instant::now();
+    let mut warmed = 0;
+    while warm.elapsed() < time / 2
+        || warmed > 0 && warmed < WARM_BYTES && warm.elapsed() < WARM_MAX
+    {
+        let (_, size) = step()?;
+        // A run that fills segments writes every frame once that it will use again.
+        if size >= MIB {
+            warmed += size;
+        }
+    }
+    let before = backup.stats();
+    let (mut entries, mut bytes, mut commits) = (0, 0, 0);
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        let (more, size) = step()?;
+        entries += more;
+        bytes += size;
+        commits += 1;
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let after = backup.stats();
+    let written = after.wal_written_bytes + after.frame_written_bytes
+        - before.wal_written_bytes
+        - before.frame_written_bytes;
     Ok(Run {
         bytes_per_second: bytes as f64 / seconds,
         entries_per_second: entries as f64 / seconds,
@@ -471,18 +596,45 @@ fn log(
     })
 }
 
-/// One open segment, of which `waiting` bytes are new at each commit.
-fn stream(dir: &Path, mode: Mode, entry: usize, waiting: usize, time: Duration) -> Result<Run> {
-    log(dir, mode, 1, time, |writer| {
-        let count = writer.append(0, entry, waiting);
-        writer.ship(0, usize::MAX / 2, entry)?;
-        Ok((count, count * entry as u64))
+/// One open segment. One thread appends and certifies, one stages, one commits.
+fn stream(dir: &Path, mode: Mode, entry: usize, time: Duration) -> Result<Run> {
+    let source = Source::new();
+    let (full, filled) = std::sync::mpsc::sync_channel(PIECES);
+    let (empty, emptied) = std::sync::mpsc::sync_channel(PIECES);
+    for _ in 0..PIECES {
+        empty.send(Piece::new()).doing("making room for entries")?;
+    }
+    std::thread::scope(|scope| {
+        let appender = scope.spawn(move || {
+            let mut certificate = Certificate::EMPTY;
+            // Either end is gone when the measuring is over.
+            while let Ok(mut piece) = emptied.recv() {
+                let count = piece.fill(&source, entry, certificate);
+                certificate = if piece.last {
+                    Certificate::EMPTY
+                } else {
+                    piece.certificate
+                };
+                if full.send((piece, count)).is_err() {
+                    return;
+                }
+            }
+        });
+        let run = log(dir, mode, (1, Commits::Beside), time, move |writer| {
+            let (piece, count) = filled.recv().doing("waiting for entries")?;
+            writer.ship_piece(0, &piece)?;
+            empty.send(piece).doing("giving memory back")?;
+            Ok((count, count * entry as u64))
+        });
+        let joined = appender.join();
+        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        run
     })
 }
 
 /// As `stream` with 64 B, where every entry is staged by itself.
 fn each_its_own(dir: &Path, time: Duration) -> Result<Run> {
-    log(dir, Mode::Direct, 1, time, |writer| {
+    log(dir, Mode::Direct, (1, Commits::Beside), time, |writer| {
         let count = writer.append(0, 64, 256 << 10);
         writer.ship(0, 64, 64)?;
         Ok((count, count * 64))
@@ -491,7 +643,7 @@ fn each_its_own(dir: &Path, time: Duration) -> Result<Run> {
 
 /// One entry for each of many open segments per commit.
 fn staged_rate(dir: &Path, open: usize, entry: usize, time: Duration) -> Result<Run> {
-    let run = log(dir, Mode::Direct, open, time, |writer| {
+    let run = log(dir, Mode::Direct, (open, Commits::Here), time, |writer| {
         let mut count = 0;
         for number in 0..open {
             count += writer.append(number, entry, entry);

@@ -1,0 +1,119 @@
+//! What is staged and not yet committed.
+//!
+//! **Invariants**
+//! - T1: a batch is written as one commit, in the order of its being staged; while it is written, the next one grows beside it.
+//! - T2: `body_crc` is the CRC32C of everything after the commit's head: no byte of a payload is read again for it.
+
+use duramen_format::certificate::Certificate;
+use duramen_format::wal::{COMMIT_BYTES, Record};
+
+use crate::buffer::Buffer;
+use crate::replica::Staged;
+
+/// From this many bytes on, deriving a CRC from others costs less than going over the bytes once more.
+const DERIVE_BYTES: usize = 16 << 10;
+
+/// What one commit will hold.
+pub(crate) struct Batch {
+    /// The commit as it will be written; its first bytes wait for the head.
+    pub(crate) bytes: Buffer,
+    pub(crate) body_crc: u32,
+    pub(crate) records: u32,
+    pub(crate) payload_bytes: u64,
+    pub(crate) staged: Vec<Staged>,
+    /// Something of it was written straight to a frame, and is to be synced before the commit that certifies it is written.
+    pub(crate) straight: bool,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Batch {
+        Batch {
+            bytes: Buffer::with_capacity(COMMIT_BYTES),
+            body_crc: 0,
+            records: 0,
+            payload_bytes: 0,
+            staged: Vec::new(),
+            straight: false,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.staged.is_empty()
+    }
+
+    /// Takes a record. `rolling`: the segment's certificate before and after the payload, if they are known.
+    pub(crate) fn append(
+        &mut self,
+        record: &Record<'_>,
+        rolling: Option<(Certificate, Certificate)>,
+    ) {
+        self.begin();
+        let head = record.head();
+        self.bytes.extend(&head);
+        self.bytes.extend(record.payload);
+        let end = self.bytes.len();
+        self.bytes.pad(8);
+        let padding = &self.bytes.bytes()[end..];
+        let crc = crc32c::crc32c_append(self.body_crc, &head);
+        let crc = match rolling {
+            Some((before, after)) if record.payload.len() >= DERIVE_BYTES => {
+                before.append_to(crc, after)
+            }
+            _ => crc32c::crc32c_append(crc, record.payload),
+        };
+        self.body_crc = crc32c::crc32c_append(crc, padding); // T2
+        self.records += 1;
+    }
+
+    /// Leaves room for the commit's head.
+    pub(crate) fn begin(&mut self) {
+        if self.bytes.len() < COMMIT_BYTES {
+            self.bytes.clear();
+            self.bytes.extend(&[0; COMMIT_BYTES]);
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.bytes.clear();
+        self.body_crc = 0;
+        self.records = 0;
+        self.payload_bytes = 0;
+        self.staged.clear();
+        self.straight = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::SegmentId;
+    use duramen_format::segment::Kind;
+
+    #[test]
+    fn the_body_crc_is_that_of_the_body() {
+        let payload: Vec<u8> = (0..40_001u32).map(|n| (n * 3) as u8).collect();
+        let mut batch = Batch::new();
+        let mut known = Certificate::of(b"before");
+        for part in [&payload[..5], &payload[..], &[]] {
+            let before = known;
+            known = known.extended(part);
+            let record = Record {
+                segment: SegmentId(7),
+                log: 1,
+                epoch: 0,
+                offset: 64,
+                payload: part,
+                certificate: None,
+                open: false,
+                close: false,
+                kind: Kind::Head,
+                frame: None,
+            };
+            batch.append(&record, Some((before, known)));
+        }
+        let body = &batch.bytes.bytes()[COMMIT_BYTES..];
+        assert_eq!(batch.body_crc, crc32c::crc32c(body));
+        batch.reset();
+        assert_eq!((batch.body_crc, batch.is_empty()), (0, true));
+    }
+}
