@@ -140,3 +140,105 @@ pub trait File: Send + Sync {
         Ok(self.bytes()? == 0)
     }
 }
+
+/// A file in front of another one: what it does not do in its own way, the one below does.
+pub trait Front: Send + Sync {
+    fn below(&self) -> &dyn File;
+
+    /// # Errors
+    /// As [`File::write_at`].
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.below().write_at(at, bytes)
+    }
+
+    /// # Errors
+    /// As [`File::write_durably`].
+    fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        Front::write_at(self, at, bytes)?;
+        Front::sync_data(self)
+    }
+
+    /// # Errors
+    /// As [`File::sync_data`].
+    fn sync_data(&self) -> io::Result<()> {
+        self.below().sync_data()
+    }
+
+    /// # Errors
+    /// As [`File::allocate`].
+    fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
+        self.below().allocate(at, bytes, zero)
+    }
+}
+
+impl<F: Front> File for F {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.below().read_at(at, into)
+    }
+
+    fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.below().read_medium(at, into)
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        Front::write_at(self, at, bytes)
+    }
+
+    fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        Front::write_durably(self, at, bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Front::sync_data(self)
+    }
+
+    fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
+        Front::allocate(self, at, bytes, zero)
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        self.below().bytes()
+    }
+}
+
+/// A disk whose files are all put behind a [`Front`].
+pub struct Fronted<W> {
+    below: Arc<dyn Disk>,
+    wrap: W,
+}
+
+impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> Fronted<W> {
+    pub fn new(below: Arc<dyn Disk>, wrap: W) -> Fronted<W> {
+        Fronted { below, wrap }
+    }
+}
+
+impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> Disk for Fronted<W> {
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
+        self.below.open(name, how).map(&self.wrap)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.below.names()
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.below.lock()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.below.sync_dir()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.below.free_bytes()
+    }
+
+    fn is_raw(&self) -> bool {
+        self.below.is_raw()
+    }
+
+    fn label(&self) -> String {
+        self.below.label()
+    }
+}

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use duramen_backup::disk::{Disk, File, Front, Fronted};
 use duramen_backup::os::OsDisk;
 use duramen_backup::{
     Backup, Chunk, Error, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo,
@@ -163,6 +164,147 @@ fn what_goes_in_comes_out_in_every_mode() {
                 ScrubStep::Good { .. }
             ));
         }
+    }
+}
+
+/// A file that has no space for large writes while it is told so.
+struct Tight {
+    below: Arc<dyn File>,
+    full: Arc<AtomicBool>,
+}
+
+impl Front for Tight {
+    fn below(&self) -> &dyn File {
+        &*self.below
+    }
+
+    fn write_at(&self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        if bytes.len() > 100_000 && self.full.load(Ordering::Acquire) {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        self.below.write_at(at, bytes)
+    }
+}
+
+/// Stages `[from, to)` of segment 7 from memory that is aligned as the segment is, or not.
+fn stage_large(
+    backup: &Backup,
+    from: usize,
+    to: usize,
+    aligned: bool,
+    close: bool,
+) -> Result<(), Error> {
+    let all = bytes_of(7, to);
+    let mut memory = vec![0; to + 4097];
+    let start = memory.as_ptr().align_offset(4096) + usize::from(!aligned);
+    memory[start..start + to].copy_from_slice(&all);
+    backup.stage_certified(Chunk {
+        segment: SegmentId(7),
+        epoch: 1,
+        kind: Kind::Head,
+        offset: from as u32,
+        bytes: &memory[start + from..start + to],
+        certificate: Some(Certificate::of(&all)),
+        open: from == 0,
+        close,
+    })
+}
+
+#[test]
+fn large_chunks_lie_in_their_frame_and_a_full_disk_leaves_all_as_it_was() {
+    let cuts = [
+        vec![0, 700_000, 1 << 20],
+        vec![0, 4096, 604_096, 1 << 20],
+        vec![0, 5000, 5001, 650_007, 1_000_000, 1 << 20],
+        vec![0, 100, 140_000, 800_000, 800_001],
+    ];
+    for (cuts, mode, at_once) in cuts
+        .iter()
+        .flat_map(|cuts| [Mode::Buffered, Mode::Direct].map(|mode| (cuts, mode)))
+        .flat_map(|(cuts, mode)| [false, true].map(|at_once| (cuts, mode, at_once)))
+    {
+        for aligned in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let full = Arc::new(AtomicBool::new(false));
+            let open = || -> Arc<dyn Disk> {
+                let below = disk(folder.path(), mode, true);
+                if at_once {
+                    return below; // with its own way to write much at once
+                }
+                let full = full.clone();
+                Arc::new(Fronted::new(below, move |below| -> Arc<dyn File> {
+                    let full = full.clone();
+                    Arc::new(Tight { below, full })
+                }))
+            };
+            let options = Options::default();
+            let backup = Backup::create(open(), &options, &GEOMETRY, &identity()).unwrap();
+            for (n, cut) in cuts.windows(2).enumerate() {
+                let close = n + 2 == cuts.len();
+                let stage = || stage_large(&backup, cut[0], cut[1], aligned, close);
+                if !at_once && cut[1] - cut[0] > 131_072 {
+                    full.store(true, Ordering::Release);
+                    assert!(matches!(stage(), Err(Error::Full { .. })), "{cut:?}");
+                    full.store(false, Ordering::Release);
+                    if cut[0] > 0 {
+                        check(&backup, 7, cut[0]);
+                    }
+                }
+                stage().unwrap();
+                if !at_once {
+                    backup.commit(Level::Synced).unwrap();
+                    check(&backup, 7, cut[1]);
+                }
+            }
+            backup.commit(Level::Synced).unwrap();
+            let end = cuts[cuts.len() - 1];
+            assert!(check(&backup, 7, end).closed);
+            let written = backup.stats().wal_written_bytes as usize;
+            assert!(written < end / 2, "large chunks bypass the log: {written}");
+            drop(backup);
+            let (backup, _) = Backup::open(open(), &options, &Expected::default()).unwrap();
+            assert!(check(&backup, 7, end).closed);
+            flush_all(&backup);
+            assert_eq!(check(&backup, 7, end).place, Place::Frame);
+        }
+    }
+}
+
+/// While one thread commits, the other stages: commits take what is there, in order, and nothing is lost or mixed up.
+#[test]
+fn staging_goes_on_beside_commits() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || disk(folder.path(), Mode::Direct, true);
+    let options = Options::default();
+    let backup = Backup::create(open(), &options, &GEOMETRY, &identity()).unwrap();
+    let staged = AtomicU64::new(0);
+    let length = |n: u64| 1000 + (n as usize * 77_777) % 400_000;
+    std::thread::scope(|scope| {
+        let committer = scope.spawn(|| {
+            let mut committed = 0;
+            while committed < 10 * 3 {
+                // Acquire: what was staged before the count was raised is in the commit.
+                let before = staged.load(Ordering::Acquire);
+                let done = backup.commit(Level::Synced).unwrap();
+                committed += u64::from(done.chunks);
+                assert!(committed >= before, "{committed} of {before}");
+            }
+        });
+        let writer = Writer { backup: &backup };
+        for segment in 1..=10 {
+            for part in 0..3 {
+                let from = length(segment) / 3 * part;
+                let to = length(segment) / 3 * (part + 1);
+                writer.append(segment, from, to, part == 2).unwrap();
+                staged.fetch_add(1, Ordering::Release);
+            }
+        }
+        committer.join().unwrap();
+    });
+    drop(backup);
+    let (backup, _) = Backup::open(open(), &options, &Expected::default()).unwrap();
+    for segment in 1..=10 {
+        assert!(check(&backup, segment, length(segment) / 3 * 3).closed);
     }
 }
 

@@ -9,7 +9,7 @@
 
 use crate::commit::LOCAL;
 use crate::restart::replication_config;
-use crate::throttle::Throttled;
+use crate::throttle::throttled;
 use crate::writer::LogWriter;
 use crate::{DurabilityStats, Error, Phase, Progress, SnapshotReport};
 use duramen_backup::disk::Disk;
@@ -147,7 +147,7 @@ fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
     if !log.has_thread() {
         return disk;
     }
-    Arc::new(Throttled::new(disk, log.durable.meter.clone()))
+    throttled(disk, log.durable.meter.clone())
 }
 
 /// N1: one commit while nobody is inside.

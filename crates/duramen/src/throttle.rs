@@ -10,9 +10,8 @@
 //! The rate goes as congestion control does: a little more as long as nobody suffers, half of it when somebody does.
 
 use crate::meter::Meter;
-use duramen_backup::disk::{Disk, File, OpenHow};
+use duramen_backup::disk::{Disk, File, Front, Fronted};
 use duramen_base::units::{KIB, MIB};
-use std::any::Any;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -129,19 +128,17 @@ fn mean(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
     (count > 0).then(|| (after.1.saturating_sub(before.1)) as f64 / count as f64)
 }
 
-/// A disk that lets commits, as `meter` sees them, go first.
-pub(crate) struct Throttled {
-    inner: Arc<dyn Disk>,
-    pace: Arc<Pace>,
+/// `disk`, where commits, as `meter` sees them, go first.
+pub(crate) fn throttled(disk: Arc<dyn Disk>, meter: Arc<Meter>) -> Arc<dyn Disk> {
+    paced(disk, Pace::new(meter))
 }
 
-impl Throttled {
-    pub fn new(inner: Arc<dyn Disk>, meter: Arc<Meter>) -> Throttled {
-        Throttled {
-            inner,
-            pace: Arc::new(Pace::new(meter)),
-        }
-    }
+fn paced(disk: Arc<dyn Disk>, pace: Pace) -> Arc<dyn Disk> {
+    let pace = Arc::new(pace);
+    Arc::new(Fronted::new(disk, move |inner| -> Arc<dyn File> {
+        let pace = pace.clone();
+        Arc::new(ThrottledFile { inner, pace })
+    }))
 }
 
 struct ThrottledFile {
@@ -149,46 +146,9 @@ struct ThrottledFile {
     pace: Arc<Pace>,
 }
 
-impl Disk for Throttled {
-    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(ThrottledFile {
-            inner: self.inner.open(name, how)?,
-            pace: self.pace.clone(),
-        }))
-    }
-
-    fn names(&self) -> io::Result<Vec<String>> {
-        self.inner.names()
-    }
-
-    fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.inner.lock()
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.inner.sync_dir()
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.inner.free_bytes()
-    }
-
-    fn is_raw(&self) -> bool {
-        self.inner.is_raw()
-    }
-
-    fn label(&self) -> String {
-        self.inner.label()
-    }
-}
-
-impl File for ThrottledFile {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(at, into)
-    }
-
-    fn read_medium(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.inner.read_medium(at, into)
+impl Front for ThrottledFile {
+    fn below(&self) -> &dyn File {
+        &*self.inner
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -207,10 +167,6 @@ impl File for ThrottledFile {
         self.inner.write_durably(at, bytes)
     }
 
-    fn sync_data(&self) -> io::Result<()> {
-        self.inner.sync_data()
-    }
-
     fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
         self.inner.allocate(at, bytes, false)?;
         if !zero {
@@ -220,21 +176,18 @@ impl File for ThrottledFile {
         let mut done = 0;
         while done < bytes {
             let part = (bytes - done).min(STEP_BYTES as u64);
-            self.write_at(at + done, &zeros[..part as usize])?;
+            Front::write_at(self, at + done, &zeros[..part as usize])?;
             done += part;
         }
         // Some of it was perhaps written through the page cache, and is written past it from now on.
         self.inner.sync_data()
-    }
-
-    fn bytes(&self) -> io::Result<u64> {
-        self.inner.bytes()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_backup::disk::OpenHow;
 
     #[test]
     fn the_rate_follows_the_commits_and_has_a_floor() {
@@ -284,23 +237,21 @@ mod tests {
         let pace = Pace::new(meter.clone());
         assert!(!pace.wait(1), "nobody commits");
         meter.synced(Duration::from_micros(100));
-        let throttled = Throttled {
-            inner: Arc::new(disk),
-            pace: Arc::new(Pace {
-                meter,
-                state: Mutex::new(State {
-                    rate: Rate {
-                        now: RATE_MIN,
-                        undisturbed_us: Some(100.0),
-                        alone: false,
-                    },
-                    due: Instant::now(),
-                    // Looks at no commits any more: the rate stays.
-                    looked: Instant::now() + Duration::from_secs(3600),
-                    seen: (0, 0),
-                }),
+        let pace = Pace {
+            meter,
+            state: Mutex::new(State {
+                rate: Rate {
+                    now: RATE_MIN,
+                    undisturbed_us: Some(100.0),
+                    alone: false,
+                },
+                due: Instant::now(),
+                // Looks at no commits any more: the rate stays.
+                looked: Instant::now() + Duration::from_secs(3600),
+                seen: (0, 0),
             }),
         };
+        let throttled = paced(Arc::new(disk), pace);
         let file = throttled.open("frames", OpenHow::Create).expect("it opens");
         let bytes: Vec<u8> = (0..MIB as usize).map(|n| (n / 4096) as u8).collect();
         let begun = Instant::now();

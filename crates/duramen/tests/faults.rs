@@ -3,9 +3,8 @@
 use duramen::engine::TableId;
 use duramen::{DiskState, Error, Level, Options, Store};
 use duramen_backup::Mode;
-use duramen_backup::disk::{Disk, File, OpenHow};
+use duramen_backup::disk::{Disk, File, Front, Fronted};
 use duramen_backup::os::OsDisk;
-use std::any::Any;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,56 +13,26 @@ use std::time::{Duration, Instant};
 
 const T: TableId = TableId::DEFAULT;
 
-/// A directory whose device can be told to fail.
-struct Faulty {
-    inner: OsDisk,
-    faults: Arc<Faults>,
-}
-
 #[derive(Default)]
 struct Faults {
     full: AtomicBool,
     syncs_fail: AtomicBool,
 }
 
-impl Faulty {
-    fn new(dir: &Path) -> (Arc<Faulty>, Arc<Faults>) {
-        let faults = Arc::new(Faults::default());
-        let disk = Faulty {
-            inner: OsDisk::new(dir, Mode::Buffered),
-            faults: faults.clone(),
-        };
-        (Arc::new(disk), faults)
-    }
-}
-
-impl Disk for Faulty {
-    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
-        Ok(Arc::new(FaultyFile {
-            inner: self.inner.open(name, how)?,
-            faults: self.faults.clone(),
-        }))
-    }
-
-    fn names(&self) -> io::Result<Vec<String>> {
-        self.inner.names()
-    }
-
-    fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.inner.lock()
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.inner.sync_dir()
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.inner.free_bytes()
-    }
-
-    fn label(&self) -> String {
-        self.inner.label()
-    }
+/// A directory whose device can be told to fail.
+fn faulty(dir: &Path) -> (Arc<dyn Disk>, Arc<Faults>) {
+    let faults = Arc::new(Faults::default());
+    let told = faults.clone();
+    let disk = Fronted::new(
+        Arc::new(OsDisk::new(dir, Mode::Buffered)),
+        move |file| -> Arc<dyn File> {
+            Arc::new(FaultyFile {
+                inner: file,
+                faults: told.clone(),
+            })
+        },
+    );
+    (Arc::new(disk), faults)
 }
 
 struct FaultyFile {
@@ -71,26 +40,27 @@ struct FaultyFile {
     faults: Arc<Faults>,
 }
 
-impl File for FaultyFile {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(at, into)
-    }
-
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.inner.write_at(at, bytes)
-    }
-
-    fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+impl FaultyFile {
+    fn can_sync(&self) -> io::Result<()> {
         if self.faults.syncs_fail.load(Ordering::Acquire) {
             return Err(io::Error::other("the device is gone"));
         }
+        Ok(())
+    }
+}
+
+impl Front for FaultyFile {
+    fn below(&self) -> &dyn File {
+        &*self.inner
+    }
+
+    fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.can_sync()?;
         self.inner.write_durably(at, bytes)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.faults.syncs_fail.load(Ordering::Acquire) {
-            return Err(io::Error::other("the device is gone"));
-        }
+        self.can_sync()?;
         self.inner.sync_data()
     }
 
@@ -99,10 +69,6 @@ impl File for FaultyFile {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.inner.allocate(at, bytes, zero)
-    }
-
-    fn bytes(&self) -> io::Result<u64> {
-        self.inner.bytes()
     }
 }
 
@@ -127,7 +93,7 @@ fn key(n: u32) -> Vec<u8> {
 #[test]
 fn a_full_disk_refuses_writes_until_there_is_space() {
     let dir = tempfile::tempdir().unwrap();
-    let (disk, faults) = Faulty::new(dir.path());
+    let (disk, faults) = faulty(dir.path());
     let store = open(disk.clone(), dir.path(), true);
     let mut session = store.session().unwrap();
     faults.full.store(true, Ordering::Release);
@@ -174,7 +140,7 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
 #[test]
 fn a_failed_sync_refuses_writes_for_good() {
     let dir = tempfile::tempdir().unwrap();
-    let (disk, faults) = Faulty::new(dir.path());
+    let (disk, faults) = faulty(dir.path());
     let store = open(disk.clone(), dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..100 {
@@ -208,7 +174,7 @@ fn a_failed_sync_refuses_writes_for_good() {
 fn a_driven_store_is_deterministic() {
     let run = || {
         let dir = tempfile::tempdir().unwrap();
-        let (disk, _) = Faulty::new(dir.path());
+        let (disk, _) = faulty(dir.path());
         let mut options = options(dir.path());
         options.engine.cleaners = 0;
         options.engine.heads = 1;
@@ -250,7 +216,7 @@ fn a_driven_store_is_deterministic() {
 #[test]
 fn damage_is_refused_and_nothing_is_changed() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(Faulty::new(dir.path()).0, dir.path(), true);
+    let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..2000 {
         session.set(T, &key(n), &[n as u8; 4000]).unwrap();
@@ -273,7 +239,7 @@ fn damage_is_refused_and_nothing_is_changed() {
         "nothing was changed"
     );
     std::fs::write(&frames, &good).unwrap();
-    let store = open(Faulty::new(dir.path()).0, dir.path(), true);
+    let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..2000 {
         let value = session.get(T, &key(n)).unwrap().unwrap();

@@ -17,7 +17,7 @@ use duramen_format::segment::Kind;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,7 @@ pub fn run(args: &LoggingArgs) -> Result<Report> {
     let about = "Commits are written one after another, each synced before the next begins; one thread flushes closed segments to \
         frames of 8 MiB, which are used again. `stream`: one open segment; one thread appends entries and certifies them, 4 MiB at a time, \
         one stages these, one commits what was staged meanwhile; the device's own figure is an overwrite of 4 MiB past the page \
-        cache, synced. `each its own`: every entry is a chunk of its own, with a certificate. `stage`: one thread stages a few bytes for \
+        cache, synced; `beside the same appending`: the same thread appends and certifies what is written, and there is no log. `each its own`: every entry is a chunk of its own, with a certificate. `stage`: one thread stages a few bytes for \
         each of many open segments and commits them, with the write-ahead log, and without it, where each segment's last block is written \
         in its place and one sync follows.";
     let mut report = Report::new(
@@ -125,12 +125,13 @@ fn streams(options: &Options, dir: &Path, report: &mut Report) -> Result<()> {
         };
         let mut points = Vec::new();
         for size in sizes {
-            let (mut device, mut ours) = (Vec::new(), Vec::new());
+            let (mut device, mut beside, mut ours) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..options.rounds() {
                 device.push(device_rate(dir, time)?);
+                beside.push(device_beside(dir, *size, time)?);
                 ours.push(stream(dir, mode, *size, time)?);
             }
-            let device = median(&device);
+            let (device, beside) = (median(&device), median(&beside));
             let rate = median(
                 &ours
                     .iter()
@@ -156,6 +157,7 @@ fn streams(options: &Options, dir: &Path, report: &mut Report) -> Result<()> {
                     .number("MB/s", rate / 1e6, 3)
                     .number("entries/s", entries, 3)
                     .number("of the device", rate / device, 2)
+                    .number("of the device beside the same appending", rate / beside, 2)
                     .number(
                         "written per byte",
                         ours.first().map_or(f64::NAN, |run| run.amplification),
@@ -169,6 +171,9 @@ fn streams(options: &Options, dir: &Path, report: &mut Report) -> Result<()> {
             if *size == 1 << 10 {
                 let target = format!("bandwidth of the device at 1 KiB, {name} ≥ 0.9");
                 report.target(target, rate / device, Bound::AtLeast(0.9));
+                let target =
+                    format!("the same, of the device beside the same appending, {name} ≥ 0.9");
+                report.target(target, rate / beside, Bound::AtLeast(0.9));
             }
         }
         series.push(Series {
@@ -596,13 +601,18 @@ fn measure(
     })
 }
 
-/// One open segment. One thread appends and certifies, one stages, one commits.
-fn stream(dir: &Path, mode: Mode, entry: usize, time: Duration) -> Result<Run> {
+/// What an appender has filled, and takes back: pieces with the number of their entries.
+type Filled = Receiver<(Piece, u64)>;
+type Empty = SyncSender<Piece>;
+
+/// Runs `body` beside a thread that appends entries and certifies them, as fast as pieces come back.
+fn beside_appender(entry: usize, body: impl FnOnce(Filled, Empty) -> Result<Run>) -> Result<Run> {
     let source = Source::new();
     let (full, filled) = std::sync::mpsc::sync_channel(PIECES);
-    let (empty, emptied) = std::sync::mpsc::sync_channel(PIECES);
+    let (empty, emptied) = std::sync::mpsc::sync_channel::<Piece>(PIECES);
     for _ in 0..PIECES {
-        empty.send(Piece::new()).doing("making room for entries")?;
+        let piece = Piece::new();
+        empty.send(piece).doing("making room for entries")?;
     }
     std::thread::scope(|scope| {
         let appender = scope.spawn(move || {
@@ -620,16 +630,48 @@ fn stream(dir: &Path, mode: Mode, entry: usize, time: Duration) -> Result<Run> {
                 }
             }
         });
-        let run = log(dir, mode, (1, Commits::Beside), time, move |writer| {
-            let (piece, count) = filled.recv().doing("waiting for entries")?;
-            writer.ship_piece(0, &piece)?;
-            empty.send(piece).doing("giving memory back")?;
-            Ok((count, count * entry as u64))
-        });
+        let run = body(filled, empty);
         let joined = appender.join();
         joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         run
     })
+}
+
+/// One open segment. One thread appends and certifies, one stages, one commits.
+fn stream(dir: &Path, mode: Mode, entry: usize, time: Duration) -> Result<Run> {
+    beside_appender(entry, |filled, empty| {
+        log(dir, mode, (1, Commits::Beside), time, move |writer| {
+            let (piece, count) = filled.recv().doing("waiting for entries")?;
+            writer.ship_piece(0, &piece)?;
+            empty.send(piece).doing("giving memory back")?;
+            Ok((count, count * entry as u64))
+        })
+    })
+}
+
+/// Bytes per second of the device as in [`device_rate`], of entries that another thread appends and certifies meanwhile.
+fn device_beside(dir: &Path, entry: usize, time: Duration) -> Result<f64> {
+    let scratch = scratch(dir)?;
+    let (_, file) = raw_file(scratch.path(), 32 * MIB)?;
+    let run = beside_appender(entry, |filled, empty| {
+        let (mut bytes, mut entries, begun) = (0, 0, Instant::now());
+        while begun.elapsed() < time {
+            let (piece, count) = filled.recv().doing("waiting for entries")?;
+            file.write_durably(bytes % (32 * MIB), piece.bytes())
+                .doing("writing to the device")?;
+            empty.send(piece).doing("giving memory back")?;
+            bytes += WAITING_BYTES as u64;
+            entries += count;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        Ok(Run {
+            bytes_per_second: bytes as f64 / seconds,
+            entries_per_second: entries as f64 / seconds,
+            commits_per_second: bytes as f64 / WAITING_BYTES as f64 / seconds,
+            amplification: 1.0,
+        })
+    })?;
+    Ok(run.bytes_per_second)
 }
 
 /// As `stream` with 64 B, where every entry is staged by itself.

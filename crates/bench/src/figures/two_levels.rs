@@ -5,10 +5,9 @@ use crate::harness::store::{self, TABLE, key};
 use crate::harness::{Bound, Chooser, Distribution, Doing, Options, Report, Result, Row, progress};
 use crate::servers::Scratch;
 use duramen_backup::Mode;
-use duramen_backup::disk::{Disk, File, OpenHow};
+use duramen_backup::disk::{File, Front, Fronted};
 use duramen_backup::os::OsDisk;
 use duramen_base::units::MIB;
-use std::any::Any;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,12 +15,6 @@ use std::time::{Duration, Instant};
 const KEY_BYTES: usize = 16;
 /// What the disk may write, in bytes per second: slow enough that the disk is what limits, as in the paper.
 const DISK_BYTES_PER_SECOND: f64 = 100e6;
-
-/// A disk that writes no faster than it is allowed to.
-struct Slow {
-    disk: OsDisk,
-    lane: Arc<Lane>,
-}
 
 /// When the disk will be done with what it was given.
 struct Lane(Mutex<Instant>);
@@ -39,59 +32,20 @@ impl Lane {
     }
 }
 
+/// A file on a disk that writes no faster than it is allowed to.
 struct SlowFile {
     file: Arc<dyn File>,
     lane: Arc<Lane>,
 }
 
-impl Disk for Slow {
-    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
-        let file = self.disk.open(name, how)?;
-        let lane = self.lane.clone();
-        Ok(Arc::new(SlowFile { file, lane }))
-    }
-
-    fn names(&self) -> io::Result<Vec<String>> {
-        self.disk.names()
-    }
-
-    fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
-        self.disk.lock()
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.disk.sync_dir()
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        self.disk.free_bytes()
-    }
-
-    fn label(&self) -> String {
-        self.disk.label()
-    }
-}
-
-impl File for SlowFile {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(at, into)
+impl Front for SlowFile {
+    fn below(&self) -> &dyn File {
+        &*self.file
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.lane.pass(bytes.len());
         self.file.write_at(at, bytes)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-
-    fn allocate(&self, at: u64, bytes: u64, zero: bool) -> io::Result<()> {
-        self.file.allocate(at, bytes, zero)
-    }
-
-    fn bytes(&self) -> io::Result<u64> {
-        self.file.bytes()
     }
 }
 
@@ -185,10 +139,14 @@ fn measure(
 ) -> Result<Cell> {
     let scratch = Scratch::new(&std::env::temp_dir()).doing("making a directory")?;
     let memory_bytes = options.size(512, 256) * MIB;
-    let disk = Slow {
-        disk: OsDisk::new(scratch.path(), Mode::Buffered),
-        lane: Arc::new(Lane(Mutex::new(Instant::now()))),
-    };
+    let lane = Arc::new(Lane(Mutex::new(Instant::now())));
+    let disk = Fronted::new(
+        Arc::new(OsDisk::new(scratch.path(), Mode::Buffered)),
+        move |file| -> Arc<dyn File> {
+            let lane = lane.clone();
+            Arc::new(SlowFile { file, lane })
+        },
+    );
     let mut how = duramen::Options::new(scratch.path(), memory_bytes);
     how.engine.hash_seed = Some(1);
     // One writer needs one head, and its windows count more in a small store.
