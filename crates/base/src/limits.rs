@@ -8,3 +8,7 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// Smallest memory budget a store accepts, in bytes: 32 segments of the smallest size.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// Most requests of one native client that may lack an acknowledgement, the later answered ones included: bounds what a
+/// master remembers per client.
+pub const RPC_WINDOW: u32 = 512;

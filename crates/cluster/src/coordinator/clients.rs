@@ -40,16 +40,13 @@ impl Coordinator {
         self.clients.insert(client, until_us);
     }
 
-    pub(super) fn client_ends(&mut self, client: ClientId) -> CoordinatorAnswer {
-        if self.clients.remove(&client).is_some() {
-            self.delete(Key::Client(client));
-        }
-        CoordinatorAnswer::Noted
-    }
-
-    /// Those that must be remembered. A client that was never heard of counts as ended: its id was stored before it was told.
+    /// Those that must be remembered, and for how long at least: leases never become shorter. A client that was never heard of
+    /// counts as ended: its id was stored before it was told.
     pub(super) fn clients_alive(&self, asked: Vec<ClientId>) -> CoordinatorAnswer {
-        let alive = asked.into_iter().filter(|id| self.clients.contains_key(id));
+        let alive = asked.into_iter().filter_map(|id| {
+            let left_us = self.clients.get(&id)?.saturating_sub(self.now_us);
+            Some((id, u32::try_from(left_us / 1000).unwrap_or(u32::MAX)))
+        });
         CoordinatorAnswer::ClientsAlive {
             clients: alive.collect(),
         }
@@ -67,7 +64,8 @@ impl Coordinator {
             .map(|(id, _)| *id)
             .collect();
         for client in ended {
-            self.client_ends(client);
+            self.clients.remove(&client);
+            self.delete(Key::Client(client));
         }
         self.arm_clients();
     }

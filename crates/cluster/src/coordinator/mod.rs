@@ -501,7 +501,6 @@ impl Coordinator {
         Some(match question {
             ToCoordinator::Enlist(enlist) => return self.enlist(reply, enlist),
             ToCoordinator::ClientLease { client } => self.client_lease(client),
-            ToCoordinator::ClientEnds { client } => self.client_ends(client),
             ToCoordinator::AreAlive { clients } => self.clients_alive(clients),
             ToCoordinator::Map { table, since } => self.map(table, since),
             ToCoordinator::Servers => CoordinatorAnswer::Servers(self.published.list()),

@@ -187,9 +187,6 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::ClientLease {
             client: Some(ClientId(1)),
         },
-        ToCoordinator::ClientEnds {
-            client: ClientId(1),
-        },
         ToCoordinator::AreAlive {
             clients: vec![ClientId(1), ClientId(2)],
         },
@@ -308,7 +305,7 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
             ttl_ms: 1_800_000,
         },
         CoordinatorAnswer::ClientsAlive {
-            clients: vec![ClientId(1)],
+            clients: vec![(ClientId(1), 1_800_000)],
         },
         CoordinatorAnswer::Map(TabletMap {
             version: MapVersion(2),

@@ -63,8 +63,6 @@ pub enum ToCoordinator {
     },
     /// A client wants a lease (`None`) or renews the one it has. → `Lease`
     ClientLease { client: Option<ClientId> },
-    /// A client ends in order: masters may forget its results. → `Noted`
-    ClientEnds { client: ClientId },
     /// May a master forget what it knows of these clients? → `ClientsAlive`
     AreAlive { clients: Vec<ClientId> },
     /// Where everything is; all tables, or one. → `Map`, or `MapIsCurrent` if `since` is the newest version
@@ -143,9 +141,10 @@ pub enum CoordinatorAnswer {
         /// From when the client sent its question.
         ttl_ms: u32,
     },
-    /// Those of the asked ones that must not be forgotten.
+    /// Those of the asked ones whose lease lasts, and how many milliseconds are left of it at least. The others have none, for
+    /// ever. What is told lasts.
     ClientsAlive {
-        clients: Vec<ClientId>,
+        clients: Vec<(ClientId, u32)>,
     },
     Map(TabletMap),
     MapIsCurrent,

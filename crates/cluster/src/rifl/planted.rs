@@ -1,0 +1,41 @@
+//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none.
+
+/// A rule that is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// L1: a repetition that comes while the first is being executed is executed as well.
+    InProgressRunsAgain,
+    /// L3: what the client has acknowledged is executed again when it comes once more.
+    AcknowledgedRunsAgain,
+    /// L4: the cleaner drops records that the client has not acknowledged.
+    CleanerForgets,
+    /// L5: a client whose lease has ended is served as a new one.
+    NoLeaseCheck,
+    /// L6: records stay behind when their tablet moves.
+    RecordsStayBehind,
+    /// L7: what was met in a log does not count.
+    LogForgotten,
+    /// L8: a client is forgotten while its lease goes on.
+    ForgetsTheLiving,
+}
+
+impl super::Tracker {
+    /// The same with one bug.
+    #[cfg(feature = "planted")]
+    pub fn with_bug(mut self, bug: Bug) -> Self {
+        self.planted = Some(bug);
+        self
+    }
+
+    /// True if this bug is planted; false at compile time without the feature.
+    #[inline]
+    pub(super) fn has_bug(&self, bug: Bug) -> bool {
+        #[cfg(feature = "planted")]
+        return self.planted == Some(bug);
+        #[cfg(not(feature = "planted"))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+}
