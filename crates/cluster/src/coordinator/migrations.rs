@@ -185,7 +185,10 @@ impl Coordinator {
     /// A server is crashed.
     pub(super) fn abort_migrations_of(&mut self, dead: ServerId) {
         let outlives = self.config.planted.is(Bug::MigrationOutlivesSource);
-        self.abort_migrations_where(|record| record.to == dead || record.from == dead && !outlives);
+        let careless = self.config.planted.is(Bug::MigratedToTheDead);
+        self.abort_migrations_where(|record| {
+            record.to == dead && !careless || record.from == dead && !outlives
+        });
     }
 
     pub(super) fn migration_statuses(&self) -> Vec<MigrationStatus> {

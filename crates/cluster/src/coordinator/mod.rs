@@ -511,24 +511,24 @@ impl Coordinator {
                 self.control_head(server, min_open)
             }
             ToCoordinator::ControlHead { server, min_open } => {
-                self.from_member(sender, server, |this| this.control_head(server, min_open))
+                self.by_member(sender, server, |this| this.control_head(server, min_open))
             }
             ToCoordinator::Suspect {
                 server,
                 list_version,
-            } => self.from_member(sender, sender, |this| {
+            } => self.by_member(sender, sender, |this| {
                 this.suspected(sender, server, list_version)
             }),
             ToCoordinator::Confirm {
                 server,
                 list_version,
                 tablets_version,
-            } => self.from_member(sender, server, |this| {
+            } => self.by_member(sender, server, |this| {
                 this.confirmed(server, list_version, tablets_version);
                 CoordinatorAnswer::Noted
             }),
             ToCoordinator::Loads { server, loads } => {
-                self.from_member(sender, server, |this| this.loads(server, loads))
+                self.by_member(sender, server, |this| this.loads(server, loads))
             }
             ToCoordinator::PartitionDone {
                 recovery,
@@ -543,7 +543,7 @@ impl Coordinator {
                 bytes,
                 bytes_total,
                 entries,
-            } => self.from_member(sender, server, |this| {
+            } => self.by_member(sender, server, |this| {
                 this.partition_progress(
                     server,
                     (recovery, partition),
@@ -560,7 +560,7 @@ impl Coordinator {
     }
 
     /// K3: does it if the sender is who it says, and UP.
-    fn from_member(
+    fn by_member(
         &mut self,
         sender: ServerId,
         server: ServerId,

@@ -488,9 +488,9 @@ impl Coordinator {
         self.decide(dead);
         self.settle(dead);
         self.give_partitions();
-        self.timers
-            .retain(|(_, timer)| *timer != Timer::Recovery(dead));
-        if self.recoveries.contains_key(&dead) {
+        let mut timers = self.timers.iter();
+        let is_armed = timers.any(|(_, timer)| *timer == Timer::Recovery(dead));
+        if self.recoveries.contains_key(&dead) && !is_armed {
             self.arm(now_us + RETRY_US, Timer::Recovery(dead));
         }
     }

@@ -2,4 +2,6 @@
 #![cfg(test)]
 
 mod membership;
+mod recovery;
 mod rig;
+mod tables;

@@ -1,9 +1,14 @@
 //! Who is a member: enlisting, crashing, and being told of it.
 
-use crate::rig::{Rig, enlist};
-use duramen_base::ids::ServerId;
+use crate::rig::{Asked, Rig, enlist};
+use duramen_base::ids::{ClientId, ListVersion, ServerId};
+use duramen_cluster::coordinator::Input;
+use duramen_cluster::coordinator::store::MetaStore;
+use duramen_cluster::membership::{Applied, Members};
+use duramen_cluster::planted::{Bug, Planted};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, FromCoordinator, Refusal, ServerChange, ServerListUpdate,
+    Admin, CoordinatorAnswer, Enlist, FromCoordinator, Refusal, ServerAnswer, ServerChange,
+    ServerListUpdate, ServerStatus, ToCoordinator,
 };
 
 #[test]
@@ -13,10 +18,9 @@ fn a_member_is_stored_before_it_is_told() {
     assert_eq!(rig.ask(ServerId::NONE, enlist(1, 1, None)), None);
     assert!(rig.asked.is_empty() && rig.answers.is_empty());
     rig.stores = true;
-    rig.pass(0);
     let (token, batch) = rig.waiting.pop_front().expect("a batch");
-    duramen_cluster::coordinator::store::MetaStore::commit(&mut rig.store, &batch).unwrap();
-    rig.handle(duramen_cluster::coordinator::Input::Persisted { token });
+    rig.store.commit(&batch).unwrap();
+    rig.handle(Input::Persisted { token });
     let answers: Vec<_> = rig.answers.values().collect();
     assert!(
         matches!(answers[..], [CoordinatorAnswer::Enlisted(_)]),
@@ -31,10 +35,7 @@ fn a_replaced_server_crashes_before_its_successor_is_added() {
         panic!();
     };
     rig.be_good();
-    let again = match rig.ask(ServerId::NONE, enlist(1, 99, Some(first))) {
-        Some(CoordinatorAnswer::Enlisted(enlisted)) => enlisted.server,
-        other => panic!("{other:?}"),
-    };
+    let again = rig.enlist_as(1, 99, Some(first));
     assert_eq!(
         (again.slot, again.generation),
         (first.slot, first.generation + 1)
@@ -50,12 +51,9 @@ fn a_replaced_server_crashes_before_its_successor_is_added() {
         "{changes:?}"
     );
     // The same request again, as the answer was lost: the same server.
-    match rig.ask(ServerId::NONE, enlist(1, 99, Some(first))) {
-        Some(CoordinatorAnswer::Enlisted(enlisted)) => assert_eq!(enlisted.server, again),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(rig.enlist_as(1, 99, Some(first)), again);
     // Who is called crashed hears it.
-    let suspect = duramen_wire::native::message::ToCoordinator::Suspect {
+    let suspect = ToCoordinator::Suspect {
         server: again,
         list_version: Default::default(),
     };
@@ -64,4 +62,443 @@ fn a_replaced_server_crashes_before_its_successor_is_added() {
         answer,
         Some(CoordinatorAnswer::Refused(Refusal::NotUp(first)))
     );
+}
+
+/// A server's list after everything it was told in some order.
+fn list_after(planted: Planted, order: &[usize]) -> (ListVersion, usize) {
+    let mut members = Members::new();
+    if planted.is(Bug::SkipsVersions) {
+        members.plant(Bug::SkipsVersions);
+    }
+    let mut rig = Rig::new();
+    rig.enlist(1, None);
+    let full = ServerListUpdate::Full(match rig.ask(ServerId::NONE, ToCoordinator::Servers) {
+        Some(CoordinatorAnswer::Servers(list)) => list,
+        other => panic!("{other:?}"),
+    });
+    members.apply(&full);
+    rig.be_good();
+    let mut steps = Vec::new();
+    for n in 2..=4 {
+        rig.enlist(n, None);
+        let told = rig.asked_where(|a| {
+            matches!(a.question, FromCoordinator::Servers(_)) && a.to == ServerId::new(0, 1)
+        });
+        for asked in told {
+            let FromCoordinator::Servers(update) = &asked.question else {
+                continue;
+            };
+            steps.push(update.clone());
+            let answer = ServerAnswer::Confirmed {
+                list_version: update.version(),
+                tablets_version: Default::default(),
+            };
+            rig.reply(&asked, answer);
+        }
+    }
+    assert_eq!(steps.len(), 3);
+    for n in order {
+        members.apply(&steps[*n]);
+    }
+    (members.version(), members.up().count())
+}
+
+/// Scenario 28: lost, repeated and late updates.
+#[test]
+fn a_list_is_never_a_mixture() {
+    let good = Planted::default();
+    assert_eq!(list_after(good, &[0, 1, 2]).1, 4);
+    assert_eq!(list_after(good, &[0, 0, 1, 0, 2, 1]).1, 4);
+    for order in [&[1, 2][..], &[0, 2], &[2, 0], &[1, 0, 2]] {
+        let (version, count) = list_after(good, order);
+        // One server more per version, from version 2 on.
+        assert_eq!(version.0 as usize, count + 1, "{order:?}");
+        let (version, count) = list_after(Planted::one(Bug::SkipsVersions), order);
+        assert_ne!(version.0 as usize, count + 1, "not found: {order:?}");
+    }
+}
+
+#[test]
+fn who_missed_a_step_gets_the_full_list() {
+    let mut rig = Rig::new();
+    let first = rig.enlist(1, None);
+    rig.be_good();
+    rig.enlist(2, None);
+    let [asked] = &rig
+        .asked_where(|a| a.to == first && matches!(a.question, FromCoordinator::Servers(_)))[..]
+    else {
+        panic!();
+    };
+    assert!(matches!(
+        asked.question,
+        FromCoordinator::Servers(ServerListUpdate::Step { .. })
+    ));
+    // It answers with what it has, which is older than what the step begins with.
+    let answer = ServerAnswer::Confirmed {
+        list_version: ListVersion(1),
+        tablets_version: Default::default(),
+    };
+    rig.reply(asked, answer);
+    let [asked] = &rig
+        .asked_where(|a| a.to == first && matches!(a.question, FromCoordinator::Servers(_)))[..]
+    else {
+        panic!();
+    };
+    let FromCoordinator::Servers(update) = &asked.question else {
+        panic!();
+    };
+    let mut members = Members::new();
+    assert!(matches!(members.apply(update), Applied::Changed(_)));
+    assert_eq!(members.up().count(), 2);
+}
+
+#[test]
+fn a_full_list_says_who_crashed_and_went_before_who_came() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(3);
+    rig.create_table("a", 3);
+    let full = |rig: &mut Rig| match rig.ask(ServerId::NONE, ToCoordinator::Servers) {
+        Some(CoordinatorAnswer::Servers(list)) => ServerListUpdate::Full(list),
+        other => panic!("{other:?}"),
+    };
+    let mut members = Members::new();
+    let before = full(&mut rig);
+    members.apply(&before);
+    rig.crash(servers[0]);
+    let name = "a".to_owned();
+    rig.admin(Admin::DropTable { name }); // nothing holds it back
+    rig.enlist_as(1, 9, Some(servers[0]));
+    let Applied::Changed(changes) = members.apply(&full(&mut rig)) else {
+        panic!();
+    };
+    assert!(
+        matches!(&changes[..], [ServerChange::Crashed(a), ServerChange::Removed(b), ServerChange::Added(c)]
+            if *a == servers[0] && *b == servers[0] && c.server.slot == servers[0].slot),
+        "{changes:?}"
+    );
+    assert_eq!(members.apply(&before), Applied::Old);
+}
+
+fn refused_enlist(rig: &mut Rig, change: impl FnOnce(&mut Enlist)) -> Refusal {
+    let ToCoordinator::Enlist(mut request) = enlist(50, 50, None) else {
+        panic!();
+    };
+    change(&mut request);
+    match rig.ask(ServerId::NONE, ToCoordinator::Enlist(request)) {
+        Some(CoordinatorAnswer::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn strangers_are_refused_clearly() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(2);
+    let cluster = refused_enlist(&mut rig, |e| e.cluster = "other".to_owned());
+    assert!(matches!(cluster, Refusal::WrongCluster { .. }));
+    let text = |refusal: Refusal| refusal.to_string();
+    let segments = refused_enlist(&mut rig, |e| e.segment_bytes = 1 << 21);
+    assert!(text(segments).contains("1048576 bytes in this cluster, 2097152"));
+    let foreign = refused_enlist(&mut rig, |e| e.replaces = Some(ServerId::new(7, 3)));
+    assert!(text(foreign).contains("never had a server 7.3"));
+    let newer = refused_enlist(&mut rig, |e| e.replaces = Some(ServerId::new(0, 9)));
+    assert!(text(newer).contains("never had a server 0.9"));
+    let disk = refused_enlist(&mut rig, |e| e.replaces = Some(servers[0]));
+    assert!(text(disk).contains("another disk"));
+    let nothing = refused_enlist(&mut rig, |e| {
+        e.roles.master = false;
+        e.roles.backup = false;
+    });
+    assert!(text(nothing).contains("master"));
+    // A copied disk: the other one is asked whether it lives.
+    let copy = refused_enlist(&mut rig, |e| e.disk = 1);
+    assert!(matches!(copy, Refusal::NotReady { .. }), "{copy}");
+    rig.live(100_000);
+    let copy = refused_enlist(&mut rig, |e| e.disk = 1);
+    assert!(text(copy).contains("one is a copy of the other"));
+    let other = rig.reopen_as("other").expect("refused");
+    assert!(other.to_string().contains("cluster `test`, not `other`"));
+}
+
+#[test]
+fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
+    let mut rig = Rig::new();
+    rig.enlist_some(1);
+    let again = refused_enlist(&mut rig, |e| e.disk = 1);
+    assert!(matches!(again, Refusal::NotReady { .. }));
+    rig.pass(300_000); // nobody answers the check
+    rig.enlist_as(1, 51, None);
+}
+
+#[test]
+fn the_same_request_is_the_same_server() {
+    let twice = |planted: Planted| {
+        let mut rig = Rig::planted(planted);
+        let first = rig.enlist(1, None);
+        rig.fail_over(); // the answer was lost, and the leader
+        let second = match rig.ask(ServerId::NONE, enlist(1, 1, None)) {
+            Some(CoordinatorAnswer::Enlisted(enlisted)) => Some(enlisted.server),
+            _ => None,
+        };
+        second == Some(first)
+    };
+    assert!(twice(Planted::default()));
+    assert!(!twice(Planted::one(Bug::EnlistsTwice)), "not found");
+}
+
+fn status_of(rig: &Rig, server: ServerId) -> Option<ServerStatus> {
+    let status = rig.coordinator.status();
+    let of = status.servers.iter().find(|s| s.server == server);
+    of.map(|s| s.status)
+}
+
+fn suspect(rig: &mut Rig, by: ServerId, server: ServerId) {
+    let question = ToCoordinator::Suspect {
+        server,
+        list_version: Default::default(),
+    };
+    assert_eq!(rig.ask(by, question), Some(CoordinatorAnswer::Noted));
+}
+
+fn pings_to(rig: &mut Rig, to: ServerId) -> Vec<Asked> {
+    rig.asked_where(|a| a.to == to && matches!(a.question, FromCoordinator::Ping { .. }))
+}
+
+#[test]
+fn a_suspect_is_asked_twice_before_it_is_called_crashed() {
+    let mut rig = Rig::new();
+    let [by, suspected] = rig.enlist_some(2)[..] else {
+        panic!();
+    };
+    rig.be_good();
+    suspect(&mut rig, by, suspected);
+    suspect(&mut rig, by, suspected); // one check, however many suspect it
+    assert_eq!(pings_to(&mut rig, suspected).len(), 1);
+    rig.pass(130_000);
+    assert_eq!(status_of(&rig, suspected), Some(ServerStatus::Up));
+    let second = pings_to(&mut rig, suspected);
+    let FromCoordinator::Ping { nonce } = second[0].question else {
+        panic!();
+    };
+    let list_version = Default::default();
+    rig.reply(
+        &second[0],
+        ServerAnswer::Pong {
+            nonce,
+            list_version,
+        },
+    );
+    rig.pass(60_000);
+    assert_eq!(status_of(&rig, suspected), Some(ServerStatus::Up));
+    suspect(&mut rig, by, suspected);
+    rig.pass(260_000);
+    assert_eq!(status_of(&rig, suspected), None); // it owned nothing: nothing of it is needed
+}
+
+#[test]
+fn refused_connections_are_a_quick_verdict() {
+    let mut rig = Rig::new();
+    let [by, suspected] = rig.enlist_some(2)[..] else {
+        panic!();
+    };
+    rig.be_good();
+    let from_us = rig.now_us;
+    suspect(&mut rig, by, suspected);
+    while status_of(&rig, suspected).is_some() {
+        for ping in pings_to(&mut rig, suspected) {
+            rig.handle(Input::Unreachable { call: ping.call });
+        }
+        rig.pass(1_000);
+    }
+    assert!(rig.now_us - from_us < 100_000);
+}
+
+#[test]
+fn a_coordinator_that_stood_still_blames_nobody() {
+    let crashes = |planted: Planted| {
+        let mut rig = Rig::planted(planted);
+        let [by, suspected] = rig.enlist_some(2)[..] else {
+            panic!();
+        };
+        rig.be_good();
+        suspect(&mut rig, by, suspected);
+        rig.pass(130_000); // one missed
+        // Then the machine stops for a while, and goes on with its timers before it reads what has arrived.
+        rig.now_us += 400_000;
+        rig.handle(Input::Tick);
+        rig.be_good();
+        rig.pass(50_000);
+        status_of(&rig, suspected).is_none()
+    };
+    assert!(!crashes(Planted::default()));
+    assert!(crashes(Planted::one(Bug::LateVerdict)), "not found");
+}
+
+#[test]
+fn what_is_told_again_has_a_newer_version() {
+    let versions = |planted: Planted| {
+        let mut rig = Rig::planted(planted);
+        let [server] = rig.enlist_some(1)[..] else {
+            panic!();
+        };
+        rig.create_table("a", 1);
+        let told: Vec<_> = rig
+            .be_good()
+            .into_iter()
+            .filter(|(to, _)| *to == server)
+            .collect();
+        told.iter().map(|(_, tablets)| tablets.version).max()
+    };
+    let before = versions(Planted::default()).expect("told");
+    assert!(before.0 > 0);
+    assert_eq!(
+        versions(Planted::one(Bug::VersionReused)),
+        None,
+        "not found"
+    );
+}
+
+#[test]
+fn old_ids_crash_first_whatever_the_order_of_the_request() {
+    let crashed_first = |planted: Planted| {
+        let mut rig = Rig::planted(planted);
+        let servers = rig.enlist_some(2);
+        rig.be_good();
+        rig.enlist_as(1, 99, Some(servers[0]));
+        let steps = rig.asked_where(|a| matches!(a.question, FromCoordinator::Servers(_)));
+        let FromCoordinator::Servers(ServerListUpdate::Step { changes, .. }) = &steps[0].question
+        else {
+            panic!("{steps:?}");
+        };
+        matches!(changes[0], ServerChange::Crashed(_))
+    };
+    assert!(crashed_first(Planted::default()));
+    assert!(
+        !crashed_first(Planted::one(Bug::AddedBeforeCrashed)),
+        "not found"
+    );
+}
+
+#[test]
+fn nothing_is_told_that_is_not_stored() {
+    let told_early = |planted: Planted| {
+        let mut rig = Rig::planted(planted);
+        rig.enlist_some(2);
+        rig.be_good();
+        rig.stores = false;
+        let created = rig.ask(
+            ServerId::NONE,
+            ToCoordinator::Admin(Admin::CreateTable {
+                name: "a".to_owned(),
+                servers: 1,
+                level: None,
+            }),
+        );
+        created.is_some()
+            || rig
+                .asked
+                .iter()
+                .any(|a| !matches!(a.question, FromCoordinator::Ping { .. }))
+    };
+    assert!(!told_early(Planted::default()));
+    assert!(
+        told_early(Planted::one(Bug::TellsBeforePersisting)),
+        "not found"
+    );
+}
+
+#[test]
+fn a_store_that_fails_is_said_to_everybody_who_waits() {
+    let mut rig = Rig::new();
+    rig.stores = false;
+    assert_eq!(rig.ask(ServerId::NONE, enlist(1, 1, None)), None);
+    assert_eq!(rig.ask(ServerId::NONE, enlist(2, 2, None)), None);
+    let reason = "gone".to_owned();
+    rig.handle(Input::StoreFailed { reason });
+    assert_eq!(rig.answers.len(), 2);
+    let later = rig.ask(ServerId::NONE, ToCoordinator::Servers);
+    for answer in rig.answers.values().chain(later.as_ref()) {
+        assert!(
+            matches!(answer, CoordinatorAnswer::Refused(Refusal::Store(_))),
+            "{answer:?}"
+        );
+    }
+    assert!(rig.coordinator.is_stopped());
+}
+
+#[test]
+fn clients_keep_their_leases_over_a_failover() {
+    let mut rig = Rig::new();
+    let lease = |rig: &mut Rig, client: Option<ClientId>| {
+        rig.ask(ServerId::NONE, ToCoordinator::ClientLease { client })
+    };
+    let Some(CoordinatorAnswer::Lease { client, .. }) = lease(&mut rig, None) else {
+        panic!();
+    };
+    rig.fail_over();
+    rig.pass(9_000_000);
+    assert!(matches!(
+        lease(&mut rig, Some(client)),
+        Some(CoordinatorAnswer::Lease { .. })
+    ));
+    let Some(CoordinatorAnswer::Lease { client: other, .. }) = lease(&mut rig, None) else {
+        panic!();
+    };
+    assert_ne!(client, other);
+    rig.ask(ServerId::NONE, ToCoordinator::ClientEnds { client: other });
+    let asked = ToCoordinator::AreAlive {
+        clients: vec![client, other],
+    };
+    let alive = rig.ask(ServerId::NONE, asked.clone());
+    let clients = vec![client];
+    assert_eq!(alive, Some(CoordinatorAnswer::ClientsAlive { clients }));
+    rig.pass(13_000_000);
+    let alive = rig.ask(ServerId::NONE, asked);
+    assert_eq!(
+        alive,
+        Some(CoordinatorAnswer::ClientsAlive { clients: vec![] })
+    );
+    assert!(matches!(
+        lease(&mut rig, Some(client)),
+        Some(CoordinatorAnswer::Refused(_))
+    ));
+}
+
+#[test]
+fn copysets_are_disjoint_groups_over_racks() {
+    let mut settings = crate::rig::settings();
+    settings.replicas = 3;
+    settings.copyset_scatter = Some(2);
+    let mut rig = Rig::with_settings(settings);
+    for n in 1..=13 {
+        let ToCoordinator::Enlist(mut request) = enlist(n, n, None) else {
+            panic!();
+        };
+        request.rack = Some(format!("rack {}", n % 4));
+        rig.ask(ServerId::NONE, ToCoordinator::Enlist(request));
+    }
+    let groups = |rig: &Rig| {
+        let mut groups: std::collections::BTreeMap<u32, Vec<Option<String>>> = Default::default();
+        for server in rig.coordinator.status().servers {
+            if let Some(copyset) = server.copyset {
+                groups.entry(copyset).or_default().push(server.rack);
+            }
+        }
+        groups
+    };
+    let check = |rig: &Rig| {
+        let groups = groups(rig);
+        assert!(groups.len() >= 3, "{groups:?}");
+        for racks in groups.into_values() {
+            let mut distinct = racks.clone();
+            distinct.sort();
+            distinct.dedup();
+            assert_eq!((racks.len(), distinct.len()), (3, 3), "{racks:?}");
+        }
+    };
+    check(&rig);
+    let servers = rig.coordinator.status().servers;
+    let member = servers.iter().find(|s| s.copyset.is_some()).unwrap().server;
+    rig.crash(member);
+    check(&rig);
 }

@@ -75,10 +75,22 @@ impl Rig {
     }
 
     pub fn planted(planted: Planted) -> Rig {
+        Rig::of(config(planted))
+    }
+
+    pub fn with_settings(settings: ClusterSettings) -> Rig {
+        Rig::of(Config {
+            settings,
+            ..config(Planted::default())
+        })
+    }
+
+    fn of(config: Config) -> Rig {
+        let planted = config.planted;
         let mut store = Memory::new("one");
         store.acquire().unwrap().expect("nobody else leads");
         let contents = store.load().unwrap();
-        let (coordinator, outputs) = Coordinator::open(0, &contents, config(planted)).unwrap();
+        let (coordinator, outputs) = Coordinator::open(0, &contents, config).unwrap();
         let mut rig = Rig {
             coordinator,
             store,
@@ -162,6 +174,16 @@ impl Rig {
         self.now_us = until_us;
     }
 
+    /// Lets time pass among good servers.
+    pub fn live(&mut self, more_us: u64) {
+        let until_us = self.now_us + more_us;
+        while self.now_us < until_us {
+            self.be_good();
+            self.pass(10_000);
+        }
+        self.be_good();
+    }
+
     /// Asks, and returns the answer if there is one at once.
     pub fn ask(&mut self, sender: ServerId, question: ToCoordinator) -> Option<CoordinatorAnswer> {
         self.next_reply += 1;
@@ -193,7 +215,11 @@ impl Rig {
 
     /// A new server with disk and nonce of that number.
     pub fn enlist(&mut self, number: u64, replaces: Option<ServerId>) -> ServerId {
-        match self.ask(ServerId::NONE, enlist(number, number, replaces)) {
+        self.enlist_as(number, number, replaces)
+    }
+
+    pub fn enlist_as(&mut self, disk: u64, nonce: u64, replaces: Option<ServerId>) -> ServerId {
+        match self.ask(ServerId::NONE, enlist(disk, nonce, replaces)) {
             Some(CoordinatorAnswer::Enlisted(enlisted)) => enlisted.server,
             other => panic!("{other:?}"),
         }
@@ -369,11 +395,6 @@ impl Shelf {
             closed,
             primary: false,
         });
-        self
-    }
-
-    pub fn leased(mut self, lease_left_ms: u32) -> Shelf {
-        self.lease_left_ms = lease_left_ms;
         self
     }
 }

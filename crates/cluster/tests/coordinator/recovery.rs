@@ -1,0 +1,650 @@
+//! Recoveries: what is replayed, by whom, and who owns it afterwards.
+
+use crate::rig::{Asked, Rig, Shelf, add_open, closed};
+use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, SegmentId, ServerId, TableId};
+use duramen_cluster::planted::{Bug, Planted};
+use duramen_format::control::Record;
+use duramen_wire::native::message::{
+    Admin, CoordinatorAnswer, FromCoordinator, PartitionOutcome, Recover, RecoveryPhase, Refusal,
+    ServerAnswer, TabletState, ToCoordinator,
+};
+use std::collections::BTreeMap;
+
+/// Servers, one of which is crashed and owned all of a table.
+struct Case {
+    rig: Rig,
+    table: TableId,
+    dead: ServerId,
+    /// The others.
+    left: Vec<ServerId>,
+}
+
+type Shelves = BTreeMap<ServerId, Shelf>;
+
+fn case(planted: Planted, servers: u64) -> Case {
+    let mut rig = Rig::planted(planted);
+    let all = rig.enlist_some(servers);
+    let table = rig.create_table("a", 1);
+    rig.be_good();
+    let dead = owner(&rig, table);
+    let left = all.into_iter().filter(|s| *s != dead).collect();
+    Case {
+        rig,
+        table,
+        dead,
+        left,
+    }
+}
+
+/// The case after the crash.
+fn crashed(planted: Planted, servers: u64) -> Case {
+    let mut case = case(planted, servers);
+    case.rig.crash(case.dead);
+    case
+}
+
+fn owner(rig: &Rig, table: TableId) -> ServerId {
+    let status = rig.coordinator.status();
+    status
+        .tablets
+        .iter()
+        .find(|t| t.table == table)
+        .unwrap()
+        .owner
+}
+
+/// A log of one closed and one open segment, whole on every server that is left.
+fn whole(case: &Case) -> Shelves {
+    let shelf = Shelf::default()
+        .with_control(
+            case.dead,
+            10,
+            &[add_open(1, 0), closed(1, 900), add_open(2, 0)],
+            false,
+        )
+        .with(1, 0, 900, true)
+        .with(2, 0, 300, false);
+    case.left.iter().map(|s| (*s, shelf.clone())).collect()
+}
+
+fn order(asked: &Asked) -> &Recover {
+    match &asked.question {
+        FromCoordinator::Recover(order) => order,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn report(
+    recovery: RecoveryId,
+    partition: u32,
+    server: ServerId,
+    outcome: PartitionOutcome,
+) -> ToCoordinator {
+    ToCoordinator::PartitionDone {
+        recovery,
+        partition,
+        server,
+        outcome,
+    }
+}
+
+const REPLAYED: PartitionOutcome = PartitionOutcome::Replayed {
+    creation: SegmentId(50),
+    bytes: 1200,
+    entries: 12,
+};
+
+impl Case {
+    fn show(&mut self, shelves: &Shelves) {
+        self.rig.show(self.dead, shelves);
+    }
+
+    /// The only order that waits, started.
+    fn start_one(&mut self) -> Asked {
+        let [asked] = &self.rig.orders()[..] else {
+            panic!("not one order");
+        };
+        self.rig.reply(asked, ServerAnswer::Started);
+        asked.clone()
+    }
+
+    fn report(&mut self, asked: &Asked, outcome: PartitionOutcome) -> CoordinatorAnswer {
+        let of = order(asked);
+        let question = report(of.recovery, of.partition, asked.to, outcome);
+        self.rig.ask(asked.to, question).expect("an answer at once")
+    }
+
+    fn waits_for(&self) -> Option<String> {
+        let status = self.rig.coordinator.status();
+        let of = status.recoveries.iter().find(|r| r.server == self.dead)?;
+        assert_ne!(of.phase, RecoveryPhase::Done);
+        of.waits_for.clone()
+    }
+
+    /// Whether it was recovered to its end from what these backups have, by masters that do what they are told.
+    fn recovers(&mut self, shelves: &Shelves) -> Option<Vec<Recover>> {
+        self.show(shelves);
+        self.rig.live(200_000);
+        self.show(shelves);
+        let mut orders = Vec::new();
+        loop {
+            let asked = self.rig.orders();
+            if asked.is_empty() {
+                break;
+            }
+            for asked in asked {
+                self.rig.reply(&asked, ServerAnswer::Started);
+                orders.push(order(&asked).clone());
+                let accepted = self.report(&asked, REPLAYED);
+                assert!(matches!(accepted, CoordinatorAnswer::Accepted { .. }));
+            }
+        }
+        let status = self.rig.coordinator.status();
+        let is_over = status.servers.iter().all(|s| s.server != self.dead);
+        (is_over && !orders.is_empty()).then_some(orders)
+    }
+}
+
+#[test]
+fn a_crashed_servers_tablets_get_a_new_owner() {
+    let mut case = crashed(Planted::default(), 4);
+    let shelves = whole(&case);
+    case.show(&shelves);
+    let asked = case.start_one();
+    let of = order(&asked).clone();
+    assert_eq!((of.log, of.safe_version), (case.dead, 77));
+    let ids: Vec<u64> = of.segments.iter().map(|s| s.segment.0).collect();
+    assert_eq!(ids, [1, 2]); // the control segment is not replayed
+    assert_eq!(of.segments[0].sources.len(), 3);
+    assert_eq!(of.tablets[0].range, KeyRange::ALL);
+    // Still nobody's: it belongs to the dead until it is replayed.
+    assert_eq!(owner(&case.rig, case.table), case.dead);
+    let accepted = case.report(&asked, REPLAYED);
+    let CoordinatorAnswer::Accepted { since } = accepted else {
+        panic!("{accepted:?}");
+    };
+    assert_eq!(owner(&case.rig, case.table), asked.to);
+    let told = case.rig.be_good();
+    let (_, tablets) = told
+        .iter()
+        .rfind(|(to, _)| *to == asked.to)
+        .expect("it is told");
+    assert!(tablets.version >= since);
+    let creation = SegmentId(50);
+    assert_eq!(tablets.tablets[0].state, TabletState::Normal { creation });
+    let status = case.rig.coordinator.status();
+    assert!(status.servers.iter().all(|s| s.server != case.dead));
+    assert_eq!(status.recoveries[0].phase, RecoveryPhase::Done);
+    assert_eq!(
+        (status.recoveries[0].bytes, status.recoveries[0].entries),
+        (1200, 12)
+    );
+}
+
+#[test]
+fn it_waits_for_every_listed_segment() {
+    let check = |planted: Planted| {
+        let mut case = crashed(planted, 3);
+        let mut shelves = whole(&case);
+        for shelf in shelves.values_mut() {
+            shelf.segments.retain(|s| s.segment != SegmentId(1));
+        }
+        let orders = case.recovers(&shelves);
+        (case, orders)
+    };
+    let (mut case, orders) = check(Planted::default());
+    assert_eq!(orders, None);
+    assert!(case.waits_for().unwrap().contains("segment 1"));
+    // A backup with it comes back.
+    let back = case.rig.enlist(9, None);
+    case.left.push(back);
+    let shelves = whole(&case);
+    let orders = case.recovers(&shelves).expect("it is whole now");
+    assert_eq!(orders[0].segments[0].sources, [back]);
+    let (_, orders) = check(Planted::one(Bug::RecoversInParts));
+    assert!(orders.is_some(), "not found");
+}
+
+#[test]
+fn an_open_control_segment_below_the_recorded_one_is_not_the_log() {
+    let check = |planted: Planted| {
+        let mut case = case(planted, 3);
+        let head = ToCoordinator::ControlHead {
+            server: case.dead,
+            min_open: SegmentId(11),
+        };
+        assert_eq!(
+            case.rig.ask(case.dead, head),
+            Some(CoordinatorAnswer::Noted)
+        );
+        case.rig.crash(case.dead);
+        let shelves = whole(&case); // control segment 10, of a backup that was lost and came back
+        case.recovers(&shelves)
+    };
+    assert_eq!(check(Planted::default()), None);
+    assert!(
+        check(Planted::one(Bug::OldControlHead)).is_some(),
+        "not found"
+    );
+}
+
+#[test]
+fn the_newest_control_segment_counts_and_its_longest_replica() {
+    let mut case = crashed(Planted::default(), 4);
+    let old = Shelf::default()
+        .with_control(case.dead, 10, &[add_open(1, 0), closed(1, 900)], false)
+        .with(1, 0, 900, true);
+    let newer = Shelf::default()
+        .with_control(case.dead, 12, &[add_open(2, 0)], false)
+        .with(2, 0, 300, false);
+    let longer = Shelf::default()
+        .with_control(case.dead, 12, &[add_open(2, 0), add_open(3, 0)], false)
+        .with(3, 0, 100, false);
+    let shelves = case
+        .left
+        .iter()
+        .copied()
+        .zip([old, longer, newer])
+        .collect();
+    let orders = case.recovers(&shelves).expect("whole");
+    let ids: Vec<u64> = orders[0].segments.iter().map(|s| s.segment.0).collect();
+    assert_eq!(ids, [2, 3]);
+}
+
+#[test]
+fn a_closed_control_segment_has_a_successor() {
+    let check = |planted: Planted, last: &[Record]| {
+        let mut case = crashed(planted, 3);
+        let shelf = Shelf::default().with_control(case.dead, 10, last, true);
+        let shelves = case.left.iter().map(|s| (*s, shelf.clone())).collect();
+        let recovered = case.recovers(&shelves);
+        (case, recovered.is_some())
+    };
+    let (case, recovered) = check(Planted::default(), &[]);
+    assert!(!recovered);
+    assert!(case.waits_for().unwrap().contains("is closed"));
+    assert!(
+        check(Planted::one(Bug::ClosedControlHead), &[]).1,
+        "not found"
+    );
+    let clean = [Record::CleanShutdown {
+        next_segment: SegmentId(20),
+        safe_version: 5,
+    }];
+    assert!(check(Planted::default(), &clean).1);
+}
+
+#[test]
+fn a_damaged_or_foreign_control_segment_is_none() {
+    let mut case = crashed(Planted::default(), 3);
+    let good = whole(&case);
+    let mut shelves = good.clone();
+    let [one, two] = case.left[..] else {
+        panic!();
+    };
+    let damaged = shelves.get_mut(&one).unwrap().control.as_mut().unwrap();
+    damaged.1[70] ^= 1;
+    let foreign = Shelf::default().with_control(ServerId::new(77, 1), 10, &[], false);
+    shelves.insert(two, foreign);
+    assert_eq!(case.recovers(&shelves), None);
+    assert!(case.waits_for().unwrap().contains("damaged"));
+    // One good replica is enough.
+    let mut case = crashed(Planted::default(), 3);
+    shelves.insert(two, good[&two].clone());
+    assert!(case.recovers(&shelves).is_some());
+}
+
+#[test]
+fn replicas_count_by_their_epoch_and_certificate() {
+    let check =
+        |planted: Planted, listed: &[Record], (epoch, length, is_closed): (u64, u32, bool)| {
+            let mut case = crashed(planted, 2);
+            let shelf = Shelf::default()
+                .with_control(case.dead, 10, listed, false)
+                .with(1, epoch, length, is_closed);
+            let shelves = case.left.iter().map(|s| (*s, shelf.clone())).collect();
+            case.recovers(&shelves).is_some()
+        };
+    let good = Planted::default();
+    let reopened = [
+        add_open(1, 0),
+        Record::SegmentEpoch {
+            segment: SegmentId(1),
+            epoch: 2,
+        },
+    ];
+    assert!(!check(good, &reopened, (1, 500, false)));
+    assert!(check(good, &reopened, (2, 500, false)));
+    assert!(check(good, &reopened, (3, 500, false)));
+    assert!(
+        check(good, &reopened, (1, 500, true)),
+        "closed is newer than any epoch"
+    );
+    assert!(
+        check(Planted::one(Bug::OldEpochs), &reopened, (1, 500, false)),
+        "not found"
+    );
+    let ended = [add_open(1, 0), closed(1, 500)];
+    assert!(check(good, &ended, (0, 500, true)));
+    assert!(!check(good, &ended, (0, 400, true)));
+    assert!(!check(good, &ended, (0, 500, false)));
+    assert!(
+        check(Planted::one(Bug::AnyCertificate), &ended, (0, 400, false)),
+        "not found"
+    );
+}
+
+#[test]
+fn the_longest_image_of_an_open_segment_from_who_has_it_primary_first() {
+    let mut case = crashed(Planted::default(), 4);
+    let mut shelves = whole(&case);
+    let short = shelves.get_mut(&case.left[0]).unwrap();
+    *short = Shelf::default().with(2, 0, 200, false);
+    let primary = shelves.get_mut(&case.left[2]).unwrap();
+    primary.segments.iter_mut().for_each(|s| s.primary = true);
+    let orders = case.recovers(&shelves).expect("whole");
+    let open = &orders[0].segments[1];
+    assert_eq!(open.certificate.length, 300);
+    assert_eq!(open.sources, [case.left[2], case.left[1]]);
+}
+
+/// Trap 6.
+#[test]
+fn the_head_of_a_dead_server_is_not_recorded() {
+    let check = |planted: Planted| {
+        let mut case = crashed(planted, 3);
+        let head = ToCoordinator::ControlHead {
+            server: case.dead,
+            min_open: SegmentId(11),
+        };
+        let answer = case.rig.ask(case.dead, head);
+        case.rig.fail_over(); // begins anew, with what is recorded
+        let shelves = whole(&case);
+        (case.dead, answer, case.recovers(&shelves).is_some())
+    };
+    let (dead, answer, recovered) = check(Planted::default());
+    assert_eq!(
+        answer,
+        Some(CoordinatorAnswer::Refused(Refusal::NotUp(dead)))
+    );
+    assert!(recovered);
+    assert!(!check(Planted::one(Bug::HeadOfTheDead)).2, "not found");
+}
+
+/// Trap 7: the recovery master crashes; what it reports before it knows does not count.
+#[test]
+fn a_recovery_master_that_is_not_up_gets_nothing() {
+    let check = |planted: Planted| {
+        let mut case = crashed(planted, 4);
+        let shelves = whole(&case);
+        case.show(&shelves);
+        let first = case.start_one();
+        case.rig.crash(first.to);
+        let answer = case.report(&first, REPLAYED);
+        let taken = owner(&case.rig, case.table) == first.to;
+        // Somebody else goes on.
+        let again = (!taken).then(|| case.start_one());
+        if let Some(again) = &again {
+            assert_ne!(again.to, first.to);
+            assert_eq!(order(again).recovery, order(&first).recovery);
+            assert!(matches!(
+                case.report(again, REPLAYED),
+                CoordinatorAnswer::Accepted { .. }
+            ));
+            assert_eq!(owner(&case.rig, case.table), again.to);
+        }
+        (answer, taken)
+    };
+    assert_eq!(check(Planted::default()), (CoordinatorAnswer::Stale, false));
+    assert!(check(Planted::one(Bug::OwnerNotUp)).1, "not found");
+}
+
+/// Trap 7: two attempts of one recovery, the first one's master late.
+#[test]
+fn an_earlier_attempt_counts_for_nothing() {
+    let check = |planted: Planted| {
+        let mut case = crashed(planted, 3);
+        let shelves = whole(&case);
+        case.show(&shelves);
+        let first = case.start_one();
+        case.rig.fail_over();
+        case.show(&shelves);
+        let second = case.start_one();
+        assert_ne!(order(&second).recovery, order(&first).recovery);
+        let late = case.report(&first, REPLAYED);
+        (late, owner(&case.rig, case.table) == case.dead)
+    };
+    assert_eq!(check(Planted::default()), (CoordinatorAnswer::Stale, true));
+    let (late, _) = check(Planted::one(Bug::OldAttemptCounts));
+    assert_ne!(late, CoordinatorAnswer::Stale, "not found");
+}
+
+#[test]
+fn a_new_leader_knows_what_was_accepted() {
+    let check = |planted: Planted| {
+        let mut case = crashed(planted, 3);
+        let shelves = whole(&case);
+        case.show(&shelves);
+        let asked = case.start_one();
+        case.report(&asked, REPLAYED);
+        case.rig.fail_over(); // and the answer was lost
+        (
+            case.report(&asked, REPLAYED),
+            owner(&case.rig, case.table) == asked.to,
+        )
+    };
+    let (answer, owns) = check(Planted::default());
+    assert!(matches!(answer, CoordinatorAnswer::Accepted { .. }) && owns);
+    // The owner would drop what it owns.
+    let planted = Planted::one(Bug::CompletionForgotten);
+    assert_eq!(
+        check(planted),
+        (CoordinatorAnswer::Stale, true),
+        "not found"
+    );
+}
+
+/// When the new owner is told, in microseconds since it was recovered.
+fn told_after(planted: Planted, fails_over: bool) -> u64 {
+    let mut case = crashed(planted, 3);
+    let mut shelves = whole(&case);
+    for shelf in shelves.values_mut() {
+        shelf.lease_left_ms = 400;
+    }
+    case.show(&shelves);
+    let asked = case.start_one();
+    case.report(&asked, REPLAYED);
+    if fails_over {
+        case.rig.fail_over();
+    }
+    let from_us = case.rig.now_us;
+    for _ in 0..200 {
+        let told = case.rig.be_good();
+        if told
+            .iter()
+            .any(|(to, tablets)| *to == asked.to && !tablets.tablets.is_empty())
+        {
+            return case.rig.now_us - from_us;
+        }
+        case.rig.pass(10_000);
+    }
+    panic!("never told");
+}
+
+#[test]
+fn the_dead_servers_read_lease_runs_out_first() {
+    assert!((440_000..500_000).contains(&told_after(Planted::default(), false)));
+    // A new leader does not know how much is left: it waits for a whole one.
+    assert!((550_000..600_000).contains(&told_after(Planted::default(), true)));
+    assert!(
+        told_after(Planted::one(Bug::LeaseIgnored), false) < 440_000,
+        "not found"
+    );
+    assert!(
+        told_after(Planted::one(Bug::LeaseForgotten), true) < 440_000,
+        "not found"
+    );
+}
+
+#[test]
+fn a_dead_server_stays_until_nothing_of_it_is_needed() {
+    let check = |planted: Planted| {
+        let mut case = crashed(planted, 3);
+        case.rig.be_good();
+        match case.rig.ask(ServerId::NONE, ToCoordinator::Servers) {
+            Some(CoordinatorAnswer::Servers(list)) => {
+                list.servers.iter().any(|s| s.server == case.dead)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(check(Planted::default()));
+    assert!(!check(Planted::one(Bug::RemovedTooEarly)), "not found");
+}
+
+#[test]
+fn no_space_here_is_another_masters_work() {
+    let mut case = crashed(Planted::default(), 4);
+    let shelves = whole(&case);
+    case.show(&shelves);
+    let full = |retry_elsewhere| PartitionOutcome::Failed {
+        retry_elsewhere,
+        reason: "no space".to_owned(),
+    };
+    let mut tried = Vec::new();
+    for _ in 0..3 {
+        let asked = case.start_one();
+        tried.push(asked.to);
+        assert!(matches!(
+            case.report(&asked, full(true)),
+            CoordinatorAnswer::Accepted { .. }
+        ));
+    }
+    tried.sort();
+    tried.dedup();
+    assert_eq!(tried.len(), 3, "each was tried once");
+    assert_eq!(case.rig.orders().len(), 0);
+    assert!(case.waits_for().unwrap().contains("no space"));
+    // Later it is tried anew, under another id.
+    case.show(&shelves);
+    case.rig.live(2_100_000);
+    assert!(case.recovers(&shelves).is_some());
+}
+
+#[test]
+fn bad_replicas_mean_another_attempt_with_other_answers() {
+    let mut case = crashed(Planted::default(), 3);
+    let shelves = whole(&case);
+    case.show(&shelves);
+    let asked = case.start_one();
+    let bad = PartitionOutcome::Failed {
+        retry_elsewhere: false,
+        reason: "segment 1 is damaged everywhere".to_owned(),
+    };
+    case.report(&asked, bad);
+    assert_eq!(case.rig.orders().len(), 0);
+    let first = order(&asked).recovery;
+    case.show(&shelves);
+    case.rig.live(2_100_000);
+    let again = case.start_one();
+    assert_ne!(order(&again).recovery, first);
+}
+
+#[test]
+fn a_busy_master_is_not_waited_for() {
+    let mut case = crashed(Planted::default(), 3);
+    let shelves = whole(&case);
+    case.show(&shelves);
+    let [asked] = &case.rig.orders()[..] else {
+        panic!();
+    };
+    case.rig.reply(asked, ServerAnswer::Busy);
+    let again = case.start_one();
+    assert_ne!(again.to, asked.to);
+}
+
+/// Scenario 24: one master for many partitions.
+#[test]
+fn fewer_masters_than_partitions_take_several_rounds() {
+    let mut case = case(Planted::default(), 2);
+    let settings = crate::rig::settings();
+    // The log is seven times what one partition may have.
+    let segments: Vec<Record> = (1..=7)
+        .flat_map(|n| [add_open(n, 0), closed(n, settings.partition_bytes as u32)])
+        .collect();
+    case.rig.crash(case.dead);
+    let mut shelf = Shelf::default().with_control(case.dead, 10, &segments, false);
+    for n in 1..=7 {
+        shelf = shelf.with(n, 0, settings.partition_bytes as u32, true);
+    }
+    let shelves = BTreeMap::from([(case.left[0], shelf)]);
+    let orders = case.recovers(&shelves).expect("round by round");
+    assert!(orders.len() >= 7, "{}", orders.len());
+    let mut ranges: Vec<KeyRange> = orders
+        .iter()
+        .flat_map(|o| o.tablets.iter().map(|t| t.range))
+        .collect();
+    ranges.sort();
+    assert_eq!(ranges[0].first, RouteHash::MIN);
+    assert_eq!(ranges[ranges.len() - 1].last, RouteHash::MAX);
+    assert!(
+        ranges
+            .windows(2)
+            .all(|p| p[0].last.next() == Some(p[1].first))
+    );
+}
+
+#[test]
+fn a_table_dropped_meanwhile_ends_its_recovery() {
+    let mut case = crashed(Planted::default(), 3);
+    let shelves = whole(&case);
+    case.show(&shelves);
+    let asked = case.start_one();
+    let name = "a".to_owned();
+    case.rig.admin(Admin::DropTable { name });
+    let aborts = case
+        .rig
+        .asked_where(|a| matches!(a.question, FromCoordinator::AbortRecovery { .. }));
+    assert_eq!(aborts[0].to, asked.to);
+    assert_eq!(case.report(&asked, REPLAYED), CoordinatorAnswer::Stale);
+    let status = case.rig.coordinator.status();
+    assert!(status.servers.iter().all(|s| s.server != case.dead));
+}
+
+#[test]
+fn a_lost_order_is_sent_again_to_the_same_master() {
+    let mut case = crashed(Planted::default(), 4);
+    let shelves = whole(&case);
+    case.show(&shelves);
+    let [lost] = &case.rig.orders()[..] else {
+        panic!();
+    };
+    case.rig.live(2_000_000);
+    let again = case.rig.orders();
+    assert!(!again.is_empty());
+    for asked in again {
+        assert_eq!((asked.to, order(&asked)), (lost.to, order(lost)));
+    }
+}
+
+/// Scenario 25: everybody is gone at once, and comes back one by one.
+#[test]
+fn a_cold_start_recovers_as_backups_come_back() {
+    let mut case = case(Planted::default(), 3);
+    case.rig.fail_over();
+    let shelves = whole(&case);
+    let mut before = case.left.clone();
+    before.push(case.dead);
+    let mut back = BTreeMap::new();
+    for (n, old) in before.iter().enumerate() {
+        let disk = u64::from(old.slot) + 1; // as `enlist_some` gave them
+        let nonce = 100 + n as u64;
+        let new = case.rig.enlist_as(disk, nonce, Some(*old));
+        if let Some(shelf) = shelves.get(old) {
+            back.insert(new, shelf.clone());
+        }
+    }
+    assert!(case.recovers(&back).is_some());
+    let owner = owner(&case.rig, case.table);
+    assert!(owner.generation > 1, "{owner}");
+}

@@ -1,0 +1,382 @@
+//! Tables and tablets: made, cut, moved, drained, dropped.
+
+use crate::rig::Rig;
+use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
+use duramen_cluster::planted::Bug;
+use duramen_cluster::planted::Planted;
+use duramen_wire::native::message::{
+    Admin, AdminAnswer, CoordinatorAnswer, MigrationOutcome, Refusal, TabletMap, TabletState,
+    Tablets, ToCoordinator,
+};
+use std::collections::BTreeMap;
+
+fn map(rig: &mut Rig) -> TabletMap {
+    let question = ToCoordinator::Map {
+        table: None,
+        since: Default::default(),
+    };
+    match rig.ask(ServerId::NONE, question) {
+        Some(CoordinatorAnswer::Map(map)) => map,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn owner_of(rig: &mut Rig, table: TableId, at: RouteHash) -> ServerId {
+    let tablets = map(rig).tablets;
+    let mut at = tablets
+        .iter()
+        .filter(|t| t.table == table && t.range.contains(at));
+    let owner = at.next().expect("a tablet").owner;
+    assert_eq!(at.next(), None);
+    owner
+}
+
+fn invalid(answer: CoordinatorAnswer) -> String {
+    match answer {
+        CoordinatorAnswer::Refused(Refusal::Invalid(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn done(answer: CoordinatorAnswer) {
+    assert_eq!(answer, CoordinatorAnswer::Admin(AdminAnswer::Done));
+}
+
+/// What each server was told last.
+fn last(told: Vec<(ServerId, Tablets)>) -> BTreeMap<ServerId, Tablets> {
+    told.into_iter().collect()
+}
+
+fn migrate(rig: &mut Rig, table: TableId, range: KeyRange, to: ServerId) -> MigrationId {
+    match rig.admin(Admin::Migrate { table, range, to }) {
+        CoordinatorAnswer::Admin(AdminAnswer::Migrating(begun)) => {
+            assert_eq!(begun.len(), 1);
+            begun[0]
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn complete(rig: &mut Rig, migration: MigrationId, server: ServerId) -> CoordinatorAnswer {
+    let question = ToCoordinator::MigrationDone {
+        migration,
+        server,
+        outcome: MigrationOutcome::Complete {
+            creation: SegmentId(5),
+        },
+    };
+    rig.ask(server, question).expect("an answer at once")
+}
+
+#[test]
+fn a_table_is_spread_over_servers_by_whole_slots() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(3);
+    rig.be_good();
+    let table = rig.create_table("things", 3);
+    let told = last(rig.be_good());
+    let mut ranges: Vec<KeyRange> = Vec::new();
+    for server in &servers {
+        let [tablet] = &told[server].tablets[..] else {
+            panic!("{told:?}");
+        };
+        assert_eq!(tablet.table, table);
+        assert!(matches!(tablet.state, TabletState::Normal { .. }));
+        assert_eq!(
+            tablet.range.first,
+            RouteHash::first_of_slot(tablet.range.first.slot())
+        );
+        ranges.push(tablet.range);
+    }
+    ranges.sort();
+    assert_eq!(ranges[0].first, RouteHash::MIN);
+    assert_eq!(ranges[2].last, RouteHash::MAX);
+    assert!(
+        ranges
+            .windows(2)
+            .all(|p| p[0].last.next() == Some(p[1].first))
+    );
+    // Another table goes to whoever has the least.
+    rig.create_table("few", 1);
+    rig.create_table("more", 2);
+    let map = map(&mut rig);
+    for server in &servers {
+        assert_eq!(map.tablets.iter().filter(|t| t.owner == *server).count(), 2);
+    }
+}
+
+#[test]
+fn bad_wishes_are_refused_clearly() {
+    let mut rig = Rig::new();
+    let create = |name: &str, servers: u32| Admin::CreateTable {
+        name: name.to_owned(),
+        servers,
+        level: None,
+    };
+    let none = rig.admin(create("a", 1));
+    assert!(matches!(
+        none,
+        CoordinatorAnswer::Refused(Refusal::NotReady { .. })
+    ));
+    let servers = rig.enlist_some(2);
+    let table = rig.create_table("a", 2);
+    assert_eq!(invalid(rig.admin(create("a", 1))), "table `a` exists");
+    assert!(invalid(rig.admin(create("", 1))).contains("name"));
+    assert!(invalid(rig.admin(create("b", 0))).contains("tablets"));
+    let name = "nothing".to_owned();
+    assert!(invalid(rig.admin(Admin::DropTable { name })).contains("no table `nothing`"));
+    let foreign = Admin::Split {
+        table: TableId(77),
+        at: RouteHash(5),
+    };
+    assert!(invalid(rig.admin(foreign)).contains("no table 77"));
+    let range = KeyRange::ALL;
+    let to = ServerId::new(9, 1);
+    let nobody = Admin::Migrate { table, range, to };
+    assert!(invalid(rig.admin(nobody)).contains("9.1 is not UP"));
+    let empty = KeyRange::new(RouteHash(5), RouteHash(4));
+    let to = servers[0];
+    let nothing = Admin::Migrate {
+        table,
+        range: empty,
+        to,
+    };
+    assert!(invalid(rig.admin(nothing)).contains("empty"));
+    // While a tablet moves it is neither cut nor moved elsewhere.
+    let first = map(&mut rig).tablets[0];
+    let other = servers
+        .iter()
+        .find(|s| **s != first.owner)
+        .copied()
+        .unwrap();
+    migrate(&mut rig, table, first.range, other);
+    let at = RouteHash(first.range.first.0 + 1);
+    let answer = rig.admin(Admin::Split { table, at });
+    assert!(
+        matches!(answer, CoordinatorAnswer::Refused(Refusal::NotReady { .. })),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn a_tablet_is_cut_at_any_hash_and_only_once() {
+    let mut rig = Rig::new();
+    let [server] = rig.enlist_some(1)[..] else {
+        panic!();
+    };
+    let table = rig.create_table("a", 1);
+    rig.be_good();
+    let at = RouteHash(0x1234_5678_9abc_def0);
+    for _ in 0..2 {
+        done(rig.admin(Admin::Split { table, at }));
+    }
+    let told = last(rig.be_good());
+    let ranges: Vec<KeyRange> = told[&server].tablets.iter().map(|t| t.range).collect();
+    let (low, high) = KeyRange::ALL.split(at).unwrap();
+    assert_eq!(ranges, [low, high]);
+    // What is stored says the same.
+    rig.fail_over();
+    let told = last(rig.be_good());
+    assert_eq!(told[&server].tablets.len(), 2);
+}
+
+#[test]
+fn a_tablet_moves_in_one_step() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(2);
+    let table = rig.create_table("a", 1);
+    rig.be_good();
+    let from = owner_of(&mut rig, table, RouteHash(0));
+    let to = servers.into_iter().find(|s| *s != from).unwrap();
+    let mut range = KeyRange::ALL;
+    range.last = RouteHash::last_of_slot(99);
+    let migration = migrate(&mut rig, table, range, to);
+    let told = last(rig.be_good());
+    let states: Vec<TabletState> = told[&from].tablets.iter().map(|t| t.state).collect();
+    assert!(matches!(states[0], TabletState::Outgoing { migration: m, .. } if m == migration));
+    assert!(matches!(states[1], TabletState::Normal { .. })); // the rest was cut off
+    assert_eq!(
+        told[&to].tablets[0].state,
+        TabletState::Incoming { migration, from }
+    );
+    assert_eq!(owner_of(&mut rig, table, range.first), from);
+    // Only the target can say that it has everything.
+    assert_eq!(
+        complete(&mut rig, migration, from),
+        CoordinatorAnswer::Stale
+    );
+    let accepted = complete(&mut rig, migration, to);
+    let CoordinatorAnswer::Accepted { since } = accepted else {
+        panic!("{accepted:?}");
+    };
+    assert_eq!(owner_of(&mut rig, table, range.first), to);
+    assert_ne!(owner_of(&mut rig, table, range.last.next().unwrap()), to);
+    let told = last(rig.be_good());
+    assert!(told[&to].version >= since);
+    let creation = SegmentId(5);
+    assert_eq!(told[&to].tablets[0].state, TabletState::Normal { creation });
+    assert_eq!(told[&from].tablets.len(), 1);
+    // The answer was lost: it is asked again, perhaps of another leader.
+    assert!(matches!(
+        complete(&mut rig, migration, to),
+        CoordinatorAnswer::Accepted { .. }
+    ));
+    rig.fail_over();
+    assert!(matches!(
+        complete(&mut rig, migration, to),
+        CoordinatorAnswer::Accepted { .. }
+    ));
+}
+
+/// The target crashes; afterwards it says that it has everything. Who owns the tablet then?
+fn target_crashes(planted: Planted) -> (ServerId, ServerId) {
+    let mut rig = Rig::planted(planted);
+    let [one, two] = rig.enlist_some(2)[..] else {
+        panic!();
+    };
+    let table = rig.create_table("a", 1);
+    let from = owner_of(&mut rig, table, RouteHash(0));
+    let to = if from == one { two } else { one };
+    let migration = migrate(&mut rig, table, KeyRange::ALL, to);
+    let question = ToCoordinator::MigrationDone {
+        migration,
+        server: to,
+        outcome: MigrationOutcome::Complete {
+            creation: SegmentId(5),
+        },
+    };
+    rig.stores = false; // what follows is one step for the store
+    rig.ask(
+        ServerId::NONE,
+        ToCoordinator::Admin(Admin::CrashServer { server: to }),
+    );
+    rig.ask(to, question);
+    (from, owner_of_unstored(&mut rig, table))
+}
+
+fn owner_of_unstored(rig: &mut Rig, table: TableId) -> ServerId {
+    let status = rig.coordinator.status();
+    let mut tablets = status.tablets.iter().filter(|t| t.table == table);
+    tablets.next().expect("a tablet").owner
+}
+
+#[test]
+fn nothing_moves_to_the_dead() {
+    let (from, owner) = target_crashes(Planted::default());
+    assert_eq!(owner, from);
+    let (from, owner) = target_crashes(Planted::one(Bug::MigratedToTheDead));
+    assert_ne!(owner, from, "not found");
+}
+
+/// The source crashes while its tablet moves; the target says that it has everything. Two would own it: the target, and whoever
+/// recovers the source.
+fn source_crashes(planted: Planted) -> CoordinatorAnswer {
+    let mut rig = Rig::planted(planted);
+    let servers = rig.enlist_some(3);
+    let table = rig.create_table("a", 1);
+    let from = owner_of(&mut rig, table, RouteHash(0));
+    let to = servers.into_iter().find(|s| *s != from).unwrap();
+    let migration = migrate(&mut rig, table, KeyRange::ALL, to);
+    rig.crash(from);
+    complete(&mut rig, migration, to)
+}
+
+#[test]
+fn a_migration_ends_with_its_source() {
+    assert_eq!(source_crashes(Planted::default()), CoordinatorAnswer::Stale);
+    let planted = Planted::one(Bug::MigrationOutlivesSource);
+    assert_ne!(
+        source_crashes(planted),
+        CoordinatorAnswer::Stale,
+        "not found"
+    );
+}
+
+#[test]
+fn a_target_without_space_ends_a_migration() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(2);
+    let table = rig.create_table("a", 1);
+    let from = owner_of(&mut rig, table, RouteHash(0));
+    let to = servers.into_iter().find(|s| *s != from).unwrap();
+    let migration = migrate(&mut rig, table, KeyRange::ALL, to);
+    rig.be_good();
+    let failed = ToCoordinator::MigrationDone {
+        migration,
+        server: to,
+        outcome: MigrationOutcome::Failed {
+            reason: "no space".to_owned(),
+        },
+    };
+    assert!(matches!(
+        rig.ask(to, failed),
+        Some(CoordinatorAnswer::Accepted { .. })
+    ));
+    let told = last(rig.be_good());
+    assert!(matches!(
+        told[&from].tablets[0].state,
+        TabletState::Normal { .. }
+    )); // unlocked
+    assert_eq!(told[&to].tablets, []);
+    assert_eq!(complete(&mut rig, migration, to), CoordinatorAnswer::Stale);
+}
+
+#[test]
+fn a_drained_server_owns_nothing_and_ends_without_a_recovery() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(3);
+    rig.create_table("a", 9);
+    rig.create_table("b", 3);
+    rig.be_good();
+    let drained = servers[1];
+    done(rig.admin(Admin::Drain { server: drained }));
+    let mut at_once = 0;
+    for _ in 0..20 {
+        let migrations = rig.coordinator.status().migrations;
+        at_once = at_once.max(migrations.len());
+        for migration in migrations {
+            assert_eq!(migration.from, drained);
+            complete(&mut rig, migration.migration, migration.to);
+        }
+        rig.be_good();
+    }
+    assert!((1..=2).contains(&at_once), "{at_once} at once");
+    let status = rig.coordinator.status();
+    assert!(status.tablets.iter().all(|t| t.owner != drained));
+    assert_eq!(status.tablets.len(), 12);
+    let to = drained;
+    let range = KeyRange::ALL;
+    let table = status.tablets[0].table;
+    assert!(invalid(rig.admin(Admin::Migrate { table, range, to })).contains("drained"));
+    rig.crash(drained);
+    let status = rig.coordinator.status();
+    assert_eq!((status.recoveries.len(), status.servers.len()), (0, 2));
+}
+
+#[test]
+fn the_last_server_is_not_drained() {
+    let mut rig = Rig::new();
+    let [server] = rig.enlist_some(1)[..] else {
+        panic!();
+    };
+    rig.create_table("a", 1);
+    assert!(invalid(rig.admin(Admin::Drain { server })).contains("no other server"));
+}
+
+#[test]
+fn a_dropped_table_is_gone_and_its_id_with_it() {
+    let mut rig = Rig::new();
+    let [server] = rig.enlist_some(1)[..] else {
+        panic!();
+    };
+    let first = rig.create_table("a", 2);
+    rig.be_good();
+    let name = "a".to_owned();
+    done(rig.admin(Admin::DropTable { name }));
+    assert_eq!(last(rig.be_good())[&server].tablets, []);
+    let second = rig.create_table("a", 1);
+    assert_ne!(first, second);
+    let name = "default".to_owned();
+    invalid(rig.admin(Admin::DropTable { name }));
+    assert_eq!(rig.create_table("default", 1), TableId::DEFAULT);
+}
