@@ -1,0 +1,276 @@
+//! Where replicas go: racks, refinement, copysets; and what copysets are for, by Monte-Carlo. Scenarios by their numbers in
+//! 90-traps.md §I.
+
+use duramen_cluster::placement::{Layout, Member, Placement, copysets};
+use duramen_cluster::replication::BackupId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (((z ^ z >> 31) >> 32) * bound as u64 >> 32) as usize
+    }
+}
+
+fn member(slot: u64, rack: Option<u64>) -> Member {
+    Member {
+        backup: BackupId(1 << 32 | slot),
+        rack: rack.map(|rack| format!("rack {rack}")),
+        read_us: 100,
+    }
+}
+
+fn place(placement: &mut Placement, replicas: usize) -> Vec<BackupId> {
+    let mut holding = Vec::new();
+    while holding.len() < replicas
+        && let Some(chosen) = placement.choose(&holding, &BTreeSet::new())
+    {
+        holding.push(chosen);
+    }
+    holding
+}
+
+#[test]
+fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
+    let mut placement = Placement::new(Layout::Scatter, 3, 1);
+    for slot in 0..9 {
+        placement.add(member(slot, Some(slot % 3)));
+    }
+    for _ in 0..200 {
+        let holding = place(&mut placement, 3);
+        let racks: BTreeSet<u32> = holding.iter().map(|backup| backup.slot() % 3).collect();
+        assert_eq!((holding.len(), racks.len()), (3, 3));
+    }
+    assert_eq!(place(&mut placement, 4).len(), 3, "there is no fourth rack");
+    let refusing: BTreeSet<BackupId> = (0..8).map(|slot| member(slot, None).backup).collect();
+    let last = placement.choose(&[], &refusing);
+    assert_eq!(last, Some(member(8, None).backup));
+    placement.remove(member(8, None).backup);
+    assert_eq!(placement.choose(&[], &refusing), None);
+}
+
+/// Of five candidates the one that would be done first: the fullest disk has little more than the average, and a slow one less.
+#[test]
+fn what_a_recovery_reads_is_spread_by_speed() {
+    let mut placement = Placement::new(Layout::Scatter, 3, 2);
+    for slot in 0..20 {
+        let mut member = member(slot, None);
+        member.read_us = if slot < 5 { 400 } else { 100 };
+        placement.add(member);
+    }
+    let mut primaries: BTreeMap<u32, u32> = BTreeMap::new();
+    for _ in 0..4000 {
+        let first = placement.choose(&[], &BTreeSet::new()).expect("somebody");
+        *primaries.entry(first.slot()).or_default() += 1;
+    }
+    let time = |slot: &u32| primaries[slot] * if *slot < 5 { 400 } else { 100 };
+    let times: Vec<u32> = primaries.keys().map(time).collect();
+    let (most, total) = (*times.iter().max().unwrap(), times.iter().sum::<u32>());
+    let average = total / times.len() as u32;
+    assert!(most < average * 115 / 100, "{times:?}");
+}
+
+/// Scenario 40: whatever the order in which servers came and went, all masters see the same copysets, in R distinct racks.
+#[test]
+fn scenario_40_masters_agree_on_copysets_whatever_happened_in_which_order() {
+    let mut random = Random(40);
+    for round in 0..100 {
+        let count = 9 + random.below(40) as u64;
+        let racks = (round % 2 == 0).then(|| 4 + random.below(4) as u64);
+        let member = |slot: u64| member(slot, racks.map(|racks| (slot * 7 / 3) % racks));
+        let gone: BTreeSet<u64> = (0..3)
+            .map(|_| random.below(count as usize) as u64)
+            .collect();
+        let layout = Layout::copysets(4, 3);
+        let mut masters = [Placement::new(layout, 3, 1), Placement::new(layout, 3, 2)];
+        // One sees everybody join and some crash, in some order; the other sees who is left, the last first.
+        for slot in 0..count {
+            masters[0].add(member(slot));
+            if gone.contains(&slot) && slot % 2 == 0 {
+                masters[0].remove(member(slot).backup);
+            }
+        }
+        for slot in &gone {
+            masters[0].remove(member(*slot).backup);
+        }
+        for slot in (0..count).rev().filter(|slot| !gone.contains(slot)) {
+            masters[1].add(member(slot));
+        }
+        let members: Vec<Member> = (0..count)
+            .filter(|slot| !gone.contains(slot))
+            .map(member)
+            .collect();
+        let sets: BTreeSet<BTreeSet<BackupId>> = copysets(members.iter(), 3, 2)
+            .into_iter()
+            .map(BTreeSet::from_iter)
+            .collect();
+        let rack_of: BTreeMap<BackupId, &Option<String>> =
+            members.iter().map(|m| (m.backup, &m.rack)).collect();
+        for set in &sets {
+            let racks: BTreeSet<_> = set.iter().filter_map(|b| rack_of[b].as_ref()).collect();
+            assert!(
+                set.len() == 3 && (racks.is_empty() || racks.len() == 3),
+                "{set:?}"
+            );
+        }
+        assert!(!sets.is_empty());
+        for master in &mut masters {
+            for _ in 0..50 {
+                let holding: BTreeSet<BackupId> = place(master, 3).into_iter().collect();
+                assert!(sets.contains(&holding), "{holding:?} is no copyset");
+            }
+        }
+    }
+}
+
+/// A server that joins waits for R, and changes nothing for the others; one that crashes is replaced in its sets alone.
+#[test]
+fn copysets_change_as_little_as_may_be() {
+    let sets_of = |slots: &[u64]| -> BTreeSet<Vec<BackupId>> {
+        let members: Vec<Member> = slots.iter().map(|slot| member(*slot, None)).collect();
+        copysets(members.iter(), 3, 2).into_iter().collect()
+    };
+    let nine: Vec<u64> = (0..9).collect();
+    let eleven: Vec<u64> = (0..11).collect();
+    let twelve: Vec<u64> = (0..12).collect();
+    assert_eq!(sets_of(&nine).len(), 6); // two groups for each server
+    assert_eq!(sets_of(&nine), sets_of(&eleven));
+    let grown: Vec<_> = sets_of(&twelve)
+        .difference(&sets_of(&nine))
+        .cloned()
+        .collect();
+    assert_eq!(grown.len(), 1, "{grown:?}");
+    let crashed: Vec<u64> = (0..12).filter(|slot| *slot != 4).collect();
+    let (before, after) = (sets_of(&twelve), sets_of(&crashed));
+    let lost: Vec<_> = before.difference(&after).collect();
+    assert!(
+        lost.iter()
+            .all(|set| set.iter().any(|backup| backup.slot() == 4))
+    );
+    assert_eq!(after.len(), before.len());
+    let mut stand_ins: BTreeSet<&BackupId> = BTreeSet::new();
+    for set in after.difference(&before) {
+        let old = |backup: &&BackupId| !lost.iter().any(|lost| lost.contains(backup));
+        stand_ins.extend(set.iter().filter(old));
+    }
+    assert_eq!(
+        stand_ins.len(),
+        1,
+        "one stands in everywhere: {stand_ins:?}"
+    );
+}
+
+const SERVERS: usize = 5000;
+const REPLICAS: usize = 3;
+/// One percent of the servers fail at once.
+const FAILED: usize = 50;
+
+/// In how many of `trials` random failures of so many servers some set is lost as a whole.
+fn losses(sets: &[[u16; REPLICAS]], trials: usize, seed: u64) -> f64 {
+    let mut random = Random(seed);
+    let mut lost = 0;
+    let mut failed = vec![false; SERVERS];
+    let mut by_server: Vec<Vec<u32>> = vec![Vec::new(); SERVERS];
+    for (n, set) in sets.iter().enumerate() {
+        let first = set.iter().min().expect("three servers");
+        by_server[usize::from(*first)].push(n as u32);
+    }
+    for _ in 0..trials {
+        let mut down = Vec::with_capacity(FAILED);
+        while down.len() < FAILED {
+            let server = random.below(SERVERS);
+            if !std::mem::replace(&mut failed[server], true) {
+                down.push(server);
+            }
+        }
+        let is_lost = down.iter().any(|server| {
+            let sets = by_server[*server].iter().map(|n| &sets[*n as usize]);
+            sets.into_iter()
+                .any(|set| set.iter().all(|server| failed[usize::from(*server)]))
+        });
+        lost += usize::from(is_lost);
+        for server in down {
+            failed[server] = false;
+        }
+    }
+    lost as f64 / trials as f64
+}
+
+/// Within three standard errors.
+fn agrees(measured: f64, expected: f64, trials: usize) {
+    let error = (expected * (1.0 - expected) / trials as f64).sqrt();
+    println!("{measured:.5}, expected {expected:.5}, standard error {error:.5}");
+    assert!((measured - expected).abs() <= 3.0 * error.max(0.5 / trials as f64));
+}
+
+/// Sets of servers that a layout of this room gives.
+fn sets_of(scatter_width: u32) -> Vec<[u16; REPLICAS]> {
+    let members: Vec<Member> = (0..SERVERS as u64).map(|slot| member(slot, None)).collect();
+    let Layout::Copysets { groups } = Layout::copysets(scatter_width, REPLICAS as u32) else {
+        panic!("copysets");
+    };
+    let sets = copysets(members.iter(), REPLICAS, groups);
+    let number = |set: Vec<BackupId>| {
+        let slots: Vec<u16> = set.iter().map(|backup| backup.slot() as u16).collect();
+        slots.try_into().expect("three of them")
+    };
+    sets.into_iter().map(number).collect()
+}
+
+/// 90-traps.md §G, [Cidon13 §1, §5]: 5,000 servers, R = 3, one percent lost at once. Random placement of 8,000 chunks per server loses
+/// data almost surely; copysets of width 2 in 0.15 % of the cases.
+#[test]
+fn cidons_figures_for_random_placement_and_for_copysets() {
+    let mut placement = Placement::new(Layout::Scatter, REPLICAS, 11);
+    for slot in 0..SERVERS as u64 {
+        placement.add(member(slot, None));
+    }
+    // Placement itself gives the first sets; as many as there are chunks come from the same distribution, quicker.
+    let mut random = Random(5);
+    let chunks = SERVERS * 8000 / REPLICAS;
+    let mut sets = Vec::with_capacity(chunks);
+    for _ in 0..50 {
+        let chosen = place(&mut placement, REPLICAS);
+        sets.push([0, 1, 2].map(|n: usize| chosen[n].slot() as u16));
+    }
+    while sets.len() < chunks {
+        let set = [0; REPLICAS].map(|_: u16| random.below(SERVERS) as u16);
+        if set[0] != set[1] && set[0] != set[2] && set[1] != set[2] {
+            sets.push(set);
+        }
+    }
+    agrees(losses(&sets, 200, 1), 0.9999, 200);
+    let sets = sets_of(2);
+    assert_eq!(sets.len(), SERVERS / REPLICAS);
+    agrees(losses(&sets, 60_000, 2), 0.0015, 60_000);
+}
+
+/// The same for a scatter width of 10, as in Facebook's HDFS (replicas within a window of neighbours): 22.8 % against 0.78 %.
+#[test]
+fn cidons_figures_for_a_scatter_width_of_ten() {
+    // Facebook's window: two of the eleven servers after the first one.
+    let mut windows = Vec::new();
+    for first in 0..SERVERS {
+        for second in 1..=11 {
+            for third in second + 1..=11 {
+                let at = |n: usize| ((first + n) % SERVERS) as u16;
+                windows.push([at(0), at(second), at(third)]);
+            }
+        }
+    }
+    agrees(losses(&windows, 4_000, 3), 0.228, 4_000);
+    let sets = sets_of(10);
+    let wanted = 5 * SERVERS / REPLICAS;
+    assert!(
+        sets.len().abs_diff(wanted) < wanted / 50,
+        "{} of {wanted}",
+        sets.len()
+    );
+    agrees(losses(&sets, 20_000, 4), 0.0078, 20_000);
+}
