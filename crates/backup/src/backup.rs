@@ -32,7 +32,9 @@ use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
 use crate::staging::Batch;
-use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaInfo, Stats};
+use crate::types::{
+    Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, ReplicaInfo, Stats,
+};
 
 /// Segment replicas on one device. See the crate's documentation for who may call what.
 pub struct Backup {
@@ -58,21 +60,23 @@ pub struct Backup {
 
 /// Everything that is known about the device.
 pub(crate) struct State {
-    pub(crate) replicas: BTreeMap<SegmentId, Replica>,
+    pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     /// Replicas of which a restart would need commits, with the oldest such commit.
-    pub(crate) needs: BTreeSet<(u64, SegmentId)>,
+    pub(crate) needs: BTreeSet<(u64, ReplicaId)>,
     pub(crate) frames: Frames,
     pub(crate) ring: Ring,
     /// Greatest stamp that a slot has.
     pub(crate) stamp: u64,
     pub(crate) failed: Option<String>,
     /// Replicas that were freed while the flusher had them.
-    pub(crate) doomed: BTreeMap<SegmentId, Option<Decay>>,
+    pub(crate) doomed: BTreeMap<ReplicaId, Option<Decay>>,
     /// Found since somebody asked.
     pub(crate) damaged: Vec<Damaged>,
     /// Buffers to be used again: fresh memory is slow to touch.
     pub(crate) pool: Vec<Buffer>,
-    pub(crate) scrub_after: SegmentId,
+    /// Logs that take nothing any more.
+    pub(crate) fenced: BTreeSet<u64>,
+    pub(crate) scrub_after: ReplicaId,
     pub(crate) stats: Stats,
 }
 
@@ -103,17 +107,14 @@ impl State {
     }
 
     /// Keeps `needs` true to a replica that changed.
-    pub(crate) fn need(&mut self, segment: SegmentId, before: Option<u64>) {
-        let after = self
-            .replicas
-            .get(&segment)
-            .and_then(|replica| replica.wal_from);
+    pub(crate) fn need(&mut self, id: ReplicaId, before: Option<u64>) {
+        let after = self.replicas.get(&id).and_then(|replica| replica.wal_from);
         if before != after {
             if let Some(lsn) = before {
-                self.needs.remove(&(lsn, segment));
+                self.needs.remove(&(lsn, id));
             }
             if let Some(lsn) = after {
-                self.needs.insert((lsn, segment));
+                self.needs.insert((lsn, id));
             }
         }
     }
@@ -201,7 +202,7 @@ impl Backup {
     /// [`Error::UnknownSegment`], [`Error::StaleEpoch`], [`Error::Gap`], [`Error::TooLong`], [`Error::Certificate`],
     /// [`Error::CommitTooLarge`]: the chunk was not taken.
     pub fn stage(&self, chunk: Chunk<'_>) -> Result<(), Error> {
-        self.stage_with(chunk, false)
+        self.stage_with(self.own(chunk.segment), chunk, false)
     }
 
     /// As [`stage`](Self::stage), for a certificate that the caller has just computed over this very memory: the bytes are not
@@ -210,23 +211,44 @@ impl Backup {
     /// # Errors
     /// As [`stage`](Self::stage).
     pub fn stage_certified(&self, chunk: Chunk<'_>) -> Result<(), Error> {
-        self.stage_with(chunk, true)
+        self.stage_with(self.own(chunk.segment), chunk, true)
     }
 
-    fn stage_with(&self, chunk: Chunk<'_>, trusted: bool) -> Result<(), Error> {
+    /// As [`stage`](Self::stage), for a segment of any log. One that is opened again at a higher epoch begins anew: what
+    /// was here of it is forgotten, and does not count until it is certified again.
+    ///
+    /// # Errors
+    /// As there; [`Error::Fenced`]; [`Error::Busy`] for an opening: another backup should have it.
+    pub fn stage_of(&self, log: u64, chunk: Chunk<'_>) -> Result<(), Error> {
+        let segment = chunk.segment;
+        self.stage_with(ReplicaId { log, segment }, chunk, false)
+    }
+
+    /// The name of a segment of the own log.
+    pub(crate) fn own(&self, segment: SegmentId) -> ReplicaId {
+        let log = self.identity.server;
+        ReplicaId { log, segment }
+    }
+
+    fn stage_with(&self, id: ReplicaId, chunk: Chunk<'_>, trusted: bool) -> Result<(), Error> {
+        if chunk.open && self.is_superseded(id, chunk.epoch)? {
+            self.forget(id)?;
+        }
         let mut state = self.state();
+        self.not_fenced(&state, id.log)?;
         self.working(&state)?;
-        let fresh = chunk.open && !state.replicas.contains_key(&chunk.segment);
+        let fresh = chunk.open && !state.replicas.contains_key(&id);
         if fresh {
+            self.has_room(&state, id.log)?;
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
-            state.replicas.insert(chunk.segment, replica);
+            state.replicas.insert(id, replica);
         }
         drop(state);
-        let taken = self.stage_in(&chunk, fresh, trusted);
+        let taken = self.stage_in(id, &chunk, fresh, trusted);
         if fresh && taken.is_err() {
             let mut state = self.state();
-            let refused = state.replicas.remove(&chunk.segment);
+            let refused = state.replicas.remove(&id);
             if let Some(frame) = refused.and_then(|replica| replica.frame) {
                 state.frames.put(frame);
             }
@@ -234,17 +256,25 @@ impl Backup {
         taken
     }
 
-    fn stage_in(&self, chunk: &Chunk<'_>, fresh: bool, trusted: bool) -> Result<(), Error> {
+    fn stage_in(
+        &self,
+        id: ReplicaId,
+        chunk: &Chunk<'_>,
+        fresh: bool,
+        trusted: bool,
+    ) -> Result<(), Error> {
         let mut batch = self.lock_staging();
         let mut guard = self.state();
         let state = &mut *guard;
-        let Some(Fitting { staged, new }) = self.fitting(state, chunk, fresh)? else {
+        self.not_fenced(state, id.log)?;
+        let Some(Fitting { staged, new }) = self.fitting(state, id, chunk, fresh)? else {
             return Ok(()); // a repetition
         };
-        let segment = chunk.segment;
         let end = staged + new.len() as u32;
-        let Some(replica) = state.replicas.get_mut(&segment) else {
-            return Err(Error::UnknownSegment { segment });
+        let Some(replica) = state.replicas.get_mut(&id) else {
+            return Err(Error::UnknownSegment {
+                segment: id.segment,
+            });
         };
         let before = replica.rolling;
         let rolling = match chunk.certificate {
@@ -256,7 +286,7 @@ impl Backup {
         };
         if chunk.certificate.is_some_and(|given| given != rolling) {
             return Err(Error::Certificate {
-                segment,
+                segment: id.segment,
                 length: end,
             });
         }
@@ -278,16 +308,21 @@ impl Backup {
         if let Some(frame) = frame {
             drop(guard);
             drop(batch); // commits go on
-            self.write_straight(segment, frame, until, new)?;
+            self.write_straight(id, frame, until, new)?;
             rest = &new[until.saturating_sub(staged) as usize..];
             batch = self.lock_staging();
             guard = self.state();
+            self.not_fenced(&guard, id.log)?; // it may have been raised meanwhile
             batch.straight = true;
         }
-        let replica = guard.replicas.get_mut(&segment);
-        let replica = replica.ok_or(Error::UnknownSegment { segment })?;
+        let replica = guard.replicas.get_mut(&id);
+        let replica = replica.ok_or(Error::UnknownSegment {
+            segment: id.segment,
+        })?;
         let Data::Growing(buffer) = &mut replica.data else {
-            return Err(Error::UnknownSegment { segment }); // sealed: closed, and excluded above
+            return Err(Error::UnknownSegment {
+                segment: id.segment,
+            }); // sealed: closed, and excluded above
         };
         buffer.extend(rest);
         let (offset, payload) = match frame {
@@ -295,8 +330,8 @@ impl Backup {
             None => (staged, new),
         };
         let record = Record {
-            segment,
-            log: self.identity.server,
+            segment: id.segment,
+            log: id.log,
             epoch: chunk.epoch,
             offset,
             payload,
@@ -310,7 +345,7 @@ impl Backup {
         self.append(&mut batch, &record, known);
         batch.payload_bytes += new.len() as u64;
         batch.staged.push(Staged {
-            segment,
+            id,
             epoch: chunk.epoch,
             end,
             certificate: chunk.certificate,
@@ -329,16 +364,18 @@ impl Backup {
     fn fitting<'a>(
         &self,
         state: &State,
+        id: ReplicaId,
         chunk: &Chunk<'a>,
         fresh: bool,
     ) -> Result<Option<Fitting<'a>>, Error> {
-        let segment = chunk.segment;
         let capacity = self.geometry.segment_bytes;
-        let replica = state.replicas.get(&segment);
-        let replica = replica.ok_or(Error::UnknownSegment { segment })?;
+        let replica = state.replicas.get(&id);
+        let replica = replica.ok_or(Error::UnknownSegment {
+            segment: id.segment,
+        })?;
         if chunk.epoch < replica.epoch {
             return Err(Error::StaleEpoch {
-                segment,
+                segment: id.segment,
                 known: replica.epoch,
                 given: chunk.epoch,
             });
@@ -347,14 +384,14 @@ impl Backup {
         let end = u64::from(chunk.offset) + chunk.bytes.len() as u64;
         if end > u64::from(capacity) {
             return Err(Error::TooLong {
-                segment,
+                segment: id.segment,
                 capacity,
                 end,
             });
         }
         if chunk.offset > staged {
             return Err(Error::Gap {
-                segment,
+                segment: id.segment,
                 length: staged,
                 offset: chunk.offset,
             });
@@ -373,7 +410,7 @@ impl Backup {
     /// that is aligned. Not durable until the commit has synced the frames.
     fn write_straight(
         &self,
-        segment: SegmentId,
+        id: ReplicaId,
         frame: u32,
         until: u32,
         new: &[u8],
@@ -382,8 +419,10 @@ impl Backup {
         let mut guard = self.state();
         let state = &mut *guard;
         let rest = state.buffer(self.geometry.segment_bytes);
-        let replica = state.replicas.get_mut(&segment);
-        let replica = replica.ok_or(Error::UnknownSegment { segment })?;
+        let replica = state.replicas.get_mut(&id);
+        let replica = replica.ok_or(Error::UnknownSegment {
+            segment: id.segment,
+        })?;
         let staged = replica.staged();
         let count = until.saturating_sub(staged) as usize;
         // The rest of the block that is in memory in part; then whole blocks.
@@ -403,7 +442,7 @@ impl Backup {
         let mut guard = self.state();
         guard.stats.frame_written_bytes += u64::from(until - from);
         if let Err(error) = written {
-            if let Some(replica) = guard.replicas.get_mut(&segment) {
+            if let Some(replica) = guard.replicas.get_mut(&id) {
                 replica.take_back(from, given, length);
             }
             drop(guard);
@@ -431,7 +470,7 @@ impl Backup {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_staging(&self) -> MutexGuard<'_, Batch> {
+    pub(crate) fn lock_staging(&self) -> MutexGuard<'_, Batch> {
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -496,12 +535,12 @@ impl Backup {
             state.stats.syncs += 1;
         }
         for staged in &batch.staged {
-            let Some(replica) = state.replicas.get_mut(&staged.segment) else {
+            let Some(replica) = state.replicas.get_mut(&staged.id) else {
                 continue; // freed since
             };
             let before = replica.wal_from;
             let unused = replica.commit(staged, lsn);
-            state.need(staged.segment, before);
+            state.need(staged.id, before);
             if let Some(buffer) = unused {
                 state.recycle(buffer);
             }
@@ -604,8 +643,8 @@ impl Backup {
 
     /// A commit that names a frame must not be written after that frame was given away: what is staged for a replica that is
     /// to be freed is committed first.
-    pub(crate) fn commit_before_free(&self, segment: SegmentId) -> Result<(), Error> {
-        let has = |batch: &Batch| batch.staged.iter().any(|staged| staged.segment == segment);
+    pub(crate) fn commit_before_free(&self, id: ReplicaId) -> Result<(), Error> {
+        let has = |batch: &Batch| batch.staged.iter().any(|staged| staged.id == id);
         // Waits for the commit that is being written.
         let staged = has(&self.lock_committing()) || has(&self.lock_staging());
         if staged {
@@ -644,7 +683,7 @@ impl Backup {
             .replicas
             .iter()
             .filter(|(_, replica)| replica.committed)
-            .map(|(segment, replica)| replica.info(*segment))
+            .map(|(id, replica)| replica.info(*id))
             .collect()
     }
 

@@ -86,6 +86,14 @@ pub enum Error {
     #[error("`{place}` is full")]
     Full { place: String },
 
+    // The caller chooses another backup.
+    #[error("`{place}` takes no new segments now: it is short of {what}")]
+    Busy { place: String, what: &'static str },
+
+    // The caller's log is being recovered by others: it must end.
+    #[error("log {log:016x} is closed here: its server is taken for crashed")]
+    Fenced { log: u64 },
+
     // The device failed: no write will succeed any more, reads go on. Re-replicate, restart on another device.
     #[error(
         "`{place}` has failed and takes no more writes: {reason}. Replace the device, then restart"

@@ -23,6 +23,7 @@ use crate::disk::BLOCK_BYTES;
 use crate::error::{Error, is_full};
 use crate::frames::slot_bytes;
 use crate::replica::{Data, Decay, Replica};
+use crate::types::ReplicaId;
 
 /// Frames to try before the device is given up.
 const ATTEMPTS: u32 = 3;
@@ -33,7 +34,7 @@ const WRITE_BYTES: usize = (4 * MIB) as usize;
 
 /// A replica, or the part of one, that is on its way to its frame.
 struct Flush {
-    segment: SegmentId,
+    id: ReplicaId,
     slot: Slot,
     frame: u32,
     /// Bytes of the replica before these are in the frame already.
@@ -59,8 +60,8 @@ impl Backup {
             let crowded = state.ring.used() > allowed;
             closed_first(&state).or_else(|| oldest(&state, false).filter(|_| crowded))
         };
-        if let Some(segment) = chosen {
-            self.flush(segment, false)?;
+        if let Some(id) = chosen {
+            self.flush(id, false)?;
             self.trim(self.state_capacity() / TRIM_PART)?;
             return Ok(true);
         }
@@ -79,20 +80,20 @@ impl Backup {
         if self.trim(1)? {
             return Ok(true);
         }
-        let Some(segment) = oldest(&self.state(), true) else {
+        let Some(id) = oldest(&self.state(), true) else {
             return Ok(false);
         };
-        self.flush(segment, true)?;
+        self.flush(id, true)?;
         self.trim(1)?;
         Ok(true)
     }
 
     /// Writes what is certified of a replica to its frame. `in_commit`: the caller is the log writer, so nothing that is
     /// staged is on its way to that frame at the same time.
-    fn flush(&self, segment: SegmentId, in_commit: bool) -> Result<(), Error> {
+    fn flush(&self, id: ReplicaId, in_commit: bool) -> Result<(), Error> {
         self.sync()?; // H1
         for _ in 0..ATTEMPTS {
-            let Some(flush) = self.begin_flush(segment, in_commit)? else {
+            let Some(flush) = self.begin_flush(id, in_commit)? else {
                 return Ok(());
             };
             match self.write_data(&flush) {
@@ -123,12 +124,12 @@ impl Backup {
     }
 
     /// Chooses a frame and takes what is to be written.
-    fn begin_flush(&self, segment: SegmentId, in_commit: bool) -> Result<Option<Flush>, Error> {
+    fn begin_flush(&self, id: ReplicaId, in_commit: bool) -> Result<Option<Flush>, Error> {
         let mut guard = self.state();
         let state = &mut *guard;
         let stamp = state.stamp + 1;
         let lsn = state.ring.durable_lsn;
-        let Some(replica) = state.replicas.get_mut(&segment) else {
+        let Some(replica) = state.replicas.get_mut(&id) else {
             return Ok(None);
         };
         if !flushable(replica, in_commit) {
@@ -172,8 +173,8 @@ impl Backup {
                 SlotState::Open
             },
             kind: replica.kind,
-            segment,
-            log: self.identity.server,
+            segment: id.segment,
+            log: id.log,
             epoch: replica.epoch,
             stamp,
             lsn,
@@ -183,7 +184,7 @@ impl Backup {
         };
         state.stamp = stamp;
         Ok(Some(Flush {
-            segment,
+            id,
             slot,
             frame: replica.frame.unwrap_or_default(),
             base: replica.base,
@@ -257,11 +258,11 @@ impl Backup {
         let mut guard = self.state();
         let state = &mut *guard;
         state.stats.flushes += 1;
-        if let Some(decay) = state.doomed.remove(&flush.segment) {
+        if let Some(decay) = state.doomed.remove(&flush.id) {
             drop(guard);
-            return self.release(flush.frame, flush.segment, decay.as_ref());
+            return self.release(flush.frame, flush.id, flush.slot.epoch, decay.as_ref());
         }
-        let Some(replica) = state.replicas.get_mut(&flush.segment) else {
+        let Some(replica) = state.replicas.get_mut(&flush.id) else {
             return Ok(());
         };
         let before = replica.wal_from;
@@ -287,7 +288,7 @@ impl Backup {
                 state.recycle(buffer);
             }
         }
-        state.need(flush.segment, before);
+        state.need(flush.id, before);
         Ok(())
     }
 
@@ -295,17 +296,19 @@ impl Backup {
     fn abandon(&self, flush: &Flush, retire: bool) {
         let mut guard = self.state();
         let state = &mut *guard;
-        if let Some(replica) = state.replicas.get_mut(&flush.segment) {
+        if retire {
+            state.frames.retired += 1;
+        }
+        // What has this name now may be another instance than that which was freed.
+        if let Some(decay) = state.doomed.remove(&flush.id) {
+            if !retire {
+                state.frames.put_after(flush.frame, decay.as_ref());
+            }
+        } else if let Some(replica) = state.replicas.get_mut(&flush.id) {
             replica.flushing = false;
             if retire {
                 (replica.frame, replica.in_slot) = (None, false);
-                state.frames.retired += 1;
             }
-        }
-        if let Some(decay) = state.doomed.remove(&flush.segment)
-            && !retire
-        {
-            state.frames.put_after(flush.frame, decay.as_ref());
         }
     }
 
@@ -352,10 +355,26 @@ impl Backup {
         certificate: Certificate,
         kind: Kind,
     ) -> Result<(), Error> {
+        self.write_frame_of(self.own(segment), epoch, bytes, certificate, kind)
+    }
+
+    /// As [`write_frame`](Self::write_frame), for a segment of any log.
+    ///
+    /// # Errors
+    /// As there; [`Error::Fenced`].
+    pub fn write_frame_of(
+        &self,
+        id: ReplicaId,
+        epoch: u64,
+        bytes: &[u8],
+        certificate: Certificate,
+        kind: Kind,
+    ) -> Result<(), Error> {
+        let segment = id.segment;
         let length = certificate.length;
         if length > self.geometry.segment_bytes {
             return Err(Error::TooLong {
-                segment,
+                segment: id.segment,
                 capacity: self.geometry.segment_bytes,
                 end: u64::from(length),
             });
@@ -364,8 +383,9 @@ impl Backup {
             return Err(Error::Certificate { segment, length });
         }
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.not_fenced(&self.state(), id.log)?;
         self.sync()?; // H1: the slot's lsn must be durable
-        let known = self.state().replicas.get(&segment).map(|replica| {
+        let known = self.state().replicas.get(&id).map(|replica| {
             replica.damage().is_none() && replica.closed && replica.certificate == certificate
         });
         if known == Some(true) {
@@ -379,7 +399,7 @@ impl Backup {
                 state: SlotState::Closed,
                 kind,
                 segment,
-                log: self.identity.server,
+                log: id.log,
                 epoch,
                 stamp: state.stamp,
                 lsn: state.ring.durable_lsn,
@@ -394,6 +414,11 @@ impl Backup {
         }
         let older = {
             let mut state = self.state();
+            if let Err(error) = self.not_fenced(&state, id.log) {
+                drop(state);
+                self.release(frame, id, epoch, None)?;
+                return Err(error);
+            }
             let mut replica = Replica::new(kind, epoch, Data::InFrame);
             replica.committed = true;
             replica.closed = true;
@@ -403,12 +428,12 @@ impl Backup {
             replica.received = length;
             replica.frame = Some(frame);
             replica.in_slot = true;
-            let older = state.replicas.insert(segment, replica);
-            state.need(segment, older.as_ref().and_then(|older| older.wal_from));
-            older.and_then(|older| older.frame.map(|frame| (frame, older.decay)))
+            let older = state.replicas.insert(id, replica);
+            state.need(id, older.as_ref().and_then(|older| older.wal_from));
+            older.and_then(|older| older.frame.map(|frame| (frame, older.epoch, older.decay)))
         };
         match older {
-            Some((older, decay)) => self.release(older, segment, decay.as_ref()),
+            Some((older, epoch, decay)) => self.release(older, id, epoch, decay.as_ref()),
             None => Ok(()),
         }
     }
@@ -465,15 +490,21 @@ impl Backup {
     /// # Errors
     /// [`Error::UnknownSegment`], [`Error::Failed`].
     pub fn free(&self, segment: SegmentId) -> Result<(), Error> {
-        self.commit_before_free(segment)?;
+        self.forget(self.own(segment))
+    }
+
+    pub(crate) fn forget(&self, id: ReplicaId) -> Result<(), Error> {
+        self.commit_before_free(id)?;
         let mut guard = self.state();
         let state = &mut *guard;
-        let Some(replica) = state.replicas.remove(&segment) else {
-            return Err(Error::UnknownSegment { segment });
+        let Some(replica) = state.replicas.remove(&id) else {
+            return Err(Error::UnknownSegment {
+                segment: id.segment,
+            });
         };
-        state.need(segment, replica.wal_from);
+        state.need(id, replica.wal_from);
         if replica.flushing {
-            state.doomed.insert(segment, replica.decay);
+            state.doomed.insert(id, replica.decay);
             return Ok(());
         }
         match replica.data {
@@ -487,14 +518,20 @@ impl Backup {
         }
         drop(guard);
         match replica.frame {
-            Some(frame) => self.release(frame, segment, replica.decay.as_ref()),
+            Some(frame) => self.release(frame, id, replica.epoch, replica.decay.as_ref()),
             None => Ok(()),
         }
     }
 
     /// Notes that a frame holds nothing, and gives it back. The note need not be durable: a freed replica that reappears is
     /// listed nowhere. So nothing is written where the device has given errors (N3 of `frames`).
-    fn release(&self, frame: u32, segment: SegmentId, decay: Option<&Decay>) -> Result<(), Error> {
+    fn release(
+        &self,
+        frame: u32,
+        id: ReplicaId,
+        epoch: u64,
+        decay: Option<&Decay>,
+    ) -> Result<(), Error> {
         if decay.is_some_and(|decay| decay.unreadable) {
             self.state().frames.put_after(frame, decay);
             return Ok(());
@@ -506,9 +543,9 @@ impl Backup {
             let slot = Slot {
                 state: SlotState::Free,
                 kind: Kind::Head,
-                segment,
-                log: self.identity.server,
-                epoch: 0,
+                segment: id.segment,
+                log: id.log,
+                epoch,
                 stamp: state.stamp,
                 lsn: state.ring.durable_lsn,
                 certificate: Certificate::EMPTY,
@@ -555,25 +592,21 @@ fn flushable(replica: &Replica, in_commit: bool) -> bool {
 }
 
 /// The closed replica that has waited longest.
-fn closed_first(state: &State) -> Option<SegmentId> {
-    state
-        .needs
-        .iter()
-        .map(|(_, segment)| *segment)
-        .find(|segment| {
-            state
-                .replicas
-                .get(segment)
-                .is_some_and(|replica| replica.closed && flushable(replica, false))
-        })
+fn closed_first(state: &State) -> Option<ReplicaId> {
+    state.needs.iter().map(|(_, id)| *id).find(|id| {
+        state
+            .replicas
+            .get(id)
+            .is_some_and(|replica| replica.closed && flushable(replica, false))
+    })
 }
 
 /// The replica that keeps the oldest commit from being trimmed, if flushing it helps.
-fn oldest(state: &State, in_commit: bool) -> Option<SegmentId> {
-    let (_, segment) = state.needs.first()?;
-    let replica = state.replicas.get(segment)?;
+fn oldest(state: &State, in_commit: bool) -> Option<ReplicaId> {
+    let (_, id) = state.needs.first()?;
+    let replica = state.replicas.get(id)?;
     let helps = replica
         .uncertified_from
         .is_none_or(|from| replica.wal_from.is_some_and(|needed| needed < from));
-    (flushable(replica, in_commit) && helps).then_some(*segment)
+    (flushable(replica, in_commit) && helps).then_some(*id)
 }

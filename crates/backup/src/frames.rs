@@ -52,6 +52,10 @@ impl Frames {
         }
     }
 
+    pub(crate) fn free(&self) -> u32 {
+        self.free.len() as u32
+    }
+
     pub(crate) fn used(&self) -> u32 {
         self.geometry.frames - (self.free.len() + self.doubtful.len()) as u32
     }

@@ -187,19 +187,14 @@ impl Inspector {
 
     /// Visits the slots of every frame.
     pub fn slots(&self, visit: &mut dyn FnMut(&SlotView)) {
-        let visited = rebuild::slots(
-            &self.frames,
-            self.identity.server,
-            &self.geometry,
-            &mut |found| {
-                visit(&SlotView {
-                    frame: found.frame,
-                    slot: found.slot,
-                    damaged: found.broken,
-                });
-                Ok(())
-            },
-        );
+        let visited = rebuild::slots(&self.frames, &self.geometry, &mut |found| {
+            visit(&SlotView {
+                frame: found.frame,
+                slot: found.slot,
+                damaged: found.broken,
+            });
+            Ok(())
+        });
         debug_assert!(visited.is_ok(), "the visitor gives no errors");
     }
 }
@@ -218,7 +213,7 @@ pub fn check_replicas(
     let mut done = 0;
     let mut bytes = vec![0; backup.geometry().segment_bytes as usize];
     for info in replicas {
-        let problem = backup.read(info.segment, &mut bytes).err();
+        let problem = backup.read_of(info.id(), &mut bytes).err();
         let valid = match &problem {
             None => &bytes[..info.length as usize],
             Some(_) => &[],

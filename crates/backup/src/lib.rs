@@ -10,6 +10,7 @@
 //! Paper: [Beineke18 §IV-V] two-level logging; differs: synchronous acknowledgement, certificates instead of zero
 //! terminators, nothing is rewritten in place (90-traps.md §G).
 
+mod ahead;
 mod backup;
 mod buffer;
 mod create;
@@ -17,7 +18,9 @@ pub mod disk;
 mod error;
 mod flush;
 mod frames;
+mod group;
 pub mod inspect;
+mod many;
 mod open;
 pub mod os;
 mod parallel;
@@ -32,9 +35,12 @@ mod scan;
 mod staging;
 mod types;
 
+pub use ahead::{Lookup, ReadAhead};
 pub use backup::Backup;
 pub use error::Error;
+pub use group::{Answered, Group};
+pub use many::{Sorted, Wanted};
 pub use types::{
-    Chunk, Committed, Damaged, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo,
-    ScrubStep, Stats, WAL_BYTES_MIN,
+    Chunk, Committed, Damaged, Expected, Geometry, Identity, Mode, Options, Place, ReplicaId,
+    ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,
 };

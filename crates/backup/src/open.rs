@@ -1,11 +1,10 @@
 //! Opens a store: from superblock, write-ahead log and slots to a backup that takes writes.
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use duramen_base::ids::SegmentId;
 use duramen_format::wal::RING_AT;
 
 use crate::backup::{Backup, State};
@@ -18,7 +17,7 @@ use crate::region::{self, Region};
 use crate::ring::{Live, Ring};
 use crate::scan::{self, Reader, Whose};
 use crate::staging::Batch;
-use crate::types::{Expected, Geometry, Identity, Options, ReplicaInfo, Stats};
+use crate::types::{Expected, Geometry, Identity, Options, ReplicaId, ReplicaInfo, Stats};
 
 impl Backup {
     /// Whether there is a store on this disk. Writes nothing.
@@ -250,8 +249,8 @@ fn restore(
     if absurd || header.tail_at - RING_AT >= capacity {
         return Err(damaged(header.tail_lsn, header.tail_at));
     }
-    let mut rebuild = Rebuild::new(identity.server, geometry);
-    rebuild::slots(frames, identity.server, geometry, &mut |found| {
+    let mut rebuild = Rebuild::new(geometry);
+    rebuild::slots(frames, geometry, &mut |found| {
         rebuild.slot(found);
         Ok(())
     })?;
@@ -282,7 +281,7 @@ fn restore(
     let needs = rebuild
         .replicas
         .iter()
-        .filter_map(|(segment, replica)| Some((replica.wal_from?, *segment)))
+        .filter_map(|(id, replica)| Some((replica.wal_from?, *id)))
         .collect();
     Ok(State {
         needs,
@@ -309,7 +308,8 @@ fn restore(
         doomed: BTreeMap::new(),
         damaged: Vec::new(),
         pool: Vec::new(),
-        scrub_after: SegmentId::NONE,
+        fenced: BTreeSet::new(),
+        scrub_after: ReplicaId::default(),
         stats: Stats::default(),
     })
 }

@@ -1,5 +1,6 @@
 //! Reads replicas back, verified; and verifies them without being asked.
 
+use std::ops::Bound;
 use std::sync::PoisonError;
 
 use duramen_base::ids::SegmentId;
@@ -9,7 +10,7 @@ use crate::backup::Backup;
 use crate::error::Error;
 use crate::rebuild;
 use crate::replica::{Data, Decay, Replica};
-use crate::types::{Damaged, Place, ReplicaInfo, ScrubStep};
+use crate::types::{Damaged, Place, ReplicaId, ReplicaInfo, ScrubStep};
 
 /// Times to look again when a replica moved while it was read.
 const ATTEMPTS: u32 = 8;
@@ -31,36 +32,44 @@ impl Backup {
     /// # Errors
     /// [`Error::DamagedSegment`], [`Error::UnknownSegment`], [`Error::TooLong`] if `into` is too short.
     pub fn read(&self, segment: SegmentId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
-        self.read_from(segment, into, false)
+        self.read_from(self.own(segment), into, false)
+    }
+
+    /// As [`read`](Self::read), of any log.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_of(&self, id: ReplicaId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
+        self.read_from(id, into, false)
     }
 
     /// As [`read`](Self::read); `medium`: past all caches, and the slot is verified too.
     fn read_from(
         &self,
-        segment: SegmentId,
+        id: ReplicaId,
         into: &mut [u8],
         medium: bool,
     ) -> Result<ReplicaInfo, Error> {
         let mut found = None;
         for _ in 0..ATTEMPTS {
-            let source = self.source(segment, into)?;
-            let decay = match self.verify(segment, &source, into, medium) {
+            let source = self.source(id, into)?;
+            let decay = match self.verify(id, &source, into, medium) {
                 None => return Ok(source.info),
                 Some(decay) => decay,
             };
             // The same twice in one place is no accident.
-            if !self.moved(segment, &source)? && found.replace(decay).is_some() {
+            if !self.moved(id, &source)? && found.replace(decay).is_some() {
                 break;
             }
         }
         let decay = found.unwrap_or_else(|| Decay::wrong("it moved whenever it was read"));
-        Err(self.note_decay(segment, decay))
+        Err(self.note_decay(id, decay))
     }
 
     /// What is wrong with a replica, if anything.
     fn verify(
         &self,
-        segment: SegmentId,
+        id: ReplicaId,
         source: &Source,
         into: &mut [u8],
         medium: bool,
@@ -81,20 +90,16 @@ impl Backup {
         if !source.info.certificate().matches(into) {
             return Some(Decay::wrong("its bytes do not match its certificate"));
         }
-        if medium {
-            self.verify_slot(segment)
-        } else {
-            None
-        }
+        if medium { self.verify_slot(id) } else { None }
     }
 
     /// What is wrong with the slot that says where the replica is, if anything.
-    fn verify_slot(&self, segment: SegmentId) -> Option<Decay> {
+    fn verify_slot(&self, id: ReplicaId) -> Option<Decay> {
         // Nobody writes this replica's slots meanwhile, unless it is freed.
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let (frame, current, closed, certificate) = {
             let state = self.state();
-            let replica = state.replicas.get(&segment)?;
+            let replica = state.replicas.get(&id)?;
             let frame = replica.frame.filter(|_| replica.in_slot)?;
             let closed = replica.place() == Place::Frame;
             (
@@ -108,28 +113,31 @@ impl Backup {
         if let Err(error) = self.frames.read_medium(slot_at(frame, 0), &mut pair) {
             return Some(Decay::unreadable(&error));
         }
-        let found = rebuild::decode(frame, &pair, self.identity.server);
+        let found = rebuild::decode(frame, &pair);
         let is_whole = found.current == current
             && found.slot.is_some_and(|slot| {
-                slot.segment == segment && (!closed || slot.certificate == certificate)
+                slot.segment == id.segment
+                    && slot.log == id.log
+                    && (!closed || slot.certificate == certificate)
             });
         // One that was freed meanwhile may have any slot.
         let state = self.state();
-        let is_there = state.replicas.get(&segment).and_then(|r| r.frame) == Some(frame);
+        let is_there = state.replicas.get(&id).and_then(|r| r.frame) == Some(frame);
         (!is_whole && is_there).then(|| Decay::wrong("its frame's slot is not what was written"))
     }
 
     /// A replica that was whole is so no more. Its master asks for it with [`take_damaged`](Self::take_damaged).
-    fn note_decay(&self, segment: SegmentId, decay: Decay) -> Error {
+    fn note_decay(&self, id: ReplicaId, decay: Decay) -> Error {
         let mut guard = self.state();
         let state = &mut *guard;
-        let error = self.damaged(segment, decay.reason.clone());
-        if let Some(replica) = state.replicas.get_mut(&segment)
+        let error = self.damaged(id, decay.reason.clone());
+        if let Some(replica) = state.replicas.get_mut(&id)
             && replica.decay.is_none()
         {
             state.stats.damaged += 1;
             state.damaged.push(Damaged {
-                segment,
+                log: id.log,
+                segment: id.segment,
                 kind: replica.kind,
                 frame: replica.frame,
                 unreadable: decay.unreadable,
@@ -142,7 +150,7 @@ impl Backup {
 
     /// Whether there is a replica of this segment, whole or not.
     pub fn holds(&self, segment: SegmentId) -> bool {
-        self.state().replicas.contains_key(&segment)
+        self.state().replicas.contains_key(&self.own(segment))
     }
 
     /// Replicas that scrubbing would look at now.
@@ -158,30 +166,32 @@ impl Backup {
         std::mem::take(&mut self.state().damaged)
     }
 
-    fn damaged(&self, segment: SegmentId, reason: String) -> Error {
+    fn damaged(&self, id: ReplicaId, reason: String) -> Error {
         Error::DamagedSegment {
             place: self.place.clone(),
-            segment,
+            segment: id.segment,
             reason,
         }
     }
 
     /// Copies what is in memory, and says where the rest is.
-    fn source(&self, segment: SegmentId, into: &mut [u8]) -> Result<Source, Error> {
+    fn source(&self, id: ReplicaId, into: &mut [u8]) -> Result<Source, Error> {
         let state = self.state();
         let replica = state
             .replicas
-            .get(&segment)
+            .get(&id)
             .filter(|replica| replica.committed)
-            .ok_or(Error::UnknownSegment { segment })?;
-        let info = replica.info(segment);
+            .ok_or(Error::UnknownSegment {
+                segment: id.segment,
+            })?;
+        let info = replica.info(id);
         if let Some(reason) = replica.damage() {
-            return Err(self.damaged(segment, reason.to_owned()));
+            return Err(self.damaged(id, reason.to_owned()));
         }
         let length = info.length as usize;
         if into.len() < length {
             return Err(Error::TooLong {
-                segment,
+                segment: id.segment,
                 capacity: into.len() as u32,
                 end: length as u64,
             });
@@ -203,12 +213,11 @@ impl Backup {
     }
 
     /// Whether a replica lies elsewhere than when it was looked up.
-    fn moved(&self, segment: SegmentId, source: &Source) -> Result<bool, Error> {
+    fn moved(&self, id: ReplicaId, source: &Source) -> Result<bool, Error> {
         let state = self.state();
-        let replica = state
-            .replicas
-            .get(&segment)
-            .ok_or(Error::UnknownSegment { segment })?;
+        let replica = state.replicas.get(&id).ok_or(Error::UnknownSegment {
+            segment: id.segment,
+        })?;
         Ok(replica.base != source.base
             || replica.frame != source.frame
             || replica.place() != source.info.place)
@@ -219,17 +228,19 @@ impl Backup {
     /// # Errors
     /// None today; what is found is in the result.
     pub fn scrub_step(&self) -> Result<ScrubStep, Error> {
-        let (segment, bytes) = {
+        let (id, bytes) = {
             let mut state = self.state();
-            let after = state.scrub_after.0 + 1;
-            let in_frame = |from: u64, to: u64| {
+            let in_frame = |range: (Bound<ReplicaId>, Bound<ReplicaId>)| {
                 state
                     .replicas
-                    .range(SegmentId(from)..SegmentId(to))
+                    .range(range)
                     .find(|(_, replica)| scrubs(replica))
-                    .map(|(segment, replica)| (*segment, replica.certificate.length))
+                    .map(|(id, replica)| (*id, replica.certificate.length))
             };
-            let Some(next) = in_frame(after, u64::MAX).or_else(|| in_frame(0, after)) else {
+            let last = state.scrub_after;
+            let next = in_frame((Bound::Excluded(last), Bound::Unbounded));
+            let next = next.or_else(|| in_frame((Bound::Unbounded, Bound::Included(last))));
+            let Some(next) = next else {
                 return Ok(ScrubStep::Idle);
             };
             state.scrub_after = next.0;
@@ -244,7 +255,8 @@ impl Backup {
             std::mem::take(&mut *scratch)
         };
         scratch.resize(self.geometry.segment_bytes as usize, 0); // it may grow meanwhile
-        let read = self.read_from(segment, &mut scratch, true);
+        let segment = id.segment;
+        let read = self.read_from(id, &mut scratch, true);
         *self
             .scrubbing
             .lock()

@@ -3,12 +3,13 @@
 //! **Invariants**
 //! - U1: slots are read first; a commit changes a replica only beyond what its slot holds. So replay may be repeated.
 //! - U2: a frame that a commit names belongs to that commit's segment unless a slot or a later commit says otherwise.
+//! - U4: of two instances of a replica (it was given up and opened again) the one with the higher replication epoch counts:
+//!   an id is opened again at a higher epoch only.
 //! - U3: what can't be put together again becomes a damaged replica, never a shorter one. Whether it matters, the control
 //!   log knows: freed replicas may reappear, whole or in part (90-traps.md, trap 1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use duramen_base::ids::SegmentId;
 use duramen_format::certificate::Certificate;
 use duramen_format::frame::{self, SLOT_BYTES, Slot, State};
 use duramen_format::wal::Record;
@@ -18,7 +19,7 @@ use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
 use crate::region::Region;
 use crate::replica::{Data, Replica};
-use crate::types::Geometry;
+use crate::types::{Geometry, ReplicaId};
 
 /// Slots read at once: 1 MiB.
 const SLOTS_AT_ONCE: u32 = 64;
@@ -42,7 +43,6 @@ pub(crate) struct FoundSlot {
 /// The visitor's. Slots that can't be read count as broken.
 pub(crate) fn slots(
     region: &Region,
-    server: u64,
     geometry: &Geometry,
     visit: &mut dyn FnMut(FoundSlot) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -58,7 +58,7 @@ pub(crate) fn slots(
             // One bad sector must not hide its neighbours.
             let readable = whole || region.read_at(frame::slot_at(frame, 0), pair).is_ok();
             let found = if readable {
-                decode(frame, pair, server)
+                decode(frame, pair)
             } else {
                 FoundSlot {
                     frame,
@@ -75,7 +75,7 @@ pub(crate) fn slots(
     Ok(())
 }
 
-pub(crate) fn decode(frame: u32, pair: &[u8], server: u64) -> FoundSlot {
+pub(crate) fn decode(frame: u32, pair: &[u8]) -> FoundSlot {
     let mut found = FoundSlot {
         frame,
         slot: None,
@@ -86,7 +86,7 @@ pub(crate) fn decode(frame: u32, pair: &[u8], server: u64) -> FoundSlot {
     let mut broken_at = None;
     for (number, bytes) in pair.chunks_exact(SLOT_BYTES as usize).enumerate() {
         match Slot::decode(bytes) {
-            Ok(slot) if slot.log == server && slot.tail_matches(tail_of(bytes)) => {
+            Ok(slot) if slot.tail_matches(tail_of(bytes)) => {
                 if found.slot.is_none_or(|best| best.stamp < slot.stamp) {
                     found.slot = Some(slot);
                     found.current = number as u8;
@@ -124,26 +124,24 @@ fn tail_of(slot: &[u8]) -> &[u8] {
 
 /// Replicas in the making.
 pub(crate) struct Rebuild<'a> {
-    server: u64,
     geometry: &'a Geometry,
-    pub(crate) replicas: BTreeMap<SegmentId, Replica>,
+    pub(crate) replicas: BTreeMap<ReplicaId, Replica>,
     /// Per frame: its owner, and the lsn of what says so.
-    owners: Vec<Option<(SegmentId, u64)>>,
+    owners: Vec<Option<(ReplicaId, u64)>>,
     /// Per segment in a frame.
-    covered: BTreeMap<SegmentId, Covered>,
+    covered: BTreeMap<ReplicaId, Covered>,
     pub(crate) current: Vec<u8>,
     /// Frames with two broken slots: nobody knows what is in them, so nothing overwrites them.
     unknown: BTreeSet<u32>,
     pub(crate) stamp: u64,
-    stamps: BTreeMap<SegmentId, u64>,
-    /// Segments that a slot says were freed. An id is never used again, so whatever commits say of them is over.
-    freed: BTreeSet<SegmentId>,
+    stamps: BTreeMap<ReplicaId, u64>,
+    /// Replicas that a slot says were freed, with their epochs: whatever commits say of them up to that epoch is over (U4).
+    freed: BTreeMap<ReplicaId, u64>,
 }
 
 impl<'a> Rebuild<'a> {
-    pub(crate) fn new(server: u64, geometry: &'a Geometry) -> Rebuild<'a> {
+    pub(crate) fn new(geometry: &'a Geometry) -> Rebuild<'a> {
         Rebuild {
-            server,
             geometry,
             replicas: BTreeMap::new(),
             owners: vec![None; geometry.frames as usize],
@@ -152,7 +150,7 @@ impl<'a> Rebuild<'a> {
             unknown: BTreeSet::new(),
             stamp: 0,
             stamps: BTreeMap::new(),
-            freed: BTreeSet::new(),
+            freed: BTreeMap::new(),
         }
     }
 
@@ -166,30 +164,35 @@ impl<'a> Rebuild<'a> {
             return;
         };
         self.stamp = self.stamp.max(slot.stamp);
+        let id = ReplicaId {
+            log: slot.log,
+            segment: slot.segment,
+        };
         if slot.state == State::Free {
-            self.freed.insert(slot.segment);
+            let freed = self.freed.entry(id).or_default();
+            *freed = slot.epoch.max(*freed);
             return;
         }
         // Of two frames that hold the same segment the later counts: the other one was to be freed.
-        let known = self.stamps.get(&slot.segment).copied().unwrap_or(0);
+        let known = self.stamps.get(&id).copied().unwrap_or(0);
         if slot.stamp < known {
             return;
         }
-        if let Some(older) = self.replicas.remove(&slot.segment).and_then(|r| r.frame) {
+        if let Some(older) = self.replicas.remove(&id).and_then(|r| r.frame) {
             self.owners[older as usize] = None;
         }
-        self.stamps.insert(slot.segment, slot.stamp);
+        self.stamps.insert(id, slot.stamp);
         let mut replica = self.replica_of(&slot, &found.tail);
         replica.frame = Some(found.frame);
         replica.in_slot = true;
-        self.owners[found.frame as usize] = Some((slot.segment, slot.lsn));
+        self.owners[found.frame as usize] = Some((id, slot.lsn));
         let covered = Covered {
             lsn: slot.lsn,
             broken: found.broken > 0,
             later: false,
         };
-        self.covered.insert(slot.segment, covered);
-        self.replicas.insert(slot.segment, replica);
+        self.covered.insert(id, covered);
+        self.replicas.insert(id, replica);
     }
 
     fn replica_of(&self, slot: &Slot, tail: &[u8]) -> Replica {
@@ -218,12 +221,22 @@ impl<'a> Rebuild<'a> {
 
     /// Takes one record of a commit.
     pub(crate) fn record(&mut self, lsn: u64, record: &Record<'_>) {
-        let segment = record.segment;
-        if record.log != self.server || self.freed.contains(&segment) {
+        let id = id_of(record);
+        if self
+            .freed
+            .get(&id)
+            .is_some_and(|epoch| record.epoch <= *epoch)
+        {
             return;
         }
-        if let Some(replica) = self.replicas.get(&segment) {
-            let covered = self.covered.entry(segment).or_default();
+        let known = self.replicas.get(&id).map(|replica| replica.epoch);
+        if known.is_some_and(|epoch| epoch < record.epoch) && record.open {
+            self.forget(&id); // U4
+        } else if let Some(replica) = self.replicas.get(&id) {
+            let covered = self.covered.entry(id).or_default();
+            if record.epoch < replica.epoch {
+                return; // U4
+            }
             if replica.closed || lsn <= covered.lsn && contained(replica, record) {
                 return; // U1
             }
@@ -247,7 +260,7 @@ impl<'a> Rebuild<'a> {
         let capacity = self.geometry.segment_bytes as usize;
         let replica = self
             .replicas
-            .entry(segment)
+            .entry(id)
             .or_insert_with(|| blank(record, capacity));
         replica.wal_from.get_or_insert(lsn);
         match problem {
@@ -258,10 +271,18 @@ impl<'a> Rebuild<'a> {
         }
     }
 
+    /// An older instance of a replica does not count any more; its frame may be used again.
+    fn forget(&mut self, id: &ReplicaId) {
+        if let Some(frame) = self.replicas.remove(id).and_then(|replica| replica.frame) {
+            self.owners[frame as usize] = None;
+        }
+        self.covered.remove(id);
+    }
+
     /// A record that says: everything before my payload is in this frame.
     fn claim(&mut self, lsn: u64, record: &Record<'_>, frame: u32) -> Option<&'static str> {
         if let Some((owner, since)) = self.owners[frame as usize]
-            && owner != record.segment
+            && owner != id_of(record)
         {
             if since >= lsn {
                 return Some("its frame was used again");
@@ -270,11 +291,11 @@ impl<'a> Rebuild<'a> {
             self.replicas.remove(&owner);
             self.covered.remove(&owner);
         }
-        self.owners[frame as usize] = Some((record.segment, lsn));
+        self.owners[frame as usize] = Some((id_of(record), lsn));
         let capacity = self.geometry.segment_bytes as usize;
         let replica = self
             .replicas
-            .entry(record.segment)
+            .entry(id_of(record))
             .or_insert_with(|| blank(record, capacity));
         if replica.base > record.offset {
             return None; // the slot is further on
@@ -295,12 +316,12 @@ impl<'a> Rebuild<'a> {
     fn append(&mut self, lsn: u64, record: &Record<'_>) -> Option<&'static str> {
         let capacity = self.geometry.segment_bytes as usize;
         let begins = record.open && record.offset == 0;
-        if !begins && !self.replicas.contains_key(&record.segment) {
+        if !begins && !self.replicas.contains_key(&id_of(record)) {
             return Some("its beginning is in no frame and no commit");
         }
         let replica = self
             .replicas
-            .entry(record.segment)
+            .entry(id_of(record))
             .or_insert_with(|| blank(record, capacity));
         replica.wal_from.get_or_insert(lsn);
         if record.offset > replica.received {
@@ -317,8 +338,8 @@ impl<'a> Rebuild<'a> {
 
     /// Everything was read. Returns the frames in use.
     pub(crate) fn finish(&mut self) -> BTreeSet<u32> {
-        for (segment, replica) in &mut self.replicas {
-            let covered = self.covered.get(segment).copied().unwrap_or_default();
+        for (id, replica) in &mut self.replicas {
+            let covered = self.covered.get(id).copied().unwrap_or_default();
             // The newest slot of an open replica is lost. If a power cut tore it, then the commits that made it necessary are
             // still in the log, as trimming comes after. If there are none, it had counted, and was damaged later.
             if covered.broken && !replica.closed && !covered.later {
@@ -347,6 +368,13 @@ impl<'a> Rebuild<'a> {
         let mut taken = self.unknown.clone();
         taken.extend(self.replicas.values().filter_map(|replica| replica.frame));
         taken
+    }
+}
+
+fn id_of(record: &Record<'_>) -> ReplicaId {
+    ReplicaId {
+        log: record.log,
+        segment: record.segment,
     }
 }
 

@@ -12,12 +12,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use duramen_base::ids::SegmentId;
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
 use crate::buffer::Buffer;
-use crate::types::{Place, ReplicaInfo};
+use crate::types::{Place, ReplicaId, ReplicaInfo};
 
 /// What reading a replica found that had been whole.
 #[derive(Clone, Debug)]
@@ -213,9 +212,10 @@ impl Replica {
         }
     }
 
-    pub(crate) fn info(&self, segment: SegmentId) -> ReplicaInfo {
+    pub(crate) fn info(&self, id: ReplicaId) -> ReplicaInfo {
         ReplicaInfo {
-            segment,
+            log: id.log,
+            segment: id.segment,
             kind: self.kind,
             epoch: self.epoch,
             length: self.certificate.length,
@@ -250,7 +250,7 @@ impl Replica {
 
 /// What a staged chunk will do to its replica once the commit is written.
 pub(crate) struct Staged {
-    pub(crate) segment: SegmentId,
+    pub(crate) id: ReplicaId,
     pub(crate) epoch: u64,
     pub(crate) end: u32,
     pub(crate) certificate: Option<Certificate>,

@@ -115,6 +115,14 @@ pub struct Committed {
     pub level: Level,
 }
 
+/// Names a replica. A backup keeps those of many logs; segment ids are unique within one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId {
+    /// The log id in the segment's header.
+    pub log: u64,
+    pub segment: SegmentId,
+}
+
 /// Where a replica's bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -127,6 +135,8 @@ pub enum Place {
 /// A segment replica as this backup holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaInfo {
+    /// Whose it is.
+    pub log: u64,
     pub segment: SegmentId,
     pub kind: Kind,
     pub epoch: u64,
@@ -142,6 +152,14 @@ pub struct ReplicaInfo {
 }
 
 impl ReplicaInfo {
+    /// Its name.
+    pub fn id(&self) -> ReplicaId {
+        ReplicaId {
+            log: self.log,
+            segment: self.segment,
+        }
+    }
+
     /// The replica's certificate.
     pub fn certificate(&self) -> Certificate {
         Certificate {
@@ -165,6 +183,8 @@ pub enum ScrubStep {
 /// A replica that was whole, and was found not to be any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
+    /// Whose it is.
+    pub log: u64,
     pub segment: SegmentId,
     pub kind: Kind,
     /// Where it lies.

@@ -2,6 +2,7 @@
 //! 90-traps.md §I.
 
 mod damage;
+mod many;
 mod model;
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use duramen_backup::planted::Bug;
 use duramen_backup::{
-    Backup, Chunk, Error, Expected, Geometry, Identity, Options, ReplicaInfo, ScrubStep,
+    Backup, Chunk, Error, Expected, Geometry, Identity, Options, ReplicaId, ReplicaInfo, ScrubStep,
 };
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
@@ -65,6 +65,26 @@ fn certificate(segment: u64, length: u32) -> Certificate {
     Certificate::of(&content(segment, 0, length))
 }
 
+/// What a number of this model stands for: odd ones are segments of the own log, even ones of other masters' logs, each of which
+/// has eight numbers. Segment ids occur in both.
+pub fn replica(id: u64) -> ReplicaId {
+    let log = if id % 2 == 1 {
+        identity().server
+    } else {
+        0xb000 + (id >> 4)
+    };
+    ReplicaId {
+        log,
+        segment: SegmentId(id / 2 + 1),
+    }
+}
+
+/// The other way round.
+fn number(id: ReplicaId) -> u64 {
+    let twice = (id.segment.0 - 1) * 2;
+    twice + u64::from(id.log == identity().server)
+}
+
 /// What a segment is after a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stage {
@@ -108,6 +128,8 @@ pub struct Run {
     tried: u64,
     buffered: u64,
     synced: u64,
+    /// Logs that were fenced in this life of the backup, with what was there then; `None` if that is not settled.
+    fenced: BTreeMap<u64, Option<Vec<ReplicaInfo>>>,
     /// The disk says that it did what it did not.
     lies: bool,
 }
@@ -136,6 +158,7 @@ impl Run {
             tried: 0,
             buffered: 0,
             synced: 0,
+            fenced: BTreeMap::new(),
             lies: false,
         }
     }
@@ -179,8 +202,8 @@ impl Run {
         };
         for info in found {
             let mut into = vec![0; GEOMETRY.segment_bytes as usize];
-            if let Ok(info) = backup.read(info.segment, &mut into)
-                && into[..info.length as usize] != content(info.segment.0, 0, info.length)
+            if let Ok(info) = backup.read_of(info.id(), &mut into)
+                && into[..info.length as usize] != content(number(info.id()), 0, info.length)
             {
                 return Err(format!("segment {} has other bytes", info.segment));
             }
@@ -195,7 +218,8 @@ impl Run {
             14..=16 => self.backup().flush_step().map(|_| ()),
             17 => self.write_frame(),
             18 => self.free(),
-            _ => match self.random.below(3) {
+            _ => match self.random.below(4) {
+                3 => self.fence(),
                 0 => self.sync(),
                 1 if !self.lies => self.scrub(),
                 _ => self.close(),
@@ -207,8 +231,87 @@ impl Run {
         self.segments
             .iter()
             .filter(|(_, segment)| !segment.closed && !segment.freed && segment.survivor.is_none())
+            .filter(|(id, _)| !self.fenced.contains_key(&replica(**id).log))
             .map(|(id, _)| *id)
             .collect()
+    }
+
+    /// The next number whose log was not fenced.
+    fn next_number(&self) -> u64 {
+        (self.next_segment..)
+            .find(|id| !self.fenced.contains_key(&replica(*id).log))
+            .expect("numbers do not end")
+    }
+
+    /// Another master is taken for crashed: its log is fenced. One that was fenced before is recovered, and freed.
+    fn fence(&mut self) -> Result<(), Error> {
+        let settled = self.fenced.iter().find(|(_, found)| found.is_some());
+        if let Some(log) = settled
+            .map(|(log, _)| *log)
+            .filter(|_| self.random.one_in(2))
+        {
+            self.check_fence(log);
+            for (id, segment) in &mut self.segments {
+                segment.freed |= replica(*id).log == log;
+            }
+            self.fenced.insert(log, Some(Vec::new()));
+            self.backup().free_log(log)?;
+            self.check_fence(log);
+            return Ok(());
+        }
+        let open = self.open_heads().into_iter().filter(|id| id % 2 == 0);
+        let Some(log) = open.map(|id| replica(id).log).next() else {
+            return Ok(());
+        };
+        let fenced = self.backup().fence(log);
+        if let Err(error @ Error::Full { .. }) = fenced {
+            self.fenced.insert(log, None);
+            return Err(error); // nobody was told anything
+        }
+        // It commits what is staged.
+        self.tried += u64::from(!self.staged.is_empty());
+        self.staged.clear();
+        fenced?;
+        (self.buffered, self.synced) = (self.tried, self.tried);
+        let found = self.backup().replicas_of(log);
+        self.fenced.insert(log, Some(found));
+        self.check_fence(log);
+        Ok(())
+    }
+
+    /// M1: what there was of a fenced log is what there is, whatever its master tries.
+    fn check_fence(&self, log: u64) {
+        let backup = self.backup();
+        let of_log = self
+            .segments
+            .iter()
+            .filter(|(id, _)| replica(**id).log == log);
+        for (id, segment) in of_log {
+            let chunk = Chunk {
+                segment: replica(*id).segment,
+                epoch: 9,
+                kind: Kind::Head,
+                offset: segment.staged,
+                bytes: b"late",
+                certificate: None,
+                open: segment.staged % 2 == 0,
+                close: false,
+            };
+            let refused = [
+                backup.stage_of(log, chunk).err(),
+                backup.free_of(replica(*id)).err(),
+                backup
+                    .write_frame_of(replica(*id), 9, &[], Certificate::EMPTY, Kind::Survivor)
+                    .err(),
+            ];
+            for error in refused {
+                assert!(matches!(error, Some(Error::Fenced { .. })), "{error:?}");
+            }
+        }
+        let now: Vec<_> = backup.replicas_of(log).iter().map(held).collect();
+        let then = self.fenced[&log].iter().flatten().map(held);
+        let then: Vec<_> = then.collect();
+        assert_eq!(now, then, "log {log:x} changed after its fence");
     }
 
     fn append(&mut self) -> Result<(), Error> {
@@ -224,7 +327,7 @@ impl Run {
         let id = if let Some(id) = waiting {
             id
         } else if fresh {
-            self.next_segment
+            self.next_number()
         } else {
             heads[self.random.below(heads.len() as u64) as usize]
         };
@@ -238,18 +341,22 @@ impl Run {
         let to = (from + size).min(GEOMETRY.segment_bytes);
         let close = to == GEOMETRY.segment_bytes || self.random.one_in(9);
         let certified = close || waiting.is_some() || !self.random.one_in(6);
-        let staged = self.backup().stage(Chunk {
-            segment: SegmentId(id),
-            epoch: 1,
-            kind: Kind::Head,
-            offset: from,
-            bytes: &content(id, from, to),
-            certificate: certified.then(|| certificate(id, to)),
-            open: fresh,
-            close,
-        });
+        let staged = self.backup().stage_of(
+            replica(id).log,
+            Chunk {
+                segment: replica(id).segment,
+                epoch: 1,
+                kind: Kind::Head,
+                offset: from,
+                bytes: &content(id, from, to),
+                certificate: certified.then(|| certificate(id, to)),
+                open: fresh,
+                close,
+            },
+        );
         match staged {
             Err(Error::CommitTooLarge { .. }) => return self.commit(),
+            Err(Error::Busy { .. }) => return Ok(()), // the master asks another backup
             other => other?,
         }
         self.next_segment = self.next_segment.max(id + 1);
@@ -314,15 +421,15 @@ impl Run {
     }
 
     fn write_frame(&mut self) -> Result<(), Error> {
-        let id = self.next_segment;
-        self.next_segment += 1;
+        let id = self.next_number();
+        self.next_segment = id + 1;
         let length = 1 + self.random.below(u64::from(GEOMETRY.segment_bytes)) as u32;
         let segment = self.segments.entry(id).or_default();
         segment.survivor = Some(false);
         segment.closed = true;
         segment.staged = length;
-        let written = self.backup().write_frame(
-            SegmentId(id),
+        let written = self.backup().write_frame_of(
+            replica(id),
             1,
             &content(id, 0, length),
             certificate(id, length),
@@ -365,7 +472,7 @@ impl Run {
                 segment.survivor == Some(true)
                     || segment.at(synced).is_some_and(|(_, closed)| closed)
             })
-            .filter(|(_, segment)| !segment.freed)
+            .filter(|(id, segment)| !segment.freed && !self.fenced.contains_key(&replica(**id).log))
             .map(|(id, _)| *id)
             .collect();
         for id in closed {
@@ -373,10 +480,14 @@ impl Run {
                 if let Some(segment) = self.segments.get_mut(&id) {
                     segment.freed = true;
                 }
-                self.backup().free(SegmentId(id))?;
+                self.free_one(id)?;
             }
         }
         Ok(())
+    }
+
+    fn free_one(&self, id: u64) -> Result<(), Error> {
+        self.backup().free_of(replica(id))
     }
 
     /// Stops the store as it is: what the crash does to the disk has happened already, or happens here.
@@ -406,7 +517,7 @@ impl Run {
         };
         let found: BTreeMap<u64, ReplicaInfo> = found
             .into_iter()
-            .map(|info| (info.segment.0, info))
+            .map(|info| (number(info.id()), info))
             .collect();
         let newest = self.tried;
         // What was staged for a commit that was never tried has no effect.
@@ -421,7 +532,7 @@ impl Run {
             }
             let mut into = vec![0xee; GEOMETRY.segment_bytes as usize];
             backup
-                .read(SegmentId(*id), &mut into)
+                .read_of(replica(*id), &mut into)
                 .map_err(|error| format!("segment {id}: {error}"))?;
             if into[..info.length as usize] != content(*id, 0, info.length) {
                 return Err(format!("segment {id} has other bytes"));
@@ -472,10 +583,7 @@ impl Run {
                 segment.at(newest),
                 segment.survivor,
             );
-            let read = backup.read(
-                SegmentId(*id),
-                &mut vec![0; GEOMETRY.segment_bytes as usize],
-            );
+            let read = backup.read_of(replica(*id), &mut vec![0; GEOMETRY.segment_bytes as usize]);
             if let (Err(error), true) = (read, found.contains_key(id)) {
                 text += &format!(", {error}");
             }
@@ -490,7 +598,7 @@ impl Run {
             if !known {
                 // A freed one that reappeared: nobody lists it, so it is freed again.
                 backup
-                    .free(info.segment)
+                    .free_of(info.id())
                     .expect("what reappeared can be freed");
             }
         }
@@ -511,6 +619,7 @@ impl Run {
             }
         }
         self.staged.clear();
+        self.fenced.clear(); // a server that comes back has another id, which old masters do not know
         self.tried = k;
         self.buffered = k;
         self.synced = k; // opening synced what it found
@@ -518,6 +627,11 @@ impl Run {
             .next_segment
             .max(found.keys().last().map_or(0, |last| last + 1));
     }
+}
+
+/// What must not change behind a fence.
+fn held(info: &ReplicaInfo) -> (SegmentId, u32, u32, bool) {
+    (info.segment, info.length, info.crc, info.closed)
 }
 
 /// A disk with an empty store on it.

@@ -1,0 +1,143 @@
+//! Reads the replicas of a dead master's log ahead, in the order in which recovery masters will ask for them.
+//!
+//! Paper: [Ousterhout15 §7.3] backups read and divide their segments before they are asked; differs: entries are ordered by
+//! route hash, so any division of the key space finds its part as one slice, and memory is bounded.
+//!
+//! **Invariants**
+//! - A1: what is kept takes at most `bytes_max`, and one segment more for a request that nobody foresaw.
+//! - A2: a replica that could not be read stays bad: nobody waits for it twice.
+//!
+//! **Concurrency**: none. Whoever drives it reads (without a lock on this) what [`next`](ReadAhead::next) names.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use duramen_base::ids::SegmentId;
+
+use crate::error::Error;
+use crate::many::Sorted;
+use crate::types::ReplicaId;
+
+/// What there is of a segment.
+pub enum Lookup {
+    /// Take the ranges from it.
+    Ready(Arc<Sorted>),
+    /// Ask again.
+    NotYet,
+    /// This replica cannot be read: ask another backup.
+    Bad,
+}
+
+/// See the module.
+pub struct ReadAhead {
+    log: u64,
+    queue: VecDeque<SegmentId>,
+    /// Asked for before its turn.
+    urgent: BTreeSet<SegmentId>,
+    reading: BTreeSet<SegmentId>,
+    ready: BTreeMap<SegmentId, (Arc<Sorted>, u32)>,
+    bad: BTreeSet<SegmentId>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl ReadAhead {
+    /// Will read these segments of a log in this order, keeping up to `bytes_max` bytes in memory.
+    pub fn new(log: u64, order: Vec<SegmentId>, bytes_max: usize) -> ReadAhead {
+        ReadAhead {
+            log,
+            queue: order.into(),
+            urgent: BTreeSet::new(),
+            reading: BTreeSet::new(),
+            ready: BTreeMap::new(),
+            bad: BTreeSet::new(),
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// What to read now; `None` while memory is full or nothing is left. Its end is told by [`done`](Self::done).
+    pub fn next(&mut self) -> Option<ReplicaId> {
+        let segment = match self.urgent.pop_first() {
+            Some(segment) => {
+                self.make_room();
+                self.queue.retain(|queued| *queued != segment);
+                segment
+            }
+            None => loop {
+                if self.bytes >= self.bytes_max {
+                    return None; // A1
+                }
+                let segment = self.queue.pop_front()?;
+                if !self.is_known(segment) {
+                    break segment;
+                }
+            },
+        };
+        self.reading.insert(segment);
+        Some(ReplicaId {
+            log: self.log,
+            segment,
+        })
+    }
+
+    fn is_known(&self, segment: SegmentId) -> bool {
+        self.reading.contains(&segment)
+            || self.ready.contains_key(&segment)
+            || self.bad.contains(&segment)
+    }
+
+    /// The reading of a segment has ended.
+    pub fn done(&mut self, segment: SegmentId, result: Result<Sorted, Error>) {
+        if !self.reading.remove(&segment) {
+            return;
+        }
+        match result {
+            Ok(sorted) => {
+                self.bytes += sorted.memory_bytes();
+                self.ready.insert(segment, (Arc::new(sorted), 0));
+            }
+            Err(_) => {
+                self.bad.insert(segment); // A2
+            }
+        }
+    }
+
+    /// What is there of a segment. One that is not is read next.
+    pub fn get(&mut self, segment: SegmentId) -> Lookup {
+        if let Some((sorted, given)) = self.ready.get_mut(&segment) {
+            *given += 1;
+            return Lookup::Ready(sorted.clone());
+        }
+        if self.bad.contains(&segment) {
+            return Lookup::Bad;
+        }
+        if !self.reading.contains(&segment) {
+            self.urgent.insert(segment);
+        }
+        Lookup::NotYet
+    }
+
+    /// All who want a segment have it.
+    pub fn drop_segment(&mut self, segment: SegmentId) {
+        if let Some((sorted, _)) = self.ready.remove(&segment) {
+            self.bytes -= sorted.memory_bytes();
+        }
+    }
+
+    /// Bytes kept in memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What was given most often goes first: most of those who want it have it. It is read again if somebody comes late.
+    fn make_room(&mut self) {
+        while self.bytes >= self.bytes_max {
+            let given = self.ready.iter().max_by_key(|(_, (_, given))| *given);
+            let Some(segment) = given.map(|(segment, _)| *segment) else {
+                return;
+            };
+            self.drop_segment(segment);
+        }
+    }
+}
