@@ -7,7 +7,7 @@
 //! - A1: what is kept takes at most `bytes_max`, and one segment more for a request that nobody foresaw.
 //! - A2: a replica that could not be read stays bad: nobody waits for it twice.
 //!
-//! **Concurrency**: none. Whoever drives it reads (without a lock on this) what [`next`](ReadAhead::next) names.
+//! **Concurrency**: none. Whoever drives it reads (without a lock on this) what [`wanted`](ReadAhead::wanted) names.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl ReadAhead {
     }
 
     /// What to read now; `None` while memory is full or nothing is left. Its end is told by [`done`](Self::done).
-    pub fn next(&mut self) -> Option<ReplicaId> {
+    pub fn wanted(&mut self) -> Option<ReplicaId> {
         let segment = match self.urgent.pop_first() {
             Some(segment) => {
                 self.make_room();

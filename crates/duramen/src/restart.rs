@@ -291,7 +291,8 @@ fn check_complete(
                     .map_or(String::new(), |all| format!(", it has {}", all.length)),
             )));
         }
-        if listed.closed.is_none() && replica.epoch < listed.epoch {
+        // A closed replica is whole, whatever its epoch.
+        if listed.closed.is_none() && !replica.closed && replica.epoch < listed.epoch {
             return Err(damaged(format!(
                 "segment {id} is of replication epoch {}, the data need {}",
                 replica.epoch, listed.epoch

@@ -272,8 +272,8 @@ impl Master {
             return;
         };
         let expected = listed.closed.unwrap_or(found.certificate);
-        if found.certificate != expected || (listed.closed.is_none() && found.epoch < listed.epoch)
-        {
+        let is_old = listed.closed.is_none() && !found.closed && found.epoch < listed.epoch;
+        if found.certificate != expected || is_old {
             self.leftovers.push((found.backup, found.segment));
             return;
         }

@@ -71,7 +71,7 @@ fn reopen(backup: &Backup, large: bool, acked: &mut Acknowledged) -> Result<(), 
 /// Scenario 6: re-replication onto a backup that holds an older replica, cut anywhere: what is there is the old one or the new
 /// one, whole, and the new one once it was acknowledged.
 #[test]
-fn scenario_6_a_replica_opened_again_is_never_mixed() {
+fn scenario_06_a_replica_opened_again_is_never_mixed() {
     let base = fresh_disk(7);
     let mut crashes = 0;
     for large in [false, true] {
@@ -246,7 +246,7 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let mut ahead = ReadAhead::new(LOG, order, 1);
     let mut scratch = Vec::new();
     let mut read_one = |ahead: &mut ReadAhead| {
-        let id = ahead.next()?;
+        let id = ahead.wanted()?;
         let result = backup.read_sorted(id, &hasher, &mut scratch);
         ahead.done(id.segment, result);
         Some(id.segment)
