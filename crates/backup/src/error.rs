@@ -140,6 +140,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// What is wrong with a replica, without the advice: for a message that names segment and place itself.
+    pub fn damage(&self) -> String {
+        match self {
+            Error::DamagedSegment { reason, .. } => reason.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// An operating system's error, sorted by what to do about it.
     pub(crate) fn io(place: &str, doing: &'static str, source: io::Error) -> Error {
         let place = place.to_owned();

@@ -22,7 +22,7 @@ struct Load<'a> {
     bytes: AtomicU64,
     bytes_total: u64,
     entries: AtomicU64,
-    failed: Mutex<Option<LoadError<duramen_backup::Error>>>,
+    failed: Mutex<Option<LoadError<String>>>,
 }
 
 /// Adopts all listed segments with `threads` threads; 0 = one per core.
@@ -110,7 +110,10 @@ impl Load<'_> {
             let Some(replica) = self.segments.get(n) else {
                 return;
             };
-            let mut fill = |into: &mut [u8]| self.backup.read(replica.segment, into).map(drop);
+            let mut fill = |into: &mut [u8]| {
+                let read = self.backup.read(replica.segment, into);
+                read.map(drop).map_err(|error| error.damage())
+            };
             match self
                 .loader
                 .adopt(replica.segment, replica.length, &mut fill)

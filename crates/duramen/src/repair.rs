@@ -41,7 +41,7 @@ pub enum RepairStep {
     Found { reason: String },
     /// Nothing depends on it any more: what it held lies elsewhere, durably.
     Repaired { took: Duration },
-    /// Memory has nothing of it, so nothing can replace it. Take a snapshot's place, or another replica's.
+    /// Memory has nothing of it, so nothing can replace it: a restart will refuse the data.
     Lost,
 }
 

@@ -218,7 +218,8 @@ fn read_control(
     let mut bytes = vec![0; newest.length as usize];
     backup.read(newest.segment, &mut bytes).map_err(|error| {
         damaged(format!(
-            "the newest control segment cannot be read: {error}"
+            "the newest control segment cannot be read: {}",
+            error.damage()
         ))
     })?;
     State::replay(newest.segment, &bytes).map_err(|error| damaged(error.to_string()))

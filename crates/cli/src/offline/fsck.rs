@@ -27,6 +27,8 @@ struct Report {
     counts: Counts,
     /// The newest control log.
     control: Option<(SegmentId, State)>,
+    /// Segments of the data that are damaged or missing, and their bytes.
+    lost: (u64, u64),
     /// What is there.
     segments: BTreeMap<SegmentId, Found>,
 }
@@ -158,7 +160,10 @@ impl Report {
             counts: Counts::default(),
         };
         if let Some(problem) = &check.problem {
-            found.problems.push(problem.to_string());
+            // Its own text sends people here.
+            let (segment, kind) = (info.segment, info.kind.name());
+            let text = format!("segment {segment} ({kind}): {}", problem.damage());
+            found.problems.push(text);
         } else if info.kind == Kind::Control {
             match State::replay(info.segment, bytes) {
                 Ok(state) => {
@@ -196,7 +201,9 @@ impl Report {
         left.remove(&control);
         for (id, listed) in &state.segments {
             left.remove(id);
+            let listed_bytes = listed.closed.map_or(0, |all| u64::from(all.length));
             let Some(found) = self.segments.get(id) else {
+                self.lost = (self.lost.0 + 1, self.lost.1 + listed_bytes);
                 self.problems
                     .push(format!("segment {id} is part of the data and is missing"));
                 continue;
@@ -211,6 +218,10 @@ impl Report {
                     found.kind.name(),
                     found.length
                 ));
+            }
+            if found.kind != listed.kind || !whole || !found.problems.is_empty() {
+                let bytes = listed_bytes.max(u64::from(found.length));
+                self.lost = (self.lost.0 + 1, self.lost.1 + bytes);
             }
             self.counts.bytes += found.counts.bytes;
             self.counts.objects += found.counts.objects;
@@ -246,6 +257,8 @@ impl Report {
             all.insert("place".to_owned(), json!(place));
             all.insert("sound".to_owned(), json!(sound));
             all.insert("problems".to_owned(), json!(self.problems));
+            all.insert("lost_segments".to_owned(), json!(self.lost.0));
+            all.insert("lost_bytes".to_owned(), json!(self.lost.1));
             all.insert("notes".to_owned(), json!(self.notes));
             all.insert("bytes".to_owned(), json!(self.counts.bytes));
             all.insert("objects".to_owned(), json!(self.counts.objects));
@@ -291,6 +304,18 @@ impl Report {
                     lines.len() - SHOWN_MAX
                 );
             }
+        }
+        if !self.problems.is_empty() {
+            let listed = self.facts.get("segments").unwrap_or(&json!(0)).clone();
+            let (segments, bytes) = self.lost;
+            if segments > 0 {
+                println!(
+                    "lost here: {segments} of {listed} segments with {bytes} bytes, and which keys were in them is not known: a server refuses the data as a whole"
+                );
+            }
+            println!(
+                "what to do: restore the last snapshot (`duramen serve --dir SNAPSHOT`); keep this directory as it is until then; `duramen log dump --json` shows the keys and values that can still be read"
+            );
         }
         match self.problems.len() {
             0 => println!("sound"),
