@@ -1,0 +1,366 @@
+//! What programs use: the client and its tables.
+
+use crate::core::{Settled, Work};
+use crate::error::Error;
+use crate::net::Shared;
+use crate::outcome::{Object, Outcome};
+use crate::scan::Scan;
+use duramen_base::ids::{Level, TableId};
+use duramen_wire::native::message::{
+    Admin, AdminAnswer, Amount, Condition, CoordinatorAnswer, Expiry, Operation, Single,
+    TableEntry, ToCoordinator,
+};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a client is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `host:port` of coordinators; one that answers is enough, it knows who leads.
+    pub coordinators: Vec<String>,
+    /// The cluster's name; empty: whichever answers.
+    pub cluster: String,
+    /// If the cluster asks for one.
+    pub token: Vec<u8>,
+    /// How long a call may take, failures and recoveries included.
+    pub deadline: Duration,
+    /// How long a single answer is waited for before the request is sent again.
+    pub attempt: Duration,
+    /// Writes take effect exactly once. Without it a write whose answer is lost may take effect twice.
+    pub exactly_once: bool,
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new<A: Into<String>>(coordinators: impl IntoIterator<Item = A>) -> Options {
+        Options {
+            coordinators: coordinators.into_iter().map(Into::into).collect(),
+            cluster: String::new(),
+            token: Vec::new(),
+            deadline: Duration::from_secs(30),
+            attempt: Duration::from_secs(1),
+            exactly_once: true,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str| Err(Error::Options(what.to_owned()));
+        if self.coordinators.is_empty() {
+            return wrong("name at least one coordinator, as host:port");
+        }
+        if self.cluster.len() > 255 || self.token.len() > 1024 {
+            return wrong("a cluster's name has at most 255 bytes, a token 1024");
+        }
+        if self.deadline.is_zero() || self.attempt.is_zero() {
+            return wrong("deadline and attempt must be longer than nothing");
+        }
+        Ok(())
+    }
+}
+
+/// A client of one cluster. Cheap to clone; clones share connections and lease. Any number of threads may call at once.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// Makes a client and asks the cluster for its tablet map.
+    ///
+    /// # Errors
+    /// No coordinator gave the map within the options' deadline, or it refused.
+    pub fn connect(options: Options) -> Result<Client, Error> {
+        options.check()?;
+        let seed = RandomState::new().hash_one(0);
+        let client = Client {
+            shared: Arc::new(Shared::new(options, seed)),
+        };
+        client.refresh()?;
+        Ok(client)
+    }
+
+    /// A table by its name.
+    ///
+    /// # Errors
+    /// There is none, or the coordinator can't be asked.
+    pub fn table(&self, name: &str) -> Result<Table, Error> {
+        let known = self.shared.core().routes().table(name);
+        let id = match known {
+            Some(id) => Some(id),
+            None => {
+                self.refresh()?;
+                self.shared.core().routes().table(name)
+            }
+        };
+        let id = id.ok_or_else(|| Error::NoSuchTable(name.to_owned()))?;
+        Ok(self.table_with_id(id))
+    }
+
+    /// A table by its id. That there is none is noticed by what is done with it.
+    pub fn table_with_id(&self, id: TableId) -> Table {
+        Table {
+            shared: self.shared.clone(),
+            id,
+        }
+    }
+
+    /// Gets the newest tablet map.
+    fn refresh(&self) -> Result<(), Error> {
+        let deadline = self.shared.options.deadline;
+        let since = self.shared.core().routes().version();
+        let question = ToCoordinator::Map { table: None, since };
+        match self.shared.ask_leader(deadline, &question)? {
+            CoordinatorAnswer::Map(map) => {
+                self.shared.core().learn(map);
+                Ok(())
+            }
+            CoordinatorAnswer::MapIsCurrent => Ok(()),
+            other => Err(unfit(&other)),
+        }
+    }
+
+    /// Makes a table over so many servers; if there is one of that name, with the same answer of an earlier call lost, that one.
+    ///
+    /// # Errors
+    /// There is one of that name; or the coordinator refuses.
+    pub fn create_table(
+        &self,
+        name: &str,
+        servers: u32,
+        level: Option<Level>,
+    ) -> Result<Table, Error> {
+        let create = Admin::CreateTable {
+            name: name.to_owned(),
+            servers,
+            level,
+        };
+        let AdminAnswer::Table(TableEntry { table, .. }) = self.admin(create)? else {
+            return Err(Error::Refused("an answer that does not fit".to_owned()));
+        };
+        self.refresh()?;
+        Ok(self.table_with_id(table))
+    }
+
+    /// Drops a table and everything in it.
+    ///
+    /// # Errors
+    /// There is none of that name, or the coordinator refuses.
+    pub fn drop_table(&self, name: &str) -> Result<(), Error> {
+        self.admin(Admin::DropTable {
+            name: name.to_owned(),
+        })?;
+        self.refresh()
+    }
+
+    /// Anything else that the coordinator does for people.
+    ///
+    /// # Errors
+    /// The coordinator refuses, or does not answer: then it may have been done.
+    pub fn admin(&self, admin: Admin) -> Result<AdminAnswer, Error> {
+        let deadline = self.shared.options.deadline;
+        let question = ToCoordinator::Admin(admin);
+        match self.shared.ask_leader(deadline, &question)? {
+            CoordinatorAnswer::Admin(answer) => Ok(answer),
+            other => Err(unfit(&other)),
+        }
+    }
+}
+
+fn unfit(answer: &CoordinatorAnswer) -> Error {
+    Error::Refused(format!("the coordinator's answer does not fit: {answer:?}"))
+}
+
+/// How a write is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Write {
+    pub condition: Condition,
+    pub expiry: Expiry,
+    /// What it must have reached when the call returns; `None`: the table's level.
+    pub level: Option<Level>,
+}
+
+/// A table. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub(crate) shared: Arc<Shared>,
+    id: TableId,
+}
+
+impl Table {
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// The same operation as it goes into [`Table::run`].
+    fn single<'a>(&self, key: &'a [u8], operation: Operation<'a>) -> Work<'a> {
+        self.leveled(key, operation, None)
+    }
+
+    fn leveled<'a>(
+        &self,
+        key: &'a [u8],
+        operation: Operation<'a>,
+        level: Option<Level>,
+    ) -> Work<'a> {
+        Work::Operation(Single {
+            table: self.id,
+            key,
+            operation,
+            level,
+            rpc: None,
+        })
+    }
+
+    fn run<'a>(&self, work: impl IntoIterator<Item = Work<'a>>) -> Vec<Result<Outcome, Error>> {
+        let results = self.shared.run(self.shared.batch(work));
+        results.map(|result| outcome(result?)).collect()
+    }
+
+    fn one(&self, work: Work<'_>) -> Result<Outcome, Error> {
+        let mut results = self.shared.run(self.shared.batch([work]));
+        outcome(results.next().unwrap_or_else(|| Err(misfit()))?)
+    }
+
+    /// The object with this key.
+    ///
+    /// # Errors
+    /// See [`Error`]; so for all that follow.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Object>, Error> {
+        object(self.one(self.single(key, Operation::Read))?)
+    }
+
+    /// Writes an object; returns its version.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+        match self.write(key, value, Write::default())? {
+            Outcome::Written { version } => Ok(version),
+            _ => Err(misfit()),
+        }
+    }
+
+    /// Writes an object in some way: [`Outcome::Written`] or [`Outcome::ConditionFailed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write(&self, key: &[u8], value: &[u8], write: Write) -> Result<Outcome, Error> {
+        let operation = Operation::Write {
+            value,
+            condition: write.condition,
+            expiry: write.expiry,
+        };
+        self.one(self.leveled(key, operation, write.level))
+    }
+
+    /// Removes an object; the version that is gone, if there was one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove(&self, key: &[u8]) -> Result<Option<u64>, Error> {
+        match self.remove_if(key, Condition::Always)? {
+            Outcome::Removed { version } => Ok(Some(version)),
+            Outcome::Absent => Ok(None),
+            _ => Err(misfit()),
+        }
+    }
+
+    /// Removes an object under a condition: [`Outcome::Removed`], [`Outcome::Absent`] or [`Outcome::ConditionFailed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_if(&self, key: &[u8], condition: Condition) -> Result<Outcome, Error> {
+        self.one(self.single(key, Operation::Remove { condition }))
+    }
+
+    /// Adds to the whole number that the object's text is (absent: 0); returns the sum.
+    ///
+    /// # Errors
+    /// As there; the value is not a whole number, or the sum is beyond the range of 64 bits.
+    pub fn increment(&self, key: &[u8], by: i64) -> Result<i64, Error> {
+        let by = Amount::Integer(by);
+        match self.one(self.single(key, Operation::Increment { by }))? {
+            Outcome::Number {
+                value: Amount::Integer(sum),
+                ..
+            } => Ok(sum),
+            _ => Err(misfit()),
+        }
+    }
+
+    /// As [`Table::increment`], with floating point numbers.
+    ///
+    /// # Errors
+    /// As there; the value is not a number, or the sum is not finite.
+    pub fn increment_float(&self, key: &[u8], by: f64) -> Result<f64, Error> {
+        let by = Amount::Float(by);
+        match self.one(self.single(key, Operation::Increment { by }))? {
+            Outcome::Number {
+                value: Amount::Float(sum),
+                ..
+            } => Ok(sum),
+            _ => Err(misfit()),
+        }
+    }
+
+    /// Several objects at once, from all servers that have them at the same time. Each is read on its own.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Object>, Error>> {
+        let reads = keys
+            .iter()
+            .map(|key| self.single(key.as_ref(), Operation::Read));
+        let outcomes = self.run(reads).into_iter();
+        outcomes.map(|outcome| object(outcome?)).collect()
+    }
+
+    /// Several writes at once, on all servers at the same time. Each takes effect on its own, once; in any order.
+    pub fn set_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        objects: &[(K, V)],
+        write: Write,
+    ) -> Vec<Result<Outcome, Error>> {
+        self.run(objects.iter().map(|(key, value)| {
+            let operation = Operation::Write {
+                value: value.as_ref(),
+                condition: write.condition,
+                expiry: write.expiry,
+            };
+            self.leveled(key.as_ref(), operation, write.level)
+        }))
+    }
+
+    /// Several removals at once; as [`Table::set_many`].
+    pub fn remove_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Outcome, Error>> {
+        let condition = Condition::Always;
+        self.run(
+            keys.iter()
+                .map(|key| self.single(key.as_ref(), Operation::Remove { condition })),
+        )
+    }
+
+    /// All objects, in the order of their hashes. What is there from beginning to end comes once, whatever splits, moves or crashes
+    /// meanwhile; what is written or removed meanwhile may come or not.
+    pub fn scan(&self) -> Scan<'_> {
+        Scan::new(self)
+    }
+}
+
+fn misfit() -> Error {
+    Error::Refused("the server's answer does not fit the request".to_owned())
+}
+
+fn outcome(settled: Settled) -> Result<Outcome, Error> {
+    match settled {
+        Settled::Outcome(outcome) => Ok(outcome),
+        Settled::Objects(_) => Err(misfit()),
+    }
+}
+
+fn object(outcome: Outcome) -> Result<Option<Object>, Error> {
+    match outcome {
+        Outcome::Value(object) => Ok(Some(object)),
+        Outcome::Absent => Ok(None),
+        _ => Err(misfit()),
+    }
+}

@@ -1,0 +1,359 @@
+//! The operations of a call, and how far each is.
+
+use super::routes::Routes;
+use super::session::Session;
+use crate::error::Error;
+use crate::outcome::{Object, Outcome};
+use duramen_base::ids::{ClientId, KeyRange, MapVersion, RouteHash, TableId};
+use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use duramen_wire::native::codec;
+use duramen_wire::native::message::{Operation, Rpc, Single};
+use std::time::Duration;
+
+/// Something to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Work<'a> {
+    /// Its `rpc` is given by the core.
+    Operation(Single<'a>),
+    /// Objects of a range, from its beginning, as many as one answer holds.
+    Enumerate {
+        table: TableId,
+        range: KeyRange,
+        bytes_max: u32,
+    },
+}
+
+/// A piece of an enumeration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objects {
+    /// Where to go on; `None`: the range's end was reached.
+    pub next: Option<RouteHash>,
+    /// Keys and what belongs to them, in hash order.
+    pub objects: Vec<(Vec<u8>, Object)>,
+}
+
+/// What became of a part.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Settled {
+    Outcome(Outcome),
+    Objects(Objects),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// To be sent: from this time on, or when there is a newer map than this one.
+    Open {
+        not_before_us: u64,
+        map: MapVersion,
+    },
+    Sent,
+    Done(Result<Settled, Error>),
+}
+
+/// One part of a call.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    pub(super) work: Work<'a>,
+    pub(super) state: State,
+    deadline: Duration,
+    /// What its last sending was cut to: the end of its owner's tablet.
+    tablet: Option<KeyRange>,
+    /// Its name, and what was acknowledged when it was last sent.
+    rpc: Option<Rpc>,
+    /// In a row.
+    failures: u32,
+    /// Sendings whose fate is not known.
+    unanswered: u32,
+    last: Option<String>,
+}
+
+/// The operations of a call.
+#[derive(Clone, Debug)]
+pub struct Batch<'a> {
+    pub(super) parts: Vec<Part<'a>>,
+    pub(super) begun_us: u64,
+    pub(super) deadline_us: u64,
+}
+
+impl<'a> Batch<'a> {
+    /// A call that begins now and may take so long.
+    pub fn new(
+        now_us: u64,
+        deadline: Duration,
+        work: impl IntoIterator<Item = Work<'a>>,
+    ) -> Batch<'a> {
+        let parts = work.into_iter().map(|work| Part {
+            work,
+            state: check(&work).map_or_else(
+                || State::Open {
+                    not_before_us: 0,
+                    map: MapVersion(0),
+                },
+                |error| State::Done(Err(error)),
+            ),
+            deadline,
+            tablet: None,
+            rpc: None,
+            failures: 0,
+            unanswered: 0,
+            last: None,
+        });
+        let deadline_us = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
+        Batch {
+            parts: parts.collect(),
+            begun_us: now_us,
+            deadline_us: now_us.saturating_add(deadline_us),
+        }
+    }
+
+    /// When it ends, done or not.
+    pub fn deadline_us(&self) -> u64 {
+        self.deadline_us
+    }
+
+    /// The results, in the order of the operations.
+    ///
+    /// # Panics
+    /// If it is not done.
+    pub fn into_results(self) -> impl Iterator<Item = Result<Settled, Error>> + use<'a> {
+        self.parts.into_iter().map(|part| match part.state {
+            State::Done(result) => result,
+            State::Open { .. } | State::Sent => panic!("results of a batch that is not done"),
+        })
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.all(|part| matches!(part.state, State::Done(_)))
+    }
+
+    pub(super) fn mutates(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| part.mutates() && !matches!(part.state, State::Done(_)))
+    }
+
+    /// When the next part can be tried again. What can be tried already waits for something else: map or lease.
+    pub(super) fn next_try_us(&self, now_us: u64) -> u64 {
+        let times = self.parts.iter().filter_map(|part| match part.state {
+            State::Open { not_before_us, .. } if not_before_us > now_us => Some(not_before_us),
+            _ => None,
+        });
+        times.min().unwrap_or(u64::MAX)
+    }
+
+    /// Gives up what is not done.
+    pub(super) fn end(&mut self, session: &mut Session, coordinators: Option<&str>) {
+        self.fail_open(session, |part| part.too_late(coordinators));
+    }
+
+    pub(super) fn fail_open(&mut self, session: &mut Session, error: impl Fn(&Part<'_>) -> Error) {
+        for part in &mut self.parts {
+            if !matches!(part.state, State::Done(_)) {
+                let error = error(part);
+                part.fail(session, error);
+            }
+        }
+    }
+}
+
+/// Why something need not be sent.
+fn check(work: &Work<'_>) -> Option<Error> {
+    let Work::Operation(single) = work else {
+        return None;
+    };
+    let too_large = |what, bytes, limit| Error::TooLarge { what, bytes, limit };
+    if single.key.len() > KEY_BYTES_MAX {
+        return Some(too_large("key", single.key.len(), KEY_BYTES_MAX));
+    }
+    match single.operation {
+        Operation::Write { value, .. } if value.len() > VALUE_BYTES_MAX => {
+            Some(too_large("value", value.len(), VALUE_BYTES_MAX))
+        }
+        _ => None,
+    }
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn mutates(&self) -> bool {
+        matches!(self.work, Work::Operation(single) if single.operation.mutates())
+    }
+
+    /// Whether it can be sent.
+    pub(super) fn is_due(&self, now_us: u64, map: MapVersion) -> bool {
+        match self.state {
+            State::Open {
+                not_before_us,
+                map: tried,
+            } => now_us >= not_before_us || map > tried,
+            _ => false,
+        }
+    }
+
+    /// Where it belongs.
+    pub(super) fn place(&self, routes: &Routes) -> (TableId, RouteHash) {
+        match self.work {
+            Work::Operation(single) => (single.table, routes.hash(single.key)),
+            Work::Enumerate { table, range, .. } => (table, range.first),
+        }
+    }
+
+    /// What it adds to a request.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.work {
+            // The RPC that is still to come takes 24.
+            Work::Operation(single) => codec::single_bytes(single) + 24,
+            // It goes alone.
+            Work::Enumerate { .. } => usize::MAX / 2,
+        }
+    }
+
+    /// The part of an enumeration's range that its owner can answer.
+    pub(super) fn clamped(&self, range: KeyRange) -> KeyRange {
+        let tablet = self.tablet.unwrap_or(KeyRange::ALL);
+        KeyRange::new(range.first, range.last.min(tablet.last))
+    }
+
+    /// Gives it an RPC id if it needs one, and has it say what is acknowledged by now; false: no id is to be had.
+    pub(super) fn name(&mut self, now_us: u64, session: &mut Session) -> bool {
+        if !self.mutates() {
+            return true;
+        }
+        let named = match self.rpc {
+            Some(rpc) => Some((rpc.client, rpc.id)),
+            None => session.begin(now_us),
+        };
+        self.rpc = named.map(|(client, id)| session.rpc(client, id));
+        self.rpc.is_some()
+    }
+
+    /// Takes its RPC id away.
+    pub(super) fn unname(&mut self) -> Option<ClientId> {
+        self.rpc.take().map(|rpc| rpc.client)
+    }
+
+    /// The operation as it is sent.
+    pub(super) fn single(&self) -> Option<Single<'a>> {
+        let Work::Operation(single) = self.work else {
+            return None;
+        };
+        Some(Single {
+            rpc: self.rpc,
+            ..single
+        })
+    }
+
+    pub(super) fn sent(&mut self, tablet: KeyRange) {
+        self.tablet = Some(tablet);
+        self.state = State::Sent;
+    }
+
+    /// The fate of the last sending is not known.
+    pub(super) fn unanswered(&mut self) {
+        self.unanswered += 1;
+    }
+
+    /// K1
+    pub(super) fn is_known_undone(&self) -> bool {
+        self.unanswered == 0
+    }
+
+    pub(super) fn count_failure(&mut self) -> u32 {
+        self.failures += 1;
+        self.failures
+    }
+
+    pub(super) fn postpone(&mut self, not_before_us: u64, map: MapVersion, last: &str) {
+        self.last = Some(last.to_owned());
+        self.state = State::Open { not_before_us, map };
+    }
+
+    /// The same again at this time, wherever the key is then.
+    pub(super) fn retry(&mut self, at_us: u64) {
+        self.state = State::Open {
+            not_before_us: at_us,
+            map: MapVersion(u64::MAX),
+        };
+    }
+
+    pub(super) fn done(&mut self, session: &mut Session, outcome: Outcome) {
+        self.settle(session, Ok(Settled::Outcome(outcome)));
+    }
+
+    pub(super) fn fail(&mut self, session: &mut Session, error: Error) {
+        self.settle(session, Err(error));
+    }
+
+    fn settle(&mut self, session: &mut Session, result: Result<Settled, Error>) {
+        if let Some(rpc) = self.rpc.take() {
+            session.done(rpc.client, rpc.id);
+        }
+        self.state = State::Done(result);
+    }
+
+    /// An enumeration's answer. The tablet's end is not the range's.
+    pub(super) fn objects(
+        &mut self,
+        session: &mut Session,
+        next: Option<RouteHash>,
+        objects: &codec::Objects<'_>,
+    ) {
+        let Work::Enumerate { range, .. } = self.work else {
+            let reason = "objects in answer to an operation".to_owned();
+            let address = String::new();
+            return self.fail(session, Error::Protocol { address, reason });
+        };
+        let asked = self.clamped(range);
+        let next = next
+            .or_else(|| asked.last.next())
+            .filter(|at| *at <= range.last);
+        let objects = objects.iter().map(|object| {
+            let owned = Object {
+                value: object.value.to_vec(),
+                version: object.version,
+                expires_at_ms: object.expires_at_ms,
+            };
+            (object.key.to_vec(), owned)
+        });
+        let objects = objects.collect();
+        self.settle(session, Ok(Settled::Objects(Objects { next, objects })));
+    }
+
+    pub(super) fn too_large(&self) -> Error {
+        let (key, value) = match self.work {
+            Work::Operation(single) => match single.operation {
+                Operation::Write { value, .. } => (single.key.len(), value.len()),
+                _ => (single.key.len(), 0),
+            },
+            Work::Enumerate { .. } => (0, 0),
+        };
+        Error::TooLarge {
+            what: "key and value",
+            bytes: key + value,
+            limit: VALUE_BYTES_MAX,
+        }
+    }
+
+    /// K1
+    fn too_late(&self, coordinators: Option<&str>) -> Error {
+        let own = self.last.as_deref().or(coordinators);
+        let last = match (own, coordinators) {
+            (Some(own), Some(other)) if own != other => &format!("{own}; {other}"),
+            (own, _) => own.unwrap_or("no answer yet"),
+        };
+        let sent = matches!(self.state, State::Sent) || self.unanswered > 0;
+        if sent && self.mutates() {
+            return self.unknown(last);
+        }
+        Error::Deadline {
+            deadline: self.deadline,
+            last: last.to_owned(),
+        }
+    }
+
+    pub(super) fn unknown(&self, last: &str) -> Error {
+        Error::OutcomeUnknown {
+            deadline: self.deadline,
+            last: last.to_owned(),
+        }
+    }
+}

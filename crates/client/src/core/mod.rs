@@ -1,0 +1,566 @@
+//! The client's decisions: what is sent to whom, what an answer means, when to try again. No socket, clock or thread in here.
+//!
+//! Who drives it holds one [`Core`] and, per call, one [`Batch`] of operations, and goes round:
+//!
+//! ```text
+//! loop { match core.next(now, &mut batch) {
+//!     Send(sends) => per send: transmit batch.encode(..), then core.answered(..) or core.failed(..)
+//!     Ask(ask)    => transmit ask.question to ask.address, then core.coordinator_answered(..) or core.coordinator_failed(..)
+//!     Wait        => until then, or until another call has brought something new
+//!     Done        => batch.into_results()
+//! } }
+//! ```
+//!
+//! **Invariants**
+//! - K1: an operation is done once: with an outcome, or with an error that is true. "Not done" is only said if it was never sent, or
+//!   every sending was answered by "not executed"; else it is "unknown".
+//! - K2: an operation that mutates keeps its RPC id over all sendings; only what is known not to have been executed gets a new one.
+//! - K3: a failure of any kind only ever leads to another try, later and with a newer map, until the deadline. What no other try can
+//!   change ends at once.
+//! - K4: of all calls, one at a time asks the coordinator for the map, and one for the lease; the others wait for it.
+//!
+//! Times are microseconds of a monotonic clock.
+//!
+//! Paper: [Ousterhout15 §3.2, §6] clients see no failure; RIFL [Lee15 §4].
+
+mod batch;
+mod coordinators;
+mod routes;
+mod session;
+
+pub use batch::{Batch, Objects, Part, Settled, Work};
+pub use coordinators::Coordinators;
+pub use routes::{Route, Routes};
+
+use crate::error::Error;
+use duramen_base::ids::{ClientId, MapVersion, ServerId};
+use duramen_wire::native::codec::{
+    Envelope, MultiRequest, PARTS_MAX, Reply, Trouble, encode_enumerate, encode_single,
+};
+use duramen_wire::native::message::{
+    Answer, CoordinatorAnswer, Problem, Refusal, TabletMap, ToCoordinator,
+};
+use session::Session;
+use std::sync::Arc;
+
+/// Most bytes of operations in one request: large enough to be efficient, small enough that answers come steadily.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// First pause after a failure, doubled with each further one up to the greatest.
+const PAUSE_US: u64 = 1_000;
+const PAUSE_MAX_US: u64 = 100_000;
+/// The lease could not be renewed: ask again after this time.
+const RENEW_AGAIN_US: u64 = 5_000_000;
+
+/// A duration from a message, in microseconds.
+fn micros(ms: u32) -> u64 {
+    u64::from(ms) * 1000
+}
+
+/// What the driver does next for a batch.
+#[derive(Debug)]
+pub enum Next {
+    /// Send all of these, and only then wait for answers: the servers work at the same time.
+    Send(Vec<Send>),
+    Ask(Ask),
+    /// Nothing before this time, unless another call gets an answer of the coordinator or ends.
+    Wait {
+        until_us: u64,
+    },
+    /// Take the results.
+    Done,
+}
+
+/// A request to a server: parts of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Send {
+    pub server: ServerId,
+    pub address: Arc<str>,
+    /// Indices of the batch's parts.
+    pub parts: Vec<usize>,
+    /// With this map it was decided.
+    map: MapVersion,
+    bytes: usize,
+}
+
+impl Send {
+    /// Whether another part of so many bytes fits in.
+    fn takes(&self, bytes: usize) -> bool {
+        self.bytes.saturating_add(bytes) <= REQUEST_BYTES_MAX && self.parts.len() < PARTS_MAX
+    }
+}
+
+/// A question to the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    pub address: Arc<str>,
+    pub question: ToCoordinator,
+    sent_us: u64,
+    what: Asked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Map,
+    Lease,
+}
+
+impl Batch<'_> {
+    /// Appends the frame of a planned request.
+    pub fn encode(&self, send: &Send, request: u64, out: &mut Vec<u8>) {
+        let envelope = Envelope {
+            request,
+            target: send.server,
+            sender: ServerId::NONE,
+        };
+        let mut parts = send.parts.iter().map(|index| &self.parts[*index]);
+        if send.parts.len() > 1 {
+            let mut multi = MultiRequest::new(out, &envelope);
+            parts
+                .filter_map(Part::single)
+                .for_each(|single| multi.push(&single));
+            multi.finish();
+        } else if let Some(part) = parts.next() {
+            match part.work {
+                Work::Enumerate {
+                    table,
+                    range,
+                    bytes_max,
+                } => encode_enumerate(out, &envelope, table, part.clamped(range), bytes_max),
+                Work::Operation(_) => {
+                    let single = part.single().expect("an operation");
+                    encode_single(out, &envelope, &single);
+                }
+            }
+        }
+    }
+}
+
+/// State that all calls of a client share.
+#[derive(Debug)]
+pub struct Core {
+    routes: Routes,
+    session: Session,
+    coordinators: Coordinators,
+    /// Somebody found the map wrong.
+    map_wanted: bool,
+    /// Not before this time: the coordinator has just said that it knows nothing newer.
+    map_not_before_us: u64,
+    /// When the last map, or word that it is current, came.
+    map_fresh_us: u64,
+    /// Somebody asks (K4), until then at the latest.
+    map_asked_until_us: u64,
+    lease_asked_until_us: u64,
+    /// How long an answer of the coordinator is waited for.
+    ask_timeout_us: u64,
+    exactly_once: bool,
+    random: u64,
+    /// A refusal that no other try changes, of the coordinator.
+    refused: Option<Error>,
+}
+
+impl Core {
+    /// `seed` spreads pauses: clients must not all come back at the same time. `ask_timeout_us`: how long the driver waits for an
+    /// answer of the coordinator at most. Without `exactly_once`, a write whose answer is lost may take effect twice.
+    pub fn new(
+        coordinators: Vec<String>,
+        exactly_once: bool,
+        ask_timeout_us: u64,
+        seed: u64,
+    ) -> Core {
+        Core {
+            routes: Routes::new(),
+            session: Session::default(),
+            coordinators: Coordinators::new(coordinators),
+            map_wanted: true,
+            map_not_before_us: 0,
+            map_fresh_us: 0,
+            map_asked_until_us: 0,
+            lease_asked_until_us: 0,
+            ask_timeout_us,
+            exactly_once,
+            random: seed | 1,
+            refused: None,
+        }
+    }
+
+    pub fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// A map that was asked for by other means.
+    pub fn learn(&mut self, map: TabletMap) {
+        self.routes.install(map);
+        self.map_wanted = false;
+    }
+
+    pub fn coordinators(&mut self) -> &mut Coordinators {
+        &mut self.coordinators
+    }
+
+    /// A pause after so many failures in a row, from half to all of a value that doubles.
+    pub fn pause_us(&mut self, failures: u32) -> u64 {
+        // xorshift64: good enough to spread clients.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let whole = (PAUSE_US << failures.saturating_sub(1).min(20)).min(PAUSE_MAX_US);
+        whole / 2 + self.random % (whole / 2 + 1)
+    }
+
+    /// What to do for this batch now.
+    pub fn next(&mut self, now_us: u64, batch: &mut Batch<'_>) -> Next {
+        if let Some(error) = &self.refused {
+            let error = error.clone();
+            batch.fail_open(&mut self.session, |_| error.clone());
+        }
+        if now_us >= batch.deadline_us {
+            batch.end(&mut self.session, self.coordinators.last_trouble());
+        }
+        if batch.is_done() {
+            return Next::Done;
+        }
+        let wants_ids = self.exactly_once && batch.mutates();
+        if wants_ids {
+            // Before half of it has passed there is nothing to ask; later the call that comes by does it.
+            if let Some(client) = self.session.wants_lease(now_us) {
+                if now_us >= self.lease_asked_until_us {
+                    return self.ask_lease(now_us, client);
+                }
+                if client.is_none() && self.routes.version() != MapVersion(0) {
+                    return Self::wait(now_us, batch, self.lease_asked_until_us);
+                }
+            }
+        }
+        let sends = self.plan(now_us, batch, wants_ids);
+        if !sends.is_empty() {
+            return Next::Send(sends);
+        }
+        if batch.is_done() {
+            return Next::Done;
+        }
+        if !self.map_wanted {
+            return Self::wait(now_us, batch, u64::MAX);
+        }
+        if now_us < self.map_asked_until_us {
+            return Self::wait(now_us, batch, self.map_asked_until_us);
+        }
+        if now_us < self.map_not_before_us {
+            return Self::wait(now_us, batch, self.map_not_before_us);
+        }
+        self.ask_map(now_us)
+    }
+
+    fn wait(now_us: u64, batch: &Batch<'_>, until_us: u64) -> Next {
+        let next_try_us = batch.next_try_us(now_us);
+        let until_us = until_us.min(next_try_us).min(batch.deadline_us);
+        Next::Wait { until_us }
+    }
+
+    fn ask_map(&mut self, now_us: u64) -> Next {
+        self.map_asked_until_us = now_us + self.ask_timeout_us;
+        let question = ToCoordinator::Map {
+            table: None,
+            since: self.routes.version(),
+        };
+        self.ask(now_us, question, Asked::Map)
+    }
+
+    fn ask_lease(&mut self, now_us: u64, client: Option<ClientId>) -> Next {
+        self.lease_asked_until_us = now_us + self.ask_timeout_us;
+        self.ask(now_us, ToCoordinator::ClientLease { client }, Asked::Lease)
+    }
+
+    fn ask(&self, now_us: u64, question: ToCoordinator, what: Asked) -> Next {
+        Next::Ask(Ask {
+            address: self.coordinators.current(),
+            question,
+            sent_us: now_us,
+            what,
+        })
+    }
+
+    /// Groups what can be sent now by server.
+    fn plan(&mut self, now_us: u64, batch: &mut Batch<'_>, wants_ids: bool) -> Vec<Send> {
+        let map = self.routes.version();
+        if map == MapVersion(0) {
+            self.map_wanted = true;
+            return Vec::new();
+        }
+        let mut sends: Vec<Send> = Vec::new();
+        for index in 0..batch.parts.len() {
+            let part = &mut batch.parts[index];
+            if !part.is_due(now_us, map) {
+                continue;
+            }
+            let (table, hash) = part.place(&self.routes);
+            let (server, address, range) = match self.routes.route(table, hash) {
+                Route::Owner {
+                    server,
+                    address,
+                    range,
+                } => (server, address, range),
+                // The map may be older than the table.
+                Route::NoSuchTable if self.map_fresh_us >= batch.begun_us => {
+                    part.fail(&mut self.session, Error::NoSuchTable(table.to_string()));
+                    continue;
+                }
+                Route::NoSuchTable | Route::NotServed => {
+                    self.later(now_us, &mut batch.parts[index]);
+                    continue;
+                }
+            };
+            let at = sends.iter().position(|send| send.server == server);
+            let bytes = part.bytes();
+            if at.is_some_and(|at| !sends[at].takes(bytes)) {
+                continue; // One request per server at a time; the rest goes out in the next round.
+            }
+            if wants_ids && !part.name(now_us, &mut self.session) {
+                // S3: too many are open. Others end, and then this goes on.
+                part.retry(now_us + PAUSE_US);
+                continue;
+            }
+            part.sent(range);
+            let at = at.unwrap_or_else(|| {
+                sends.push(Send {
+                    server,
+                    address,
+                    parts: Vec::new(),
+                    map,
+                    bytes: 0,
+                });
+                sends.len() - 1
+            });
+            sends[at].parts.push(index);
+            sends[at].bytes += bytes;
+        }
+        sends
+    }
+
+    /// A server answered.
+    pub fn answered(&mut self, now_us: u64, batch: &mut Batch<'_>, send: &Send, reply: Reply<'_>) {
+        match reply {
+            Reply::Client(Answer::Single(outcome)) if send.parts.len() == 1 => {
+                self.settle(now_us, &mut batch.parts[send.parts[0]], send, outcome);
+            }
+            Reply::Client(Answer::Multi(outcomes)) if send.parts.len() == outcomes.len() => {
+                for (index, outcome) in send.parts.iter().zip(outcomes.iter()) {
+                    self.settle(now_us, &mut batch.parts[*index], send, outcome);
+                }
+            }
+            Reply::Client(Answer::Objects { next, objects }) if send.parts.len() == 1 => {
+                batch.parts[send.parts[0]].objects(&mut self.session, next, &objects);
+            }
+            Reply::Client(Answer::Problem(problem)) => {
+                for index in &send.parts {
+                    self.problem(now_us, &mut batch.parts[*index], send, problem);
+                }
+            }
+            Reply::Trouble(trouble) => self.trouble(now_us, batch, send, trouble),
+            _ => {
+                let error = Error::Protocol {
+                    address: send.address.to_string(),
+                    reason: "the answer does not fit the request".to_owned(),
+                };
+                self.end(batch, send, &error);
+            }
+        }
+    }
+
+    /// No answer comes: the connection was refused, broke, or nothing came in time.
+    pub fn failed(&mut self, now_us: u64, batch: &mut Batch<'_>, send: &Send, why: &str) {
+        let last = format!("{} at {}: {why}", send.server, send.address);
+        for index in &send.parts {
+            let part = &mut batch.parts[*index];
+            part.unanswered();
+            self.reroute(now_us, part, send, &last);
+        }
+    }
+
+    fn settle(
+        &mut self,
+        now_us: u64,
+        part: &mut Part<'_>,
+        send: &Send,
+        outcome: duramen_wire::native::message::Outcome<'_>,
+    ) {
+        match crate::outcome::Outcome::of(outcome) {
+            Ok(outcome) => part.done(&mut self.session, outcome),
+            Err(problem) => self.problem(now_us, part, send, problem),
+        }
+    }
+
+    fn problem(&mut self, now_us: u64, part: &mut Part<'_>, send: &Send, problem: Problem<'_>) {
+        let error = match problem {
+            Problem::UnknownTablet | Problem::UnknownTable => {
+                let last = format!("{} at {} does not own the key", send.server, send.address);
+                return self.reroute(now_us, part, send, &last);
+            }
+            Problem::Retry { after_ms } => {
+                // It may be executed at this moment, for an earlier sending: that one stays without answer.
+                part.retry(now_us + micros(after_ms).max(PAUSE_US / 2));
+                return;
+            }
+            Problem::LeaseExpired => {
+                if let Some(client) = part.unname() {
+                    self.session.ended(client);
+                }
+                if part.is_known_undone() {
+                    part.retry(now_us); // K2: with a new id.
+                    return;
+                }
+                part.unknown("the client's lease has ended")
+            }
+            Problem::Stale => part.unknown("the answer was forgotten"),
+            Problem::NotANumber => Error::NotANumber,
+            Problem::Overflow => Error::Overflow,
+            Problem::TooLarge => part.too_large(),
+            Problem::Full { what } => Error::Full(what.to_owned()),
+            Problem::Failed { reason } => {
+                Error::Refused(format!("{} at {}: {reason}", send.server, send.address))
+            }
+        };
+        part.fail(&mut self.session, error);
+    }
+
+    fn trouble(&mut self, now_us: u64, batch: &mut Batch<'_>, send: &Send, trouble: Trouble<'_>) {
+        let error = match trouble {
+            Trouble::Malformed { .. } | Trouble::WrongProtocol { .. } => Error::Protocol {
+                address: send.address.to_string(),
+                reason: trouble.to_string(),
+            },
+            Trouble::NotPermitted { .. } => Error::Refused(trouble.to_string()),
+            // Somebody else listens there by now.
+            Trouble::WrongServer { .. }
+            | Trouble::WrongCluster { .. }
+            | Trouble::NotServing { .. } => {
+                let last = format!("{} at {}: {trouble}", send.server, send.address);
+                for index in &send.parts {
+                    let part = &mut batch.parts[*index];
+                    self.reroute(now_us, part, send, &last);
+                }
+                return;
+            }
+            Trouble::Busy { after_ms } => {
+                for index in &send.parts {
+                    let part = &mut batch.parts[*index];
+                    part.retry(now_us + micros(after_ms).max(PAUSE_US));
+                }
+                return;
+            }
+        };
+        self.end(batch, send, &error);
+    }
+
+    fn end(&mut self, batch: &mut Batch<'_>, send: &Send, error: &Error) {
+        for index in &send.parts {
+            batch.parts[*index].fail(&mut self.session, error.clone());
+        }
+    }
+
+    /// Try again where a newer map says, at once when it comes.
+    fn reroute(&mut self, now_us: u64, part: &mut Part<'_>, send: &Send, last: &str) {
+        self.map_wanted |= self.routes.version() == send.map;
+        let failures = part.count_failure();
+        let pause_us = self.pause_us(failures);
+        part.postpone(now_us + pause_us, send.map, last);
+    }
+
+    /// Nobody serves the key now.
+    fn later(&mut self, now_us: u64, part: &mut Part<'_>) {
+        self.map_wanted = true;
+        let failures = part.count_failure();
+        let pause_us = self.pause_us(failures);
+        let last = "the key's tablet is being recovered";
+        part.postpone(now_us + pause_us, self.routes.version(), last);
+    }
+
+    /// The coordinator answered.
+    pub fn coordinator_answered(&mut self, now_us: u64, ask: &Ask, answer: CoordinatorAnswer) {
+        match answer {
+            CoordinatorAnswer::Map(map) => {
+                self.routes.install(map);
+                self.map_here(now_us, ask);
+                self.map_not_before_us = now_us;
+            }
+            CoordinatorAnswer::MapIsCurrent => {
+                // The coordinator does not know yet what we have noticed.
+                self.map_here(now_us, ask);
+                self.map_not_before_us = now_us + self.pause_us(3);
+            }
+            CoordinatorAnswer::Lease { client, ttl_ms } => {
+                self.session.leased(ask.sent_us, client, ttl_ms);
+                self.lease_asked_until_us = 0;
+                self.coordinators.answered();
+            }
+            CoordinatorAnswer::Refused(refusal) => self.refusal(now_us, ask, refusal),
+            other => {
+                let why = format!("an answer that does not fit: {other:?}");
+                self.coordinator_failed(now_us, ask, &why);
+            }
+        }
+    }
+
+    fn map_here(&mut self, now_us: u64, ask: &Ask) {
+        self.map_wanted = false;
+        self.map_fresh_us = self.map_fresh_us.max(ask.sent_us);
+        self.map_asked_until_us = 0;
+        self.map_not_before_us = now_us;
+        self.coordinators.answered();
+    }
+
+    fn refusal(&mut self, now_us: u64, ask: &Ask, refusal: Refusal) {
+        match (&refusal, ask.what, &ask.question) {
+            (Refusal::NotLeader { leader }, ..) => {
+                self.coordinators
+                    .redirected(&ask.address, leader.as_deref());
+                self.ask_again(ask, now_us + PAUSE_US);
+            }
+            (Refusal::NotReady { after_ms, .. }, ..) => {
+                self.ask_again(ask, now_us + micros(*after_ms).max(PAUSE_US));
+            }
+            (Refusal::Store(_), ..) => self.coordinator_failed(now_us, ask, &refusal.to_string()),
+            // Our lease has ended: begin anew. What is open with it ends as unknown, by the masters' answers.
+            (
+                Refusal::Invalid(_),
+                Asked::Lease,
+                ToCoordinator::ClientLease {
+                    client: Some(client),
+                },
+            ) => {
+                self.session.ended(*client);
+                self.ask_again(ask, now_us);
+            }
+            _ => self.refuse(Error::Refused(refusal.to_string())),
+        }
+    }
+
+    /// The cluster will not talk to this client: every call ends with this error.
+    pub fn refuse(&mut self, error: Error) {
+        self.refused = Some(error);
+    }
+
+    /// See [`Core::refuse`].
+    pub fn refused(&self) -> Option<&Error> {
+        self.refused.as_ref()
+    }
+
+    fn ask_again(&mut self, ask: &Ask, at_us: u64) {
+        match ask.what {
+            Asked::Map => {
+                self.map_asked_until_us = 0;
+                self.map_not_before_us = at_us;
+            }
+            Asked::Lease => self.lease_asked_until_us = at_us,
+        }
+    }
+
+    /// The coordinator's address refused the connection, or it broke, or nothing came in time: the next one is tried.
+    pub fn coordinator_failed(&mut self, now_us: u64, ask: &Ask, why: &str) {
+        let failures = self.coordinators.failed(&ask.address, why);
+        let pause_us = self.pause_us(failures);
+        self.ask_again(ask, now_us + pause_us);
+        if ask.what == Asked::Lease {
+            self.session.renew_later(now_us + RENEW_AGAIN_US);
+        }
+    }
+}

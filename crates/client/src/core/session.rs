@@ -1,0 +1,160 @@
+//! The client's lease and the ids of its requests.
+//!
+//! **Invariants**
+//! - S1: an id is given once, and to one request.
+//! - S2: acknowledged is what precedes the first id that is not done. Done is a request whose answer is here, or that is given up
+//!   and never sent again.
+//! - S3: no id is more than the window above the acknowledged one.
+//! - S4: nothing new is sent when the lease may have ended at the coordinator: a tenth of it is not used.
+
+use super::micros;
+use duramen_base::ids::{ClientId, RpcId};
+use duramen_base::limits::RPC_WINDOW;
+use duramen_wire::native::message::Rpc;
+use std::collections::BTreeSet;
+
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    client: Option<ClientId>,
+    lease_until_us: u64,
+    renew_at_us: u64,
+    last: u64,
+    /// Given and not done (S2).
+    open: BTreeSet<u64>,
+}
+
+impl Session {
+    /// The client's id, if its lease lasts.
+    pub fn client(&self, now_us: u64) -> Option<ClientId> {
+        self.client.filter(|_| now_us < self.lease_until_us) // S4
+    }
+
+    /// Whether the lease should be asked for, and for which client; `None`: it is fresh.
+    pub fn wants_lease(&self, now_us: u64) -> Option<Option<ClientId>> {
+        match self.client(now_us) {
+            None => Some(None),
+            Some(client) if now_us >= self.renew_at_us => Some(Some(client)),
+            Some(_) => None,
+        }
+    }
+
+    /// A lease was given in answer to a question sent at `sent_us`.
+    pub fn leased(&mut self, sent_us: u64, client: ClientId, ttl_ms: u32) {
+        if self.client != Some(client) {
+            // A new client starts anew; what the old one has open belongs to a lease that has ended.
+            *self = Session {
+                client: Some(client),
+                ..Session::default()
+            };
+        }
+        let ttl_us = micros(ttl_ms);
+        self.lease_until_us = self.lease_until_us.max(sent_us + ttl_us / 10 * 9);
+        self.renew_at_us = sent_us + ttl_us / 2;
+    }
+
+    /// Renewing failed; later.
+    pub fn renew_later(&mut self, at_us: u64) {
+        self.renew_at_us = self.renew_at_us.max(at_us);
+    }
+
+    /// Somebody who knows says that this client's lease has ended.
+    pub fn ended(&mut self, client: ClientId) {
+        if self.client == Some(client) {
+            *self = Session::default();
+        }
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.open.first().map_or(self.last, |first| first - 1)
+    }
+
+    /// A new id; `None`: too many are open (S3), or there is no lease.
+    pub fn begin(&mut self, now_us: u64) -> Option<(ClientId, RpcId)> {
+        let client = self.client(now_us)?;
+        if self.last + 1 - self.acknowledged() > u64::from(RPC_WINDOW) {
+            return None;
+        }
+        self.last += 1;
+        self.open.insert(self.last);
+        Some((client, RpcId(self.last)))
+    }
+
+    /// What a request with this id says when it is sent now.
+    pub fn rpc(&self, client: ClientId, id: RpcId) -> Rpc {
+        // Of an earlier client nothing more is acknowledged.
+        let acknowledged = if self.client == Some(client) {
+            self.acknowledged().min(id.0 - 1)
+        } else {
+            0
+        };
+        Rpc {
+            client,
+            id,
+            acknowledged: RpcId(acknowledged),
+        }
+    }
+
+    /// S2
+    pub fn done(&mut self, client: ClientId, id: RpcId) {
+        if self.client == Some(client) {
+            self.open.remove(&id.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: ClientId = ClientId(7);
+
+    fn session() -> Session {
+        let mut session = Session::default();
+        assert_eq!(session.wants_lease(0), Some(None));
+        session.leased(1_000, CLIENT, 100);
+        session
+    }
+
+    #[test]
+    fn the_first_open_request_holds_back_the_acknowledgement() {
+        let mut session = session();
+        let ids: Vec<RpcId> = (0..3)
+            .map(|_| session.begin(2_000).expect("leased").1)
+            .collect();
+        session.done(CLIENT, ids[1]);
+        session.done(CLIENT, ids[2]);
+        let (_, next) = session.begin(2_000).expect("leased");
+        assert_eq!(session.rpc(CLIENT, next).acknowledged, RpcId(0));
+        session.done(CLIENT, ids[0]);
+        assert_eq!(session.rpc(CLIENT, next).acknowledged, RpcId(3));
+    }
+
+    #[test]
+    fn the_window_is_kept() {
+        let mut session = session();
+        for _ in 0..RPC_WINDOW {
+            assert!(session.begin(2_000).is_some());
+        }
+        assert_eq!(session.begin(2_000), None);
+        session.done(CLIENT, RpcId(2));
+        assert_eq!(session.begin(2_000), None, "the first one is still open");
+        session.done(CLIENT, RpcId(1));
+        assert!(session.begin(2_000).is_some());
+    }
+
+    #[test]
+    fn a_lease_is_renewed_at_half_and_not_used_to_its_end() {
+        let mut session = session();
+        assert_eq!(session.wants_lease(50_999), None);
+        assert_eq!(session.wants_lease(51_000), Some(Some(CLIENT)));
+        session.renew_later(60_000);
+        assert_eq!(session.wants_lease(51_000), None);
+        assert_eq!(session.client(90_999), Some(CLIENT));
+        assert_eq!(session.client(91_000), None);
+        assert_eq!(session.begin(91_000), None);
+        assert_eq!(session.wants_lease(91_000), Some(None));
+        session.leased(91_000, ClientId(8), 100);
+        assert_eq!(session.begin(91_001), Some((ClientId(8), RpcId(1))));
+        assert_eq!(session.rpc(CLIENT, RpcId(5)).acknowledged, RpcId(0));
+    }
+}

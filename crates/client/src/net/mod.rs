@@ -1,0 +1,247 @@
+//! Sockets around [`crate::core`]: who calls does its own I/O, on connections of its own for as long as the call lasts.
+//!
+//! A call takes a connection per server from the pool, sends all its requests, then reads all answers. So a thread that calls meets
+//! no other thread on its way but at two short locks, and servers work for it at the same time. (Requests of many threads on
+//! one connection would need a thread that reads, and two switches per call.)
+
+mod connection;
+mod pool;
+
+use crate::client::Options;
+use crate::core::{Ask, Batch, Core, Next, Send, Settled, Work};
+use crate::error::Error;
+use connection::Connection;
+use duramen_wire::native::codec::{
+    CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Reply, Trouble, encode_to_coordinator,
+};
+use duramen_wire::native::message::{CoordinatorAnswer, Refusal, ToCoordinator};
+use pool::Pool;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What all handles of a client share.
+pub(crate) struct Shared {
+    pub options: Options,
+    core: Mutex<Core>,
+    /// The coordinator has answered, or a call has ended.
+    news: Condvar,
+    pool: Pool,
+    origin: Instant,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub fn new(options: Options, seed: u64) -> Shared {
+        let ask_timeout_us = options.attempt.as_micros() as u64;
+        let coordinators = options.coordinators.clone();
+        let core = Core::new(coordinators, options.exactly_once, ask_timeout_us, seed);
+        Shared {
+            core: Mutex::new(core),
+            news: Condvar::new(),
+            pool: Pool::new(&options),
+            origin: Instant::now(),
+            options,
+        }
+    }
+
+    pub fn now_us(&self) -> u64 {
+        self.origin.elapsed().as_micros() as u64
+    }
+
+    pub fn core(&self) -> MutexGuard<'_, Core> {
+        // Nothing in there is left half done by a panic that a caller could have caught.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn until(&self, deadline_us: u64) -> Duration {
+        Duration::from_micros(deadline_us.saturating_sub(self.now_us()))
+    }
+
+    /// A call that begins now.
+    pub fn batch<'a>(&self, work: impl IntoIterator<Item = Work<'a>>) -> Batch<'a> {
+        Batch::new(self.now_us(), self.options.deadline, work)
+    }
+
+    /// Does a call's operations; results in their order.
+    pub fn run<'a>(
+        &self,
+        mut batch: Batch<'a>,
+    ) -> impl Iterator<Item = Result<Settled, Error>> + use<'a> {
+        loop {
+            let mut core = self.core();
+            match core.next(self.now_us(), &mut batch) {
+                Next::Send(sends) => {
+                    drop(core);
+                    self.send(&mut batch, &sends);
+                }
+                Next::Ask(ask) => {
+                    drop(core);
+                    self.ask(&ask, batch.deadline_us());
+                    self.news.notify_all();
+                }
+                Next::Wait { until_us } => {
+                    let timeout = self.until(until_us);
+                    drop(self.news.wait_timeout(core, timeout));
+                }
+                Next::Done => break,
+            }
+        }
+        batch.into_results()
+    }
+
+    /// All requests out, then all answers in.
+    fn send(&self, batch: &mut Batch<'_>, sends: &[Send]) {
+        let deadline_us = batch.deadline_us();
+        let mut under_way: Vec<(&Send, Connection)> = Vec::with_capacity(sends.len());
+        for send in sends {
+            match self.transmit(batch, send, deadline_us) {
+                Ok(connection) => under_way.push((send, connection)),
+                Err(why) => self.core().failed(self.now_us(), batch, send, &why),
+            }
+        }
+        for (send, mut connection) in under_way {
+            let timeout = self.until(deadline_us).min(self.options.attempt);
+            let now = || self.now_us();
+            match connection.receive(timeout, CLIENT_FRAME_BYTES_MAX) {
+                Ok(reply) => {
+                    self.core().answered(now(), batch, send, reply);
+                    connection.consumed();
+                    self.pool.put(&send.address, connection);
+                }
+                // The connection is dropped: a late answer must not be taken for one to the next request.
+                Err(why) => self.core().failed(now(), batch, send, &why),
+            }
+        }
+    }
+
+    fn transmit(
+        &self,
+        batch: &Batch<'_>,
+        send: &Send,
+        deadline_us: u64,
+    ) -> Result<Connection, String> {
+        let timeout = self.until(deadline_us).min(self.options.attempt);
+        let mut connection = self.pool.take(&send.address, timeout)?;
+        let request = connection.next_request();
+        batch.encode(send, request, connection.out());
+        connection.transmit(timeout)?;
+        Ok(connection)
+    }
+
+    fn ask(&self, ask: &Ask, deadline_us: u64) {
+        let timeout = self.until(deadline_us).min(self.options.attempt);
+        let answer = self.exchange(&ask.address, &ask.question, timeout);
+        let now_us = self.now_us();
+        let mut core = self.core();
+        match answer {
+            Ok(answer) => core.coordinator_answered(now_us, ask, answer),
+            Err(Failure::Again(why)) => core.coordinator_failed(now_us, ask, &why),
+            Err(Failure::Never(error)) => core.refuse(error),
+        }
+    }
+
+    /// One question to a coordinator.
+    fn exchange(
+        &self,
+        address: &str,
+        question: &ToCoordinator,
+        timeout: Duration,
+    ) -> Result<CoordinatorAnswer, Failure> {
+        let mut connection = self.pool.take(address, timeout).map_err(Failure::Again)?;
+        let envelope = Envelope {
+            request: connection.next_request(),
+            ..Envelope::default()
+        };
+        encode_to_coordinator(connection.out(), &envelope, question);
+        connection.transmit(timeout).map_err(Failure::Again)?;
+        let answer = match connection.receive(timeout, PEER_FRAME_BYTES_MAX) {
+            Ok(Reply::Coordinator(answer)) => answer,
+            Ok(Reply::Trouble(trouble)) => return Err(Failure::of(address, &trouble)),
+            Ok(_) => return Err(Failure::Again("an answer that does not fit".to_owned())),
+            Err(why) => return Err(Failure::Again(why)),
+        };
+        connection.consumed();
+        self.pool.put(address, connection);
+        Ok(answer)
+    }
+
+    /// Asks the leading coordinator until it says yes or no, or the deadline passes.
+    pub fn ask_leader(
+        &self,
+        deadline: Duration,
+        question: &ToCoordinator,
+    ) -> Result<CoordinatorAnswer, Error> {
+        let deadline_us = self.now_us().saturating_add(deadline.as_micros() as u64);
+        let mut failures = 0;
+        loop {
+            let address = {
+                let mut core = self.core();
+                if let Some(error) = core.refused() {
+                    return Err(error.clone());
+                }
+                core.coordinators().current()
+            };
+            let timeout = self.until(deadline_us).min(self.options.attempt);
+            let last = match self.exchange(&address, question, timeout) {
+                Err(Failure::Never(error)) => return Err(error),
+                Err(Failure::Again(why)) => {
+                    self.core().coordinators().failed(&address, &why);
+                    why
+                }
+                Ok(CoordinatorAnswer::Refused(Refusal::NotLeader { leader })) => {
+                    let mut core = self.core();
+                    core.coordinators().redirected(&address, leader.as_deref());
+                    "it does not lead".to_owned()
+                }
+                Ok(CoordinatorAnswer::Refused(
+                    refusal @ (Refusal::NotReady { .. } | Refusal::Store(_)),
+                )) => refusal.to_string(),
+                Ok(CoordinatorAnswer::Refused(refusal)) => {
+                    return Err(Error::Refused(refusal.to_string()));
+                }
+                Ok(answer) => return Ok(answer),
+            };
+            failures += 1;
+            let pause = Duration::from_micros(self.core().pause_us(failures));
+            let left = self.until(deadline_us);
+            if left.is_zero() {
+                let last = format!("coordinator {address}: {last}");
+                return Err(Error::OutcomeUnknown { deadline, last });
+            }
+            std::thread::sleep(pause.min(left));
+        }
+    }
+}
+
+/// Why a coordinator gave no answer.
+enum Failure {
+    /// Another one may, or this one later.
+    Again(String),
+    Never(Error),
+}
+
+impl Failure {
+    fn of(address: &str, trouble: &Trouble<'_>) -> Failure {
+        match trouble {
+            Trouble::WrongCluster { .. } | Trouble::NotPermitted { .. } => {
+                Failure::Never(Error::Refused(format!("{address}: {trouble}")))
+            }
+            Trouble::Malformed { .. } | Trouble::WrongProtocol { .. } => {
+                Failure::Never(Error::Protocol {
+                    address: address.to_owned(),
+                    reason: trouble.to_string(),
+                })
+            }
+            Trouble::WrongServer { .. } | Trouble::NotServing { .. } | Trouble::Busy { .. } => {
+                Failure::Again(trouble.to_string())
+            }
+        }
+    }
+}

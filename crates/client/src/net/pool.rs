@@ -1,0 +1,56 @@
+//! Connections that wait for their next call.
+
+use super::connection::Connection;
+use crate::client::Options;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Idle connections kept per address: more than threads that call at once are of no use.
+const IDLE_MAX: usize = 128;
+
+pub(super) struct Pool {
+    cluster: String,
+    token: Vec<u8>,
+    idle: Mutex<HashMap<String, Vec<Connection>>>,
+}
+
+impl Pool {
+    pub fn new(options: &Options) -> Pool {
+        Pool {
+            cluster: options.cluster.clone(),
+            token: options.token.clone(),
+            idle: Mutex::new(HashMap::new()),
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, HashMap<String, Vec<Connection>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection to this address that the other side has not closed as far as can be seen: an idle one, or a new one.
+    pub fn take(&self, address: &str, timeout: Duration) -> Result<Connection, String> {
+        while let Some(connection) = self.pop(address) {
+            if connection.is_open() {
+                return Ok(connection);
+            }
+        }
+        Connection::open(address, &self.cluster, &self.token, timeout)
+    }
+
+    fn pop(&self, address: &str) -> Option<Connection> {
+        self.idle().get_mut(address)?.pop()
+    }
+
+    /// Gives back a connection on which nothing is under way.
+    pub fn put(&self, address: &str, connection: Connection) {
+        let mut idle = self.idle();
+        match idle.get_mut(address) {
+            Some(connections) if connections.len() < IDLE_MAX => connections.push(connection),
+            Some(_) => {}
+            None => {
+                idle.insert(address.to_owned(), vec![connection]);
+            }
+        }
+    }
+}
