@@ -43,6 +43,8 @@ enum Figure {
     Logging(figures::logging::LoggingArgs),
     /// Two-level against one-level cleaning on a disk of limited bandwidth
     TwoLevels(figures::two_levels::TwoLevelsArgs),
+    /// Entries of another server's log replayed into a side log, by one thread and by two
+    Replay(Options),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -78,6 +80,7 @@ impl Figure {
             Figure::Ycsb(options) => report(options, figures::ycsb::run),
             Figure::CleanerLatency(options) => report(options, figures::cleaner_latency::run),
             Figure::Growth(options) => report(options, figures::growth::run),
+            Figure::Replay(options) => report(options, figures::replay::run),
             Figure::Utilization(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::utilization::run(&args)?)

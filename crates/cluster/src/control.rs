@@ -12,7 +12,7 @@
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
-use duramen_format::control::{Added, Damage, Pass, Record};
+use duramen_format::control::{Added, Damage, PartStats, Pass, Record};
 use duramen_format::segment::{self, HEADER_BYTES, Header, Kind};
 use std::collections::BTreeMap;
 
@@ -50,6 +50,8 @@ pub struct State {
     pub safe_version: u64,
     /// No id at or above this one was given.
     pub next_segment: SegmentId,
+    /// How each table's objects were spread over equal parts of the hash space, when that was last looked at.
+    pub stats: BTreeMap<u32, Vec<PartStats>>,
     /// The last record says that the server ended in order.
     pub clean: bool,
 }
@@ -163,7 +165,8 @@ impl State {
             Record::TableCreate { .. }
             | Record::TableDrop { .. }
             | Record::TableClear { .. }
-            | Record::TableLevel { .. } => self.table(record)?,
+            | Record::TableLevel { .. }
+            | Record::TableStats { .. } => self.table(record)?,
         }
         Ok(())
     }
@@ -190,15 +193,23 @@ impl State {
             }
             Record::TableDrop { table, floor } => {
                 self.tables.remove(table).ok_or(UNKNOWN)?;
+                self.stats.remove(table);
                 self.raise_below(*floor);
             }
             Record::TableClear { table, floor } => {
                 let cleared = self.tables.get_mut(table).ok_or(UNKNOWN)?;
                 cleared.floor = cleared.floor.max(*floor);
+                self.stats.remove(table);
                 self.raise_below(*floor);
             }
             Record::TableLevel { table, level } => {
                 self.tables.get_mut(table).ok_or(UNKNOWN)?.level = *level;
+            }
+            Record::TableStats { table, parts } => {
+                if !self.tables.contains_key(table) {
+                    return Err(UNKNOWN);
+                }
+                self.stats.insert(*table, parts.clone());
             }
             _ => unreachable!("only records of tables come here"),
         }
@@ -298,6 +309,12 @@ impl State {
                 floor: info.floor,
                 level: info.level,
                 name: info.name.clone(),
+            });
+        }
+        for (table, parts) in &self.stats {
+            records.push(Record::TableStats {
+                table: *table,
+                parts: parts.clone(),
             });
         }
         for (segment, listed) in &self.segments {

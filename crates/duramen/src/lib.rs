@@ -18,6 +18,7 @@ mod restart;
 mod scrub;
 mod session;
 mod snapshot;
+mod statistics;
 mod stats;
 mod store;
 mod threads;

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The background looks for work this often; a commit that leaves some behind does not wake it: frames are not urgent.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Tables are looked at this often for how their objects are spread.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
 /// After a step that could not be done (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
@@ -83,13 +85,17 @@ impl Threads {
 
 fn run_background(log: &LogWriter) {
     let durable = &log.durable;
-    let mut scrubbed = Instant::now();
+    let (mut scrubbed, mut counted) = (Instant::now(), Instant::now());
     while !log.stop.load(Ordering::SeqCst) {
         let before = durable.ended.load(Ordering::Acquire);
         let done = durable.background_step();
         let relocated = durable.relocation_step();
         if durable.ended.load(Ordering::Acquire) != before {
             log.tell();
+        }
+        if counted.elapsed() >= COUNT_EVERY {
+            durable.statistics_step();
+            counted = Instant::now();
         }
         if durable.scrub.is_due(scrubbed) {
             // What it finds is repaired; a device that cannot be read shows itself there.

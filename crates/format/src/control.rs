@@ -20,6 +20,7 @@
 //! SegmentEpoch      segment u64, epoch u64
 //! SegmentGeneration segment u64, generation u64, length u32, crc u32
 //! CleanShutdown     next_segment u64, safe_version u64
+//! TableStats        table u32, parts u32, parts x {entries u64, bytes u64}
 //! ```
 //!
 //! **Invariants**
@@ -28,7 +29,7 @@
 //! - R3: lengths and counts are checked against the record's own size before anything is taken: no input makes the parser
 //!   panic or allocate more than a small multiple of its length.
 //!
-//! Kinds 14 (statistics of a table) and 15 (zone map) are reserved for the cluster.
+//! Kind 15 (zone map) is reserved for the cluster.
 //!
 //! Paper: [Rumble14 §4.3] the log digest; differs: a log of changes that starts with a snapshot, one for all heads
 //! (90-traps.md §B).
@@ -117,6 +118,20 @@ pub enum Record {
         next_segment: SegmentId,
         safe_version: u64,
     },
+    /// How a table's objects were spread over equal parts of the hash space, some time ago: for whoever divides the table
+    /// among recovery masters.
+    TableStats {
+        table: u32,
+        parts: Vec<PartStats>,
+    },
+}
+
+/// What lies in one part of the hash space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartStats {
+    pub entries: u64,
+    /// Bytes of their entries.
+    pub bytes: u64,
 }
 
 /// A survivor that a [`Record::Swap`] lists: closed, with this content.
@@ -163,7 +178,9 @@ const SAFE_VERSION: u8 = 10;
 const SEGMENT_EPOCH: u8 = 11;
 const SEGMENT_GENERATION: u8 = 12;
 const CLEAN_SHUTDOWN: u8 = 13;
+const TABLE_STATS: u8 = 14;
 const ADDED_BYTES: usize = 24;
+const PART_BYTES: usize = 16;
 
 impl Record {
     /// For people.
@@ -182,6 +199,7 @@ impl Record {
             Record::SegmentEpoch { .. } => "segment-epoch",
             Record::SegmentGeneration { .. } => "segment-generation",
             Record::CleanShutdown { .. } => "clean-shutdown",
+            Record::TableStats { .. } => "table-stats",
         }
     }
 
@@ -200,6 +218,7 @@ impl Record {
             Record::SegmentEpoch { .. } => SEGMENT_EPOCH,
             Record::SegmentGeneration { .. } => SEGMENT_GENERATION,
             Record::CleanShutdown { .. } => CLEAN_SHUTDOWN,
+            Record::TableStats { .. } => TABLE_STATS,
         }
     }
 
@@ -281,6 +300,13 @@ impl Record {
                 next_segment,
                 safe_version,
             } => to.u64(next_segment.0).u64(*safe_version),
+            Record::TableStats { table, parts } => {
+                to.u32(*table).count(parts.len());
+                for part in parts {
+                    to.u64(part.entries).u64(part.bytes);
+                }
+                &mut to
+            }
         };
     }
 
@@ -377,6 +403,7 @@ impl Record {
                 next_segment: from.id("next_segment")?,
                 safe_version: from.u64("safe_version")?,
             },
+            TABLE_STATS => Record::decode_stats(from)?,
             found => return Err(Damage::Kind { found }),
         })
     }
@@ -398,6 +425,19 @@ impl Record {
             add,
             remove: from.ids("removed", removed)?,
         })
+    }
+
+    fn decode_stats(from: &mut Take<'_>) -> Result<Record, Damage> {
+        let table = from.u32("table")?;
+        let count = from.count("parts", PART_BYTES)?;
+        let mut parts = Vec::with_capacity(count);
+        for _ in 0..count {
+            parts.push(PartStats {
+                entries: from.u64("entries")?,
+                bytes: from.u64("bytes")?,
+            });
+        }
+        Ok(Record::TableStats { table, parts })
     }
 
     fn decode_table(from: &mut Take<'_>) -> Result<Record, Damage> {
@@ -662,6 +702,16 @@ mod tests {
                 },
                 join(&[id, b"\x05\0\0\0\0\0\0\0"]),
             ),
+            (
+                Record::TableStats {
+                    table: 6,
+                    parts: vec![PartStats {
+                        entries: 1,
+                        bytes: 2,
+                    }],
+                },
+                b"\x06\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0".to_vec(),
+            ),
         ]
     }
 
@@ -715,7 +765,7 @@ mod tests {
                 lie[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
                 let _ = Record::decode(&lie);
             }
-            for kind in [0, 14, 15, 99] {
+            for kind in [0, 15, 99] {
                 let mut lie = out.clone();
                 lie[0] = kind;
                 lie[CRC_AT..CRC_AT + 4].fill(0);

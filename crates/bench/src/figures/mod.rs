@@ -6,6 +6,7 @@ pub mod growth;
 pub mod logging;
 pub mod memory;
 pub mod memory_cell;
+pub mod replay;
 pub mod server;
 pub mod two_levels;
 pub mod utilization;

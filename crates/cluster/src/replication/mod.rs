@@ -383,6 +383,7 @@ impl Master {
             | Record::TableDrop { .. }
             | Record::TableClear { .. }
             | Record::TableLevel { .. }
+            | Record::TableStats { .. }
             | Record::Pass(_)
             | Record::SafeVersion { .. }
             | Record::CleanShutdown { .. } => {
