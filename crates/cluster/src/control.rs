@@ -400,3 +400,46 @@ pub fn each_record(
         _ => Err(Error::NoSnapshot { segment }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Statistics are part of the state (C1), as long as their table is as it was.
+    #[test]
+    fn statistics_come_and_go_with_their_table() {
+        let parts = vec![
+            PartStats {
+                entries: 1,
+                bytes: 40,
+            };
+            256
+        ];
+        let stats = Record::TableStats {
+            table: 3,
+            parts: parts.clone(),
+        };
+        let mut state = State::default();
+        assert!(state.apply(&stats).is_err(), "of a table that is not there");
+        let create = Record::TableCreate {
+            table: 3,
+            floor: 1,
+            level: None,
+            name: "orders".to_owned(),
+        };
+        state.apply(&create).expect("a new table");
+        state.apply(&stats).expect("its statistics");
+        let mut copy = State::default();
+        for record in state.snapshot() {
+            copy.apply(&record).expect("of a snapshot");
+        }
+        assert_eq!(copy, state);
+        assert_eq!(copy.stats.get(&3), Some(&parts));
+        let clear = Record::TableClear { table: 3, floor: 9 };
+        copy.apply(&clear).expect("a table");
+        assert!(copy.stats.is_empty());
+        let drop = Record::TableDrop { table: 3, floor: 9 };
+        state.apply(&drop).expect("a table");
+        assert!(state.stats.is_empty());
+    }
+}

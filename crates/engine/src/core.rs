@@ -5,7 +5,7 @@ use crate::cleaner::context::{Context, Tally};
 use crate::cleaner::pacer::Pacer;
 use crate::completion::Completions;
 use crate::counters::Counters;
-use crate::epoch::{Epochs, SlotId};
+use crate::epoch::{Epochs, SlotId, VISITORS};
 use crate::exclusive::Exclusive;
 use crate::head::Head;
 use crate::index::arena::Arena;
@@ -133,7 +133,7 @@ impl Core {
         )?;
         let log = options.log.as_ref();
         let log = log.map(|log| Box::new(Log::new(log, &space, heads)));
-        let epochs = Epochs::new(SESSIONS_MAX + contexts, Ticks::detect());
+        let epochs = Epochs::new(SESSIONS_MAX + VISITORS + contexts, Ticks::detect());
         let windows = space.segments.len();
         let contexts = (0..contexts)
             .map(|n| Ok(Mutex::new(Context::new(n, n % nodes, epochs.register()?))))

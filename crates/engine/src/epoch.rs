@@ -14,6 +14,8 @@ use duramen_base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, fence}
 use duramen_base::ticks::Ticks;
 
 const IDLE: u64 = u64::MAX;
+/// Slots that no session gets: for who loads, replays or walks, each for the time of one step.
+pub const VISITORS: usize = 16;
 
 /// The table of slots of one store.
 pub struct Epochs {
@@ -36,6 +38,18 @@ impl Epochs {
             used: AtomicUsize::new(0),
             free: Mutex::new((0..slots).rev().collect()),
         }
+    }
+
+    /// A slot to keep: leaves some to those that come and go ([`VISITORS`]).
+    ///
+    /// # Errors
+    /// [`Error::TooManySessions`].
+    pub fn register_session(&self) -> Result<SlotId, Error> {
+        if self.free.lock().expect("slot list").len() <= VISITORS {
+            let limit = self.slots.len() - VISITORS;
+            return Err(Error::TooManySessions { limit });
+        }
+        self.register()
     }
 
     /// # Errors

@@ -37,7 +37,7 @@ pub(crate) struct Carried {
 
 impl Session {
     pub(crate) fn new(store: Arc<Store>) -> Result<Session, Error> {
-        let slot = store.core().epochs.register()?;
+        let slot = store.core().epochs.register_session()?;
         let head = store.next_head();
         let carried = Carried {
             appended: 0,

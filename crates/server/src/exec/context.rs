@@ -63,6 +63,7 @@ impl Failure {
                     "ERR string exceeds maximum allowed size: value of {bytes} bytes is longer than the limit of {limit}"
                 ),
                 error @ (Error::DiskFull | Error::DiskFailed) => format!("MISCONF {error}"),
+                Error::TryAgain => format!("TRYAGAIN {error}"),
                 Error::Overflow => "ERR increment or decrement would overflow".to_string(),
                 Error::NoSuchTable(table) => format!(
                     "ERR table {table} does not exist any more: choose another with SELECT or DURAMEN.USE"
