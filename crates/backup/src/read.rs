@@ -26,13 +26,23 @@ struct Source {
     frame: Option<u32>,
 }
 
+/// How the bytes of a frame are read.
+#[derive(Clone, Copy)]
+enum How<'a> {
+    Usual,
+    /// Past all caches, and the slot is verified too.
+    Medium,
+    /// See [`Backup::read_in_steps`].
+    Steps(usize, &'a dyn Fn(usize)),
+}
+
 impl Backup {
     /// Reads the certified bytes of a replica into the start of `into` and verifies them.
     ///
     /// # Errors
     /// [`Error::DamagedSegment`], [`Error::UnknownSegment`], [`Error::TooLong`] if `into` is too short.
     pub fn read(&self, segment: SegmentId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
-        self.read_from(self.own(segment), into, false)
+        self.read_from(self.own(segment), into, How::Usual)
     }
 
     /// As [`read`](Self::read), of any log.
@@ -40,20 +50,33 @@ impl Backup {
     /// # Errors
     /// As there.
     pub fn read_of(&self, id: ReplicaId, into: &mut [u8]) -> Result<ReplicaInfo, Error> {
-        self.read_from(id, into, false)
+        self.read_from(id, into, How::Usual)
     }
 
-    /// As [`read`](Self::read); `medium`: past all caches, and the slot is verified too.
+    /// As [`read`](Self::read), in steps of at most so many bytes; `before` is called before each, and may wait.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_in_steps(
+        &self,
+        segment: SegmentId,
+        into: &mut [u8],
+        step_bytes: usize,
+        before: &dyn Fn(usize),
+    ) -> Result<ReplicaInfo, Error> {
+        self.read_from(self.own(segment), into, How::Steps(step_bytes, before))
+    }
+
     fn read_from(
         &self,
         id: ReplicaId,
         into: &mut [u8],
-        medium: bool,
+        how: How<'_>,
     ) -> Result<ReplicaInfo, Error> {
         let mut found = None;
         for _ in 0..ATTEMPTS {
             let source = self.source(id, into)?;
-            let decay = match self.verify(id, &source, into, medium) {
+            let decay = match self.verify(id, &source, into, how) {
                 None => return Ok(source.info),
                 Some(decay) => decay,
             };
@@ -72,13 +95,21 @@ impl Backup {
         id: ReplicaId,
         source: &Source,
         into: &mut [u8],
-        medium: bool,
+        how: How<'_>,
     ) -> Option<Decay> {
         let part = &mut into[..source.in_frame];
-        let read = match (part.is_empty(), medium) {
-            (true, _) => Ok(()),
-            (false, true) => self.frames.read_medium(source.at, part),
-            (false, false) => self.frames.read_at(source.at, part),
+        let read = match how {
+            _ if part.is_empty() => Ok(()),
+            How::Medium => self.frames.read_medium(source.at, part),
+            How::Usual => self.frames.read_at(source.at, part),
+            How::Steps(step_bytes, before) => {
+                let mut steps = (0..).zip(part.chunks_mut(step_bytes));
+                steps.try_for_each(|(n, step)| {
+                    before(step.len());
+                    let at = source.at + n * step_bytes as u64;
+                    self.frames.read_at(at, step)
+                })
+            }
         };
         if let Err(error) = read {
             return Some(Decay::unreadable(&error));
@@ -90,7 +121,10 @@ impl Backup {
         if !source.info.certificate().matches(into) {
             return Some(Decay::wrong("its bytes do not match its certificate"));
         }
-        if medium { self.verify_slot(id) } else { None }
+        match how {
+            How::Medium => self.verify_slot(id),
+            How::Usual | How::Steps(..) => None,
+        }
     }
 
     /// What is wrong with the slot that says where the replica is, if anything.
@@ -256,7 +290,7 @@ impl Backup {
         };
         scratch.resize(self.geometry.segment_bytes as usize, 0); // it may grow meanwhile
         let segment = id.segment;
-        let read = self.read_from(id, &mut scratch, true);
+        let read = self.read_from(id, &mut scratch, How::Medium);
         *self
             .scrubbing
             .lock()

@@ -9,7 +9,7 @@
 
 use crate::commit::LOCAL;
 use crate::restart::replication_config;
-use crate::throttle::throttled;
+use crate::throttle::{Pace, READ_STEP_BYTES, throttled};
 use crate::writer::LogWriter;
 use crate::{DurabilityStats, Error, Phase, Progress, SnapshotReport};
 use duramen_backup::disk::Disk;
@@ -98,13 +98,9 @@ fn take(
         ..*source.geometry()
     };
     let options = duramen_backup::Options::default();
-    let target = Backup::create_copy(
-        considerate(log, disk),
-        &options,
-        &geometry,
-        source.identity(),
-    )
-    .map_err(Error::Disk)?;
+    let (disk, pace) = considerate(log, disk);
+    let target =
+        Backup::create_copy(disk, &options, &geometry, source.identity()).map_err(Error::Disk)?;
     let (cut, _pinned) = cut(log)?;
     let bytes_total = cut.certificates.values().map(|c| u64::from(c.length)).sum();
     let mut buffer = vec![0; geometry.segment_bytes as usize];
@@ -117,6 +113,7 @@ fn take(
             *segment,
             *certificate,
             &mut buffer,
+            pace.as_deref(),
         )?;
         log.durable.lock().master.unpin(*segment);
         bytes_done += u64::from(certificate.length);
@@ -143,11 +140,12 @@ fn take(
 }
 
 /// The disk to copy to: written with regard to those who commit. Driven by hand, nobody does.
-fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
+fn considerate(log: &LogWriter, disk: Arc<dyn Disk>) -> (Arc<dyn Disk>, Option<Arc<Pace>>) {
     if !log.has_thread() {
-        return disk;
+        return (disk, None);
     }
-    throttled(disk, log.durable.meter.clone())
+    let (disk, pace) = throttled(disk, log.durable.meter.clone());
+    (disk, Some(pace))
 }
 
 /// N1: one commit while nobody is inside.
@@ -191,9 +189,17 @@ fn copy(
     segment: SegmentId,
     certificate: Certificate,
     buffer: &mut [u8],
+    pace: Option<&Pace>,
 ) -> Result<(), Error> {
     let source = &log.durable.backup;
-    source.read(segment, buffer).map_err(Error::Disk)?;
+    let wait = |bytes| {
+        if let Some(pace) = pace {
+            pace.wait(bytes);
+        }
+    };
+    source
+        .read_in_steps(segment, buffer, READ_STEP_BYTES, &wait)
+        .map_err(Error::Disk)?;
     let bytes = &buffer[..certificate.length as usize];
     if Certificate::of(bytes) != certificate {
         return Err(Error::Damaged {

@@ -2,7 +2,7 @@
 //! the latency of those commits.
 //!
 //! **Invariants**
-//! - T1: while others commit, no more than a step is on its way to the device, so nothing piles up that a commit would have to
+//! - T1: while others commit, no more than a step is on its way to or from the device, so nothing piles up that a commit would have to
 //!   wait for: neither in its queue nor as dirty pages in memory.
 //! - T2: the rate falls while commits take longer than before, but never below [`RATE_MIN`]: it always ends.
 //! - T3: while nobody commits, it is not held back.
@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 /// One step: takes the device about as long as a commit.
 const STEP_BYTES: usize = (128 * KIB) as usize;
-/// Slowest rate, in bytes per second.
+/// One step of reading, which is cheaper: large enough to go past the page cache, if it does not hold what is read.
+pub(crate) const READ_STEP_BYTES: usize = MIB as usize;
+/// Slowest rate, in bytes per second, read and written.
 const RATE_MIN: f64 = (32 * MIB) as f64;
 const RATE_FIRST: f64 = (64 * MIB) as f64;
 const RATE_MAX: f64 = (256 * MIB) as f64;
@@ -60,7 +62,7 @@ impl Rate {
 }
 
 /// What all files of a disk share.
-struct Pace {
+pub(crate) struct Pace {
     meter: Arc<Meter>,
     state: Mutex<State>,
 }
@@ -98,7 +100,7 @@ impl Pace {
     }
 
     /// Before a step of so many bytes: waits for its time. Returns whether anybody is to be considered.
-    fn wait(&self, bytes: usize) -> bool {
+    pub fn wait(&self, bytes: usize) -> bool {
         let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *guard;
         let now = Instant::now();
@@ -128,13 +130,13 @@ fn mean(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
     (count > 0).then(|| (after.1.saturating_sub(before.1)) as f64 / count as f64)
 }
 
-/// `disk`, where commits, as `meter` sees them, go first.
-pub(crate) fn throttled(disk: Arc<dyn Disk>, meter: Arc<Meter>) -> Arc<dyn Disk> {
-    paced(disk, Pace::new(meter))
+/// `disk`, where commits, as `meter` sees them, go first; and its pace, for what else is to be done at it.
+pub(crate) fn throttled(disk: Arc<dyn Disk>, meter: Arc<Meter>) -> (Arc<dyn Disk>, Arc<Pace>) {
+    let pace = Arc::new(Pace::new(meter));
+    (paced(disk, pace.clone()), pace)
 }
 
-fn paced(disk: Arc<dyn Disk>, pace: Pace) -> Arc<dyn Disk> {
-    let pace = Arc::new(pace);
+fn paced(disk: Arc<dyn Disk>, pace: Arc<Pace>) -> Arc<dyn Disk> {
     Arc::new(Fronted::new(disk, move |inner| -> Arc<dyn File> {
         let pace = pace.clone();
         Arc::new(ThrottledFile { inner, pace })
@@ -251,7 +253,7 @@ mod tests {
                 seen: (0, 0),
             }),
         };
-        let throttled = paced(Arc::new(disk), pace);
+        let throttled = paced(Arc::new(disk), Arc::new(pace));
         let file = throttled.open("frames", OpenHow::Create).expect("it opens");
         let bytes: Vec<u8> = (0..MIB as usize).map(|n| (n / 4096) as u8).collect();
         let begun = Instant::now();

@@ -33,8 +33,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Passes that wait for their Swap at once; a cleaner that is so far ahead of the disk gains nothing.
-const PENDING_PASSES_MAX: usize = 4;
+/// Passes that wait for their Swap at once. Victims and survivors of each take room on the disk until then, so a cleaner that is
+/// far ahead of the disk makes it fuller than it is, and its own victims with it: with four of them, the disk of 1.5 times the
+/// memory's size had the write cost of one of 1.25 times.
+const PENDING_PASSES_MAX: usize = 1;
 
 /// What is announced of a pass before anything of it can be named by durable data (D4).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -36,6 +36,9 @@ pub struct DurabilityArgs {
     /// How Duramen writes its disk: buffered or direct
     #[arg(long, default_value = "buffered")]
     pub disk_mode: String,
+    /// Of restart: only values of these sizes
+    #[arg(long, value_delimiter = ',', default_value = "100,1000")]
+    pub restart_value_bytes: Vec<usize>,
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
@@ -126,7 +129,12 @@ pub fn run(args: &DurabilityArgs) -> Result<Report> {
         reads::run(&args.options, &programs, &mut report)?;
     }
     if wanted(Part::Restart) {
-        restart::run(&args.options, &programs, &mut report)?;
+        restart::run(
+            &args.options,
+            &programs,
+            &args.restart_value_bytes,
+            &mut report,
+        )?;
     }
     if wanted(Part::Snapshot) {
         snapshot::run(&args.options, &programs, &mut report)?;

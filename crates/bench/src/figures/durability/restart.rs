@@ -48,8 +48,13 @@ fn duramen(programs: &Programs, bytes: u64, data: &Scratch) -> Result<Option<Ser
 }
 
 /// Runs the part.
-pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -> Result<()> {
-    for value_bytes in [100usize, 1000] {
+pub(super) fn run(
+    options: &Options,
+    programs: &Programs,
+    sizes: &[usize],
+    report: &mut Report,
+) -> Result<()> {
+    for &value_bytes in sizes {
         let bytes = options.size(1024, 64) * MIB;
         let keys = bytes / (value_bytes as u64 + 16);
         let raw_dir = programs.scratch()?;

@@ -43,6 +43,8 @@ pub(super) fn run(options: &Options, programs: &Programs, report: &mut Report) -
         let mut load = Load::usual(side.server.address, Command::Set, 64);
         (load.keys, load.value_bytes) = (keys, 1000);
         load.preload(0)?;
+        // Once more: until the log takes as much memory as it ever will, it grows without a snapshot too.
+        load.preload(0)?;
         let mut quiet = Latencies::default();
         for _ in 0..options.size(10, 3) {
             quiet.add(&writes(side, keys)?);
