@@ -138,7 +138,7 @@ fn measure(
     two_levels: bool,
 ) -> Result<Cell> {
     let scratch = Scratch::new(&std::env::temp_dir()).doing("making a directory")?;
-    let memory_bytes = options.size(512, 256) * MIB;
+    let memory_bytes = 256 * MIB;
     let lane = Arc::new(Lane(Mutex::new(Instant::now())));
     let disk = Fronted::new(
         Arc::new(OsDisk::new(scratch.path(), Mode::Buffered)),
@@ -178,12 +178,12 @@ fn measure(
         }
         Ok((writes, begun.elapsed().as_secs_f64()))
     };
-    write_for(Duration::from_secs(options.size(25, 6)))?;
+    write_for(Duration::from_secs(options.size(12, 6)))?;
     let before = durable
         .stats()
         .ok_or("no log")
         .doing("asking for figures")?;
-    let (writes, seconds) = write_for(Duration::from_secs(options.size(15, 4)))?;
+    let (writes, seconds) = write_for(Duration::from_secs(options.size(10, 4)))?;
     let after = durable
         .stats()
         .ok_or("no log")

@@ -191,7 +191,8 @@ fn busy_setup() -> Setup {
 }
 
 fn in_time(started: Instant) {
-    assert!(started.elapsed() < Duration::from_secs(60), "it hangs");
+    // Seconds on an idle machine; it may be a busy one.
+    assert!(started.elapsed() < Duration::from_secs(180), "it hangs");
 }
 
 #[test]
