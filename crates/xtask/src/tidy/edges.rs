@@ -6,7 +6,7 @@ use super::House;
 /// `base ← format ← engine ← server ← cli`, `base ← wire ← {cluster, client, server}`,
 /// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim, xtask and fuzz are
 /// programs around the product: nobody sees them.
-const BELOW: [(&str, &[&str]); 14] = [
+const BELOW: [(&str, &[&str]); 15] = [
     ("duramen-base", &[]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format"]),
@@ -18,7 +18,8 @@ const BELOW: [(&str, &[&str]); 14] = [
     ),
     ("duramen-wire", &["duramen-format"]),
     ("duramen-client", &["duramen-wire"]),
-    ("duramen-server", &["duramen", "duramen-wire"]),
+    ("duramen-node", &["duramen"]),
+    ("duramen-server", &["duramen-node", "duramen-wire"]),
     ("duramen-bench", &["duramen-server"]),
     ("duramen-cli", &["duramen-bench"]),
     ("duramen-sim", &["duramen-server"]),

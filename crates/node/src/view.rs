@@ -1,0 +1,446 @@
+//! Who serves a key, as this member knows it.
+//!
+//! A view never changes: who learns something makes another one and swaps it in. Readers look at it once per batch of requests.
+//!
+//! **Invariants**
+//! - V1: `Serve` is said of what the coordinator listed for this very member as served, and of nothing else: the map that
+//!   clients are redirected by only ever says where *others* are.
+//! - V2: ranges of a table do not overlap.
+//!
+//! **Layout** ranges of all tables in one sorted list: a lookup is one binary search in what is served here, usually the last.
+//!
+//! Paper: [Ousterhout15 §3]; differs: redirects for clients of RESP come from the same map as the native clients' cache.
+
+use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
+use duramen_wire::native::message::{Addresses, TabletMap, TabletRoute, Tablets};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Somebody else who serves a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub server: ServerId,
+    pub addresses: Addresses,
+}
+
+/// Where a request for a key goes. There is no redirection for one request (RESP's `ASK`): while a tablet moves, its source
+/// serves all of it until it serves none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route<'a> {
+    /// Here.
+    Serve,
+    /// There, and so do all later ones.
+    Moved(&'a Owner),
+    /// Nobody serves it at this moment: it is recovered or moved, or this member is about to learn who. Send it again.
+    TryAgain,
+    /// The table does not exist, or belongs to nobody yet.
+    NoTable,
+    /// This member is none, or knows nothing of the cluster yet.
+    ClusterDown,
+}
+
+/// A list of tablets that cannot be one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("table {table}: {range} overlaps another range, or ends before it begins")]
+pub struct NotATable {
+    pub table: TableId,
+    pub range: KeyRange,
+}
+
+/// Ranges of tables, without overlaps (V2).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<(TableId, KeyRange)>);
+
+impl Ranges {
+    /// # Errors
+    /// [`NotATable`]: V2 does not hold.
+    pub fn new(ranges: impl IntoIterator<Item = (TableId, KeyRange)>) -> Result<Ranges, NotATable> {
+        let mut ranges: Vec<(TableId, KeyRange)> = ranges.into_iter().collect();
+        ranges.sort_unstable();
+        let wrong = |at: usize, &(table, range): &(TableId, KeyRange)| {
+            let before = at.checked_sub(1).map(|before| ranges[before]);
+            range.first > range.last
+                || before.is_some_and(|(other, last)| other == table && last.overlaps(&range))
+        };
+        let found = ranges
+            .iter()
+            .enumerate()
+            .find(|(at, entry)| wrong(*at, entry));
+        if let Some((_, &(table, range))) = found {
+            return Err(NotATable { table, range });
+        }
+        Ok(Ranges(ranges))
+    }
+
+    /// Those of a message's tablets that are served.
+    ///
+    /// # Errors
+    /// [`NotATable`]: its tablets overlap, served or not.
+    pub fn served_of(tablets: &Tablets) -> Result<Ranges, NotATable> {
+        let entries = || tablets.tablets.iter();
+        Ranges::new(entries().map(|entry| (entry.table, entry.range)))?;
+        let served = entries().filter(|entry| entry.state.is_served());
+        Ranges::new(served.map(|entry| (entry.table, entry.range)))
+    }
+
+    /// All of a message's tablets.
+    ///
+    /// # Errors
+    /// [`NotATable`].
+    pub fn all_of(tablets: &Tablets) -> Result<Ranges, NotATable> {
+        Ranges::new(
+            tablets
+                .tablets
+                .iter()
+                .map(|entry| (entry.table, entry.range)),
+        )
+    }
+
+    /// By table and hash.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (TableId, KeyRange)> {
+        self.0.iter().copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn contains(&self, table: TableId, hash: RouteHash) -> bool {
+        let next = self
+            .0
+            .partition_point(|(other, range)| (*other, range.first) <= (table, hash));
+        let candidate = next.checked_sub(1).map(|at| self.0[at]);
+        candidate.is_some_and(|(other, range)| other == table && range.contains(hash))
+    }
+
+    /// What both have.
+    pub fn intersection(&self, other: &Ranges) -> Ranges {
+        let mut both = Vec::new();
+        self.overlapping(other, |table, range, with| {
+            both.extend(range.intersection(&with).map(|range| (table, range)));
+        });
+        Ranges(both)
+    }
+
+    /// What this has and the other one has not.
+    pub fn without(&self, other: &Ranges) -> Ranges {
+        let mut rest = Vec::new();
+        for (table, range) in self.iter() {
+            let mut left = Some(range);
+            for (_, cut) in other
+                .iter()
+                .filter(|(of, cut)| *of == table && cut.overlaps(&range))
+            {
+                let Some(whole) = left else { break };
+                if whole.first < cut.first {
+                    let before = KeyRange::new(whole.first, RouteHash(cut.first.0 - 1));
+                    rest.push((table, before));
+                }
+                left = cut
+                    .last
+                    .next()
+                    .filter(|first| *first <= whole.last)
+                    .map(|first| KeyRange::new(first, whole.last));
+            }
+            rest.extend(left.map(|range| (table, range)));
+        }
+        Ranges(rest)
+    }
+
+    fn overlapping(&self, other: &Ranges, mut visit: impl FnMut(TableId, KeyRange, KeyRange)) {
+        for (table, range) in self.iter() {
+            for (of, with) in other.iter() {
+                if of == table && with.overlaps(&range) {
+                    visit(table, range, with);
+                }
+            }
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// `NONE`: no member.
+    me: ServerId,
+    tablets_version: TabletsVersion,
+    served: Ranges,
+    owned: Ranges,
+    map: Arc<Map>,
+}
+
+/// Where everything is, ready to be looked up. Shared by the views that know the same.
+#[derive(Clone, Debug, Default)]
+pub struct Map {
+    version: MapVersion,
+    /// Ordered by table and range.
+    routes: Vec<TabletRoute>,
+    owners: BTreeMap<ServerId, Owner>,
+}
+
+impl Map {
+    /// # Errors
+    /// [`NotATable`]: its tablets overlap.
+    pub fn new(map: &TabletMap) -> Result<Map, NotATable> {
+        Ranges::new(map.tablets.iter().map(|route| (route.table, route.range)))?;
+        let mut routes = map.tablets.clone();
+        routes.sort_unstable_by_key(|route| (route.table, route.range));
+        let owners = map.servers.iter().map(|(server, addresses)| {
+            let owner = Owner {
+                server: *server,
+                addresses: addresses.clone(),
+            };
+            (*server, owner)
+        });
+        Ok(Map {
+            version: map.version,
+            routes,
+            owners: owners.collect(),
+        })
+    }
+
+    pub fn version(&self) -> MapVersion {
+        self.version
+    }
+
+    fn route(&self, table: TableId, hash: RouteHash) -> Option<&TabletRoute> {
+        let next = self
+            .routes
+            .partition_point(|route| (route.table, route.range.first) <= (table, hash));
+        let candidate = self.routes.get(next.checked_sub(1)?)?;
+        (candidate.table == table && candidate.range.contains(hash)).then_some(candidate)
+    }
+}
+
+impl View {
+    /// Of member `me`, which was told to own `owned` and serves `served` of it.
+    pub fn new(
+        me: ServerId,
+        tablets_version: TabletsVersion,
+        owned: Ranges,
+        served: Ranges,
+        map: Arc<Map>,
+    ) -> View {
+        assert_ne!(me, ServerId::NONE, "a view of a member");
+        assert!(
+            served.without(&owned).is_empty(),
+            "only what is owned is served (V1)"
+        );
+        View {
+            me,
+            tablets_version,
+            served,
+            owned,
+            map,
+        }
+    }
+
+    /// Whose it is; `NONE`: nobody's, nothing is served.
+    pub fn me(&self) -> ServerId {
+        self.me
+    }
+
+    pub fn tablets_version(&self) -> TabletsVersion {
+        self.tablets_version
+    }
+
+    pub fn map_version(&self) -> MapVersion {
+        self.map.version
+    }
+
+    /// What is served here.
+    pub fn served(&self) -> &Ranges {
+        &self.served
+    }
+
+    /// Where a request goes.
+    pub fn route(&self, table: TableId, hash: RouteHash) -> Route<'_> {
+        if self.served.contains(table, hash) {
+            return Route::Serve; // V1
+        }
+        if self.me == ServerId::NONE {
+            return Route::ClusterDown;
+        }
+        if self.owned.contains(table, hash) {
+            return Route::TryAgain;
+        }
+        if self.map.version == MapVersion(0) {
+            return Route::ClusterDown;
+        }
+        let Some(route) = self.map.route(table, hash) else {
+            return Route::NoTable;
+        };
+        if !route.served || route.owner == self.me {
+            return Route::TryAgain; // the map is older or newer than what this member was told
+        }
+        self.map
+            .owners
+            .get(&route.owner)
+            .map_or(Route::TryAgain, Route::Moved)
+    }
+
+    /// Who owns the first key of a Redis Cluster slot, by the map; for `CLUSTER` commands.
+    pub fn owner_of_slot(&self, table: TableId, slot: u16) -> Option<&Owner> {
+        let route = self.map.route(table, RouteHash::first_of_slot(slot))?;
+        self.map.owners.get(&route.owner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::{MigrationId, SegmentId};
+    use duramen_wire::native::message::{TabletEntry, TabletState};
+
+    const ME: ServerId = ServerId::new(0, 1);
+    const OTHER: ServerId = ServerId::new(1, 1);
+    const TABLE: TableId = TableId(3);
+
+    fn range(first: u64, last: u64) -> KeyRange {
+        KeyRange::new(RouteHash(first), RouteHash(last))
+    }
+
+    fn ranges(of: &[(u64, u64)]) -> Ranges {
+        Ranges::new(of.iter().map(|(first, last)| (TABLE, range(*first, *last)))).unwrap()
+    }
+
+    fn route(first: u64, last: u64, owner: ServerId, served: bool) -> TabletRoute {
+        TabletRoute {
+            table: TABLE,
+            range: range(first, last),
+            owner,
+            served,
+            moving_to: None,
+        }
+    }
+
+    fn map() -> TabletMap {
+        let address = |native: &str| Addresses {
+            native: native.to_owned(),
+            ..Addresses::default()
+        };
+        TabletMap {
+            version: MapVersion(9),
+            tablets: vec![
+                route(0, 99, ME, true),
+                route(100, 199, OTHER, true),
+                route(200, 299, OTHER, false),
+                route(300, u64::MAX, ServerId::new(2, 1), true),
+            ],
+            servers: vec![(ME, address("me")), (OTHER, address("other"))],
+            ..TabletMap::default()
+        }
+    }
+
+    fn view(owned: Ranges, served: Ranges) -> View {
+        View::new(
+            ME,
+            TabletsVersion(1),
+            owned,
+            served,
+            Arc::new(Map::new(&map()).unwrap()),
+        )
+    }
+
+    #[test]
+    fn only_what_was_listed_is_served_whatever_the_map_says() {
+        let view = view(ranges(&[(0, 49), (400, 499)]), ranges(&[(0, 49)]));
+        let at = |hash| view.route(TABLE, RouteHash(hash));
+        assert_eq!(at(0), Route::Serve);
+        assert_eq!(at(49), Route::Serve);
+        assert_eq!(at(50), Route::TryAgain, "the map says that it is ours");
+        assert!(matches!(at(100), Route::Moved(owner) if owner.server == OTHER));
+        assert_eq!(at(200), Route::TryAgain, "nobody serves it");
+        assert_eq!(at(300), Route::TryAgain, "its owner has no address");
+        assert_eq!(at(400), Route::TryAgain, "ours, and not served yet");
+        assert_eq!(view.route(TableId(4), RouteHash(0)), Route::NoTable);
+        assert_eq!(view.route(TableId(2), RouteHash(0)), Route::NoTable);
+        assert_eq!(
+            view.owner_of_slot(TABLE, 0).map(|owner| owner.server),
+            Some(ME)
+        );
+    }
+
+    #[test]
+    fn who_is_no_member_serves_nothing() {
+        let none = View::default();
+        assert_eq!(none.route(TABLE, RouteHash(0)), Route::ClusterDown);
+        let map = Arc::new(Map::default());
+        let new = View::new(
+            ME,
+            TabletsVersion(1),
+            ranges(&[(5, 9)]),
+            ranges(&[(5, 5)]),
+            map,
+        );
+        assert_eq!(new.route(TABLE, RouteHash(0)), Route::ClusterDown);
+        assert_eq!(new.route(TABLE, RouteHash(5)), Route::Serve);
+        assert_eq!(new.route(TABLE, RouteHash(6)), Route::TryAgain);
+    }
+
+    #[test]
+    fn a_list_that_overlaps_is_refused() {
+        let new = |of: &[(u64, u64)]| {
+            Ranges::new(of.iter().map(|(first, last)| (TABLE, range(*first, *last))))
+        };
+        assert!(new(&[(10, 19), (0, 9), (20, u64::MAX)]).is_ok());
+        assert!(new(&[(0, 9), (9, 12)]).is_err());
+        assert!(new(&[(0, 100), (5, 6)]).is_err());
+        assert!(new(&[(9, 8)]).is_err());
+        let mut twice = map();
+        twice.tablets.push(route(150, 160, ME, true));
+        assert!(Map::new(&twice).is_err());
+        // An incoming tablet may not hide beneath a served one.
+        let entry = |first, last, state| TabletEntry {
+            table: TABLE,
+            range: range(first, last),
+            state,
+        };
+        let normal = TabletState::Normal {
+            creation: SegmentId::NONE,
+        };
+        let incoming = TabletState::Incoming {
+            migration: MigrationId(1),
+            from: OTHER,
+        };
+        let mut tablets = Tablets::default();
+        tablets.tablets = vec![entry(0, 9, normal), entry(10, 19, incoming)];
+        assert_eq!(Ranges::served_of(&tablets), Ok(ranges(&[(0, 9)])));
+        tablets.tablets = vec![entry(0, 9, normal), entry(5, 19, incoming)];
+        assert!(Ranges::served_of(&tablets).is_err());
+    }
+
+    /// Against a set of single hashes.
+    #[test]
+    fn ranges_are_cut_as_sets_are() {
+        let all = [
+            vec![],
+            vec![(0, u64::MAX)],
+            vec![(0, 4), (8, 8), (10, 20)],
+            vec![(2, 9), (11, 12), (14, 14), (20, 30)],
+            vec![(0, 0), (5, 7), (u64::MAX, u64::MAX)],
+        ];
+        for one in &all {
+            for other in &all {
+                let (a, b) = (ranges(one), ranges(other));
+                let (both, rest) = (a.intersection(&b), a.without(&b));
+                assert_eq!(
+                    Ranges::new(both.iter()),
+                    Ok(both.clone()),
+                    "sorted, without overlaps"
+                );
+                assert_eq!(Ranges::new(rest.iter()), Ok(rest.clone()));
+                for hash in (0..40).chain([u64::MAX - 1, u64::MAX]).map(RouteHash) {
+                    let (in_a, in_b) = (a.contains(TABLE, hash), b.contains(TABLE, hash));
+                    assert_eq!(both.contains(TABLE, hash), in_a && in_b);
+                    assert_eq!(
+                        rest.contains(TABLE, hash),
+                        in_a && !in_b,
+                        "{one:?} {other:?} {hash}"
+                    );
+                    assert!(!both.contains(TableId(4), hash));
+                }
+            }
+        }
+    }
+}
