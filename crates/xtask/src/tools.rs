@@ -11,10 +11,14 @@ struct Tool {
     packages: &'static [&'static str],
 }
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 8] = [
     Tool {
         program: "redis-cli",
         packages: &["redis-tools"],
+    },
+    Tool {
+        program: "etcd",
+        packages: &["etcd-server"],
     },
     Tool {
         program: "python3",

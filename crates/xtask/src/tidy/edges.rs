@@ -6,12 +6,13 @@ use super::House;
 /// `base ← format ← engine ← server ← cli`, `base ← wire ← {cluster, client, server}`,
 /// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim, xtask and fuzz are
 /// programs around the product: nobody sees them.
-const BELOW: [(&str, &[&str]); 15] = [
+const BELOW: [(&str, &[&str]); 16] = [
     ("duramen-base", &[]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format"]),
     ("duramen-backup", &["duramen-format"]),
     ("duramen-cluster", &["duramen-wire"]),
+    ("duramen-metastore", &["duramen-cluster"]),
     (
         "duramen",
         &["duramen-engine", "duramen-backup", "duramen-cluster"],
@@ -19,7 +20,10 @@ const BELOW: [(&str, &[&str]); 15] = [
     ("duramen-wire", &["duramen-format"]),
     ("duramen-client", &["duramen-wire"]),
     ("duramen-node", &["duramen"]),
-    ("duramen-server", &["duramen-node", "duramen-wire"]),
+    (
+        "duramen-server",
+        &["duramen-node", "duramen-metastore", "duramen-wire"],
+    ),
     ("duramen-bench", &["duramen-server"]),
     ("duramen-cli", &["duramen-bench"]),
     ("duramen-sim", &["duramen-server"]),

@@ -1,0 +1,468 @@
+//! etcd, through its JSON gateway: any number of coordinators, one of which leads.
+//!
+//! **Layout** below the prefix `/duramen/<cluster>/`:
+//!
+//! ```text
+//! leader      the leader's term and name; written once per leadership
+//! beat        a number that the leader changes
+//! term        the number of the last leadership
+//! step        how many changes the leader has made
+//! s/<key>     the state, key by key
+//! p/<number>  parts of a batch that is too large for one transaction
+//! commit      how many parts there are: the batch counts, and is being applied
+//! ```
+//!
+//! **Invariants**
+//! - T1: every transaction of a leader compares the revision at which `leader` was written by it. Whoever takes over writes
+//!   `leader`, so nothing of a deposed leader is applied after that, however late it arrives (M1).
+//! - T2: a leader is deposed by whoever has seen the same `beat` for as long as the lease, by its own clock. Were that clock
+//!   wrong, a leader would be deposed early, and nothing else.
+//! - T3: a batch is one transaction, or, if it is too large for etcd's limits, parts that mean nothing until `commit` is written in
+//!   one transaction; from then on they are applied, by the next leader if need be, before anything else is read or written.
+//! - T4: a change of the state compares `step` and raises it. So one that is tried again takes effect once, and one that was on its way
+//!   for long does not come after younger ones (M2).
+//!
+//! Not an etcd lease, because etcd 3.4 gives none below two seconds, and T1 does not need one. Not the crate `etcd-client`: it brings
+//! tonic and some hundred other crates, and needs `protoc` to be built; these few questions need a connection and JSON. TLS and
+//! users of etcd are not supported: put it on a network of its own.
+//!
+//! **Concurrency** one thread, blocking calls, each bounded by its timeouts.
+
+mod http;
+
+use crate::{unavailable, unusable};
+use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Term};
+use http::{Connection, decode, encode, number};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Silence of a leader after which another one takes over.
+const LEASE: Duration = Duration::from_millis(1500);
+/// A single question is answered in this time, or the connection is dropped.
+const TIMEOUT: Duration = Duration::from_millis(1000);
+/// A change is made within this time, or it is unknown whether it was: so long a restart of etcd is not noticed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between tries.
+const REST: Duration = Duration::from_millis(50);
+/// etcd takes 128 operations and 1.5 MiB per transaction, unless told otherwise.
+const OPERATIONS_MAX: usize = 100;
+const BYTES_MAX: usize = 1 << 20;
+/// Keys per answer.
+const PAGE: usize = 1000;
+
+/// See the module.
+pub struct Etcd {
+    endpoints: Vec<String>,
+    /// The endpoint that answered last.
+    endpoint: usize,
+    connection: Option<Connection>,
+    prefix: String,
+    name: String,
+    lease: Duration,
+    patience: Duration,
+    leading: Option<Leading>,
+    seen: Option<Seen>,
+    beats: u64,
+}
+
+/// A leadership of ours (T1).
+#[derive(Clone, Copy)]
+struct Leading {
+    revision: i64,
+    term: Term,
+    /// Changes made so far (T4).
+    step: u64,
+}
+
+/// Another leader, as it was when it last gave a sign of life (T2).
+struct Seen {
+    leader: i64,
+    beat: i64,
+    since: Instant,
+}
+
+/// A key that was read.
+struct Row {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    revision: i64,
+}
+
+impl Etcd {
+    /// The store of a cluster on these endpoints (`host:port`, one at least), seen by the coordinator of that name.
+    ///
+    /// # Panics
+    /// If there is no endpoint.
+    pub fn new(endpoints: &[String], cluster: &str, name: &str) -> Etcd {
+        assert!(!endpoints.is_empty(), "etcd has an address");
+        Etcd {
+            endpoints: endpoints.to_vec(),
+            endpoint: 0,
+            connection: None,
+            prefix: format!("/duramen/{cluster}/"),
+            name: name.to_owned(),
+            lease: LEASE,
+            patience: PATIENCE,
+            leading: None,
+            seen: None,
+            beats: 0,
+        }
+    }
+
+    /// Another silence after which others take over. All coordinators of a cluster must agree on it.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Duration) -> Etcd {
+        self.lease = lease;
+        self
+    }
+
+    /// Another time within which a change is made.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Etcd {
+        self.patience = patience;
+        self
+    }
+
+    fn key(&self, rest: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), rest].concat()
+    }
+
+    /// Asks one endpoint; the next time another one, if it does not answer.
+    fn ask(&mut self, path: &str, body: &Value) -> Result<Value, Error> {
+        let endpoint = &self.endpoints[self.endpoint % self.endpoints.len()];
+        let answer = match self.connection.take() {
+            Some(connection) => Ok(connection),
+            None => Connection::open(endpoint, TIMEOUT),
+        }
+        .and_then(|mut connection| {
+            let answer = connection.post(path, body)?;
+            Ok((connection, answer))
+        });
+        match answer {
+            Ok((connection, answer)) if answer.status == 200 => {
+                self.connection = Some(connection);
+                Ok(answer.body)
+            }
+            Ok((_, answer)) => {
+                let text = answer.body["error"].as_str().unwrap_or("no reason given");
+                let reason = format!("etcd at {endpoint}: {text}");
+                self.endpoint += 1;
+                Err(unavailable(reason))
+            }
+            Err(error) => {
+                let reason = format!("etcd at {endpoint}: {error}");
+                self.endpoint += 1;
+                Err(unavailable(reason))
+            }
+        }
+    }
+
+    /// Whether the comparisons held and the operations were done; the whole answer.
+    fn transact(
+        &mut self,
+        compare: &Value,
+        operations: &[Value],
+        otherwise: &[Value],
+    ) -> Result<(bool, Value), Error> {
+        let body = json!({ "compare": compare, "success": operations, "failure": otherwise });
+        let answer = self.ask("/v3/kv/txn", &body)?;
+        Ok((answer["succeeded"].as_bool() == Some(true), answer))
+    }
+
+    /// A leader's transaction that is no change of the state (T1).
+    fn led(&mut self, operations: &[Value]) -> Result<(), Error> {
+        let leading = self.leading.ok_or(Error::Deposed)?;
+        let compare = json!([self.is_at(b"leader", leading.revision)]);
+        let (held, _) = self.transact(&compare, operations, &[])?;
+        if !held {
+            self.leading = None;
+            return Err(Error::Deposed);
+        }
+        Ok(())
+    }
+
+    /// A change of the state, tried until it is done or the time is over (T1, T4).
+    fn change(&mut self, mut operations: Vec<Value>) -> Result<(), Error> {
+        let leading = self.leading.ok_or(Error::Deposed)?;
+        let next = (leading.step + 1).to_string();
+        let compare = json!([
+            self.is_at(b"leader", leading.revision),
+            {
+                "key": encode(&self.key(b"step")),
+                "target": "VALUE",
+                "result": "EQUAL",
+                "value": encode(leading.step.to_string().as_bytes()),
+            },
+        ]);
+        operations.push(self.put(b"step", next.as_bytes()));
+        let otherwise = [self.get(b"leader"), self.get(b"step")];
+        let until = Instant::now() + self.patience;
+        let answer = loop {
+            match self.transact(&compare, &operations, &otherwise) {
+                Err(Error::Unavailable { .. }) if Instant::now() < until => {
+                    std::thread::sleep(REST);
+                }
+                other => break other?,
+            }
+        };
+        let (mut done, answer) = answer;
+        if !done {
+            let mut found = answer["responses"].as_array().into_iter().flatten();
+            let mut row = || rows(&found.next()?["response_range"]).ok()?.pop();
+            let (leader, step) = (row(), row());
+            let leads = leader.is_some_and(|row| row.revision == leading.revision);
+            // An earlier try has done it, and its answer was lost.
+            done = leads && step.is_some_and(|row| row.value == next.as_bytes());
+        }
+        if !done {
+            self.leading = None;
+            return Err(Error::Deposed);
+        }
+        if let Some(leading) = &mut self.leading {
+            leading.step += 1;
+        }
+        Ok(())
+    }
+
+    fn is_at(&self, key: &[u8], revision: i64) -> Value {
+        json!({
+            "key": encode(&self.key(key)),
+            "target": "MOD",
+            "result": "EQUAL",
+            "mod_revision": revision.to_string(),
+        })
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Value {
+        json!({ "request_put": { "key": encode(&self.key(key)), "value": encode(value) } })
+    }
+
+    fn delete(&self, key: &[u8]) -> Value {
+        json!({ "request_delete_range": { "key": encode(&self.key(key)) } })
+    }
+
+    fn get(&self, key: &[u8]) -> Value {
+        json!({ "request_range": { "key": encode(&self.key(key)) } })
+    }
+
+    fn read(&mut self, key: &[u8]) -> Result<Option<Row>, Error> {
+        let body = json!({ "key": encode(&self.key(key)) });
+        let answer = self.ask("/v3/kv/range", &body)?;
+        Ok(rows(&answer)?.pop())
+    }
+
+    /// All keys below a letter, without it.
+    fn read_all(&mut self, letter: u8) -> Result<Contents, Error> {
+        let mut from = self.key(&[letter, b'/']);
+        let skip = from.len();
+        let end = self.key(&[letter, b'/' + 1]);
+        let mut contents = Contents::new();
+        loop {
+            let body = json!({
+                "key": encode(&from),
+                "range_end": encode(&end),
+                "limit": PAGE.to_string(),
+            });
+            let answer = self.ask("/v3/kv/range", &body)?;
+            let page = rows(&answer)?;
+            let is_last = page.len() < PAGE;
+            for row in page {
+                from.clone_from(&row.key);
+                let key = row.key.get(skip..).unwrap_or_default();
+                contents.insert(key.to_vec(), row.value);
+            }
+            if is_last {
+                return Ok(contents);
+            }
+            from.push(0); // the first key after it
+        }
+    }
+
+    /// Applies a batch that was committed in parts and not wholly applied (T3).
+    fn redo(&mut self) -> Result<(), Error> {
+        let Some(commit) = self.read(b"commit")? else {
+            return Ok(());
+        };
+        let parts = self.read_all(b'p')?;
+        let count = String::from_utf8(commit.value).ok();
+        let count: usize = count
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| unusable("`commit` is no number"))?;
+        for number in 0..count {
+            let part = parts.get(format!("{number:08}").as_bytes());
+            let part = part.ok_or_else(|| unusable("a part of a committed batch is missing"))?;
+            let operations: Vec<Value> =
+                serde_json::from_slice(part).map_err(|_| unusable("a part is damaged"))?;
+            self.change(operations)?;
+        }
+        let done = vec![self.delete(b"commit")];
+        self.change(done)
+    }
+
+    fn commit_in_parts(&mut self, operations: Vec<Value>) -> Result<(), Error> {
+        let mut count = 0;
+        let mut rest = operations.as_slice();
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take(OPERATIONS_MAX).take_while(|operation| {
+                bytes += operation.to_string().len();
+                bytes < BYTES_MAX / 2
+            });
+            let (part, after) = rest.split_at(fits.count().max(1));
+            let value = Value::from(part.to_vec()).to_string();
+            let put = self.put(format!("p/{count:08}").as_bytes(), value.as_bytes());
+            self.change(vec![put])?;
+            rest = after;
+            count += 1;
+        }
+        let commit = self.put(b"commit", count.to_string().as_bytes());
+        self.change(vec![commit])?;
+        self.redo()
+    }
+
+    /// The last leader (an empty value: it has resigned), and when it last gave a sign of life.
+    fn look(&mut self) -> Result<(Option<Row>, i64), Error> {
+        let leader = self.read(b"leader")?;
+        let beat = self.read(b"beat")?.map_or(0, |row| row.revision);
+        Ok((leader, beat))
+    }
+
+    fn take_over(
+        &mut self,
+        leader: Option<&Row>,
+        beat: i64,
+        last: Term,
+    ) -> Result<Option<Term>, Error> {
+        let term = Term(last.0 + 1);
+        let at = leader.map_or(0, |row| row.revision);
+        let compare = json!([self.is_at(b"leader", at), self.is_at(b"beat", beat)]);
+        let value = format!("{} {}", term.0, self.name);
+        self.beats += 1;
+        let operations = [
+            self.put(b"leader", value.as_bytes()),
+            self.put(b"beat", self.beats.to_string().as_bytes()),
+            self.put(b"term", term.0.to_string().as_bytes()),
+            self.put(b"step", b"0"),
+        ];
+        let (won, answer) = self.transact(&compare, &operations, &[])?;
+        self.seen = None;
+        if !won {
+            return Ok(None);
+        }
+        let revision = number(&answer["header"]["revision"]);
+        let revision = revision.ok_or_else(|| unavailable("etcd gave no revision"))?;
+        self.leading = Some(Leading {
+            revision,
+            term,
+            step: 0,
+        });
+        Ok(Some(term))
+    }
+
+    fn try_acquire(&mut self) -> Result<Option<Term>, Error> {
+        let (leader, beat) = self.look()?;
+        let term = self.read(b"term")?.map_or(Ok(0), |row| {
+            let text = String::from_utf8(row.value).unwrap_or_default();
+            text.parse().map_err(|_| unusable("`term` is no number"))
+        })?;
+        if let Some(row) = leader.as_ref().filter(|row| !row.value.is_empty()) {
+            let is_same = |seen: &&Seen| seen.leader == row.revision && seen.beat == beat;
+            match self.seen.as_ref().filter(is_same) {
+                Some(seen) if seen.since.elapsed() >= self.lease => {} // T2
+                Some(_) => return Ok(None),
+                None => {
+                    self.seen = Some(Seen {
+                        leader: row.revision,
+                        beat,
+                        since: Instant::now(),
+                    });
+                    return Ok(None);
+                }
+            }
+        }
+        self.take_over(leader.as_ref(), beat, Term(term))
+    }
+}
+
+impl MetaStore for Etcd {
+    fn acquire(&mut self) -> Result<Option<Term>, Error> {
+        self.leading = None;
+        let result = self.try_acquire();
+        if result.is_err() {
+            self.seen = None; // T2: what was not seen is no silence
+        }
+        result
+    }
+
+    fn renew(&mut self) -> Result<(), Error> {
+        self.beats += 1;
+        let beat = self.put(b"beat", self.beats.to_string().as_bytes());
+        self.led(&[beat])
+    }
+
+    fn lease_ms(&self) -> u64 {
+        self.lease.as_millis() as u64
+    }
+
+    fn load(&mut self) -> Result<Contents, Error> {
+        self.led(&[])?;
+        self.redo()?;
+        let contents = self.read_all(b's')?;
+        self.led(&[])?; // still: nobody else wrote meanwhile
+        Ok(contents)
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        let mut bytes = 0;
+        let mut operations = Vec::new();
+        for (key, value) in batch.changes() {
+            let key = [b"s/", key].concat();
+            bytes += key.len() + value.map_or(0, <[u8]>::len);
+            operations.push(match value {
+                Some(value) => self.put(&key, value),
+                None => self.delete(&key),
+            });
+        }
+        if operations.len() <= OPERATIONS_MAX && bytes <= BYTES_MAX {
+            self.change(operations)
+        } else {
+            self.commit_in_parts(operations)
+        }
+    }
+
+    fn leader(&mut self) -> Result<Option<String>, Error> {
+        let (leader, _) = self.look()?;
+        let value = leader.map(|row| String::from_utf8_lossy(&row.value).into_owned());
+        Ok(value.and_then(|value| Some(value.split_once(' ')?.1.to_owned())))
+    }
+
+    fn resign(&mut self) {
+        if self.leading.is_some() {
+            // Should it not arrive, others wait for the end of the lease.
+            let nobody = self.put(b"leader", b"");
+            let _ = self.led(&[nobody]);
+            self.leading = None;
+        }
+    }
+}
+
+impl Etcd {
+    /// The term in which this one leads, as far as it knows.
+    pub fn term(&self) -> Option<Term> {
+        self.leading.map(|leading| leading.term)
+    }
+}
+
+fn rows(answer: &Value) -> Result<Vec<Row>, Error> {
+    let kvs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
+    let row = |kv: &Value| {
+        Some(Row {
+            key: decode(&kv["key"])?,
+            value: decode(&kv["value"])?,
+            revision: number(&kv["mod_revision"])?,
+        })
+    };
+    kvs.iter()
+        .map(|kv| row(kv).ok_or_else(|| unavailable("etcd's answer makes no sense")))
+        .collect()
+}

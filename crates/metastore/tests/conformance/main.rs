@@ -1,0 +1,234 @@
+//! One suite for every store: what `duramen_cluster::coordinator::store` promises.
+//!
+//! etcd is started by the tests, on free ports; they need Debian's etcd-server (`cargo xtask test` installs it).
+
+mod server;
+
+use duramen_cluster::coordinator::store::{Batch, Contents, Error, Memory, MetaStore, Term};
+use duramen_metastore::{Embedded, Etcd};
+use server::{Holding, Server};
+use std::time::{Duration, Instant};
+
+/// Makes coordinators' views of one store.
+type Peers<'a> = dyn FnMut(&str) -> Box<dyn MetaStore> + 'a;
+
+/// Waits until it leads.
+fn lead(store: &mut dyn MetaStore) -> Term {
+    let until = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < until {
+        if let Ok(Some(term)) = store.acquire() {
+            return term;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("it never led");
+}
+
+fn batch(changes: &[(&str, Option<&str>)]) -> Batch {
+    let mut batch = Batch::default();
+    for (key, value) in changes {
+        match value {
+            Some(value) => batch.put(key.as_bytes().to_vec(), value.as_bytes().to_vec()),
+            None => batch.delete(key.as_bytes().to_vec()),
+        }
+    }
+    batch
+}
+
+fn contents(of: &[(&str, &str)]) -> Contents {
+    let owned = |(key, value): &(&str, &str)| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    of.iter().map(owned).collect()
+}
+
+/// What every store must do.
+fn conforms(peers: &mut Peers<'_>) {
+    let mut one = peers("one:1");
+    assert_eq!(
+        one.load(),
+        Err(Error::Deposed),
+        "nobody leads before it has asked"
+    );
+    assert_eq!(one.commit(&batch(&[("a", Some("1"))])), Err(Error::Deposed));
+    let first = lead(one.as_mut());
+    assert_eq!(one.load(), Ok(contents(&[])));
+    assert_eq!(one.leader(), Ok(Some("one:1".to_owned())));
+    let some = [("a", Some("1")), ("b", Some("")), ("c\0\u{ff}", Some("3"))];
+    one.commit(&batch(&some)).expect("it leads");
+    let more = [("a", Some("2")), ("b", None), ("nothing", None)];
+    one.commit(&batch(&more)).expect("it leads");
+    let expected = contents(&[("a", "2"), ("c\0\u{ff}", "3")]);
+    assert_eq!(one.load(), Ok(expected.clone()));
+    one.renew().expect("it leads");
+
+    let mut other = peers("other:1");
+    assert_eq!(other.acquire(), Ok(None), "one leader at a time");
+    assert_eq!(other.leader(), Ok(Some("one:1".to_owned())));
+    assert_eq!(
+        other.commit(&batch(&[("a", Some("3"))])),
+        Err(Error::Deposed)
+    ); // M1
+    one.resign();
+    let second = lead(other.as_mut());
+    assert!(second > first, "terms grow");
+    assert_eq!(other.load(), Ok(expected));
+    assert_eq!(other.leader(), Ok(Some("other:1".to_owned())));
+    assert_eq!(one.commit(&batch(&[("a", Some("4"))])), Err(Error::Deposed)); // M1
+    assert_eq!(one.renew(), Err(Error::Deposed));
+    large(other.as_mut());
+}
+
+/// Batches of any size are there as a whole.
+fn large(store: &mut dyn MetaStore) {
+    let before = store.load().expect("it leads");
+    let mut many = Batch::default();
+    for n in 0..5_000u32 {
+        many.put(format!("many/{n:05}").into_bytes(), vec![n as u8; 300]);
+    }
+    store.commit(&many).expect("it leads");
+    let loaded = store.load().expect("it leads");
+    assert_eq!(loaded.len(), before.len() + 5_000);
+    assert_eq!(loaded[&b"many/04321"[..]], vec![4321u32 as u8; 300]);
+    let mut none = Batch::default();
+    (0..5_000).for_each(|n| none.delete(format!("many/{n:05}").into_bytes()));
+    store.commit(&none).expect("it leads");
+    assert_eq!(store.load(), Ok(before));
+}
+
+#[test]
+fn memory_conforms() {
+    let first = Memory::new("");
+    conforms(&mut |name| Box::new(first.peer(name)));
+}
+
+#[test]
+fn a_file_conforms_and_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("coordinator.redb");
+    conforms(&mut |name| Box::new(Embedded::new(&path, name)));
+    let mut again = Embedded::new(&path, "again:1");
+    assert_eq!(lead(&mut again), Term(3));
+    assert_eq!(again.load().expect("it leads").len(), 2);
+}
+
+#[test]
+fn a_file_that_is_no_store_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("coordinator.redb");
+    std::fs::write(&path, "something else").expect("written");
+    let refused = Embedded::new(&path, "one:1").acquire();
+    assert!(
+        matches!(refused, Err(Error::Unusable { .. })),
+        "{refused:?}"
+    );
+    let nowhere = folder.path().join("nowhere/coordinator.redb");
+    let refused = Embedded::new(&nowhere, "one:1").acquire();
+    assert!(
+        matches!(refused, Err(Error::Unavailable { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn etcd_conforms() {
+    let server = Server::start();
+    conforms(&mut |name| Box::new(server.store("c", name)));
+    // Clusters do not see each other.
+    let mut neighbour = server.store("c2", "one:1");
+    assert_eq!(lead(&mut neighbour), Term(1));
+    assert_eq!(neighbour.load(), Ok(contents(&[])));
+}
+
+#[test]
+fn a_silent_leader_is_deposed_and_writes_nothing_more() {
+    let server = Server::start();
+    let mut one = server.store("c", "one:1");
+    let mut other = server.store("c", "other:1");
+    lead(&mut one);
+    one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
+    // As long as it gives signs of life, it leads.
+    let lease = Duration::from_millis(one.lease_ms());
+    let until = Instant::now() + lease * 2;
+    while Instant::now() < until {
+        one.renew().expect("it leads");
+        assert_eq!(other.acquire(), Ok(None));
+        std::thread::sleep(lease / 10);
+    }
+    let silent = Instant::now();
+    lead(&mut other);
+    assert!(silent.elapsed() >= lease / 2);
+    assert_eq!(one.commit(&batch(&[("a", Some("2"))])), Err(Error::Deposed));
+    assert_eq!(other.load(), Ok(contents(&[("a", "1")])));
+}
+
+#[test]
+fn a_restart_of_etcd_is_not_noticed_and_a_longer_absence_is_said() {
+    let mut server = Server::start();
+    let mut one = server.store("c", "one:1");
+    lead(&mut one);
+    one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
+    server.kill();
+    server.restart();
+    one.commit(&batch(&[("b", Some("2"))]))
+        .expect("within the time");
+    assert_eq!(one.load(), Ok(contents(&[("a", "1"), ("b", "2")])));
+    server.kill();
+    let gone = one.commit(&batch(&[("c", Some("3"))]));
+    assert!(matches!(gone, Err(Error::Unavailable { .. })), "{gone:?}");
+    server.restart();
+    // It leads on: nobody else took over.
+    let until = Instant::now() + Duration::from_secs(20);
+    while one.renew().is_err() {
+        assert!(Instant::now() < until, "it never came back");
+    }
+    assert!(one.load().expect("it leads").len() >= 2);
+}
+
+/// A change is tried again through another endpoint, as its answer does not come; the leader goes on. When the first try arrives, it
+/// must not undo what is younger (T4).
+#[test]
+fn a_change_that_arrives_late_changes_nothing() {
+    let server = Server::start();
+    let held = Holding::before(&server);
+    let mut one = Etcd::new(&[held.endpoint(), server.endpoint()], "c", "one:1");
+    lead(&mut one);
+    one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
+    held.hold();
+    one.commit(&batch(&[("a", Some("2"))]))
+        .expect("through the other endpoint");
+    one.commit(&batch(&[("a", Some("3"))])).expect("it leads");
+    assert!(held.pass_on() >= 1, "something was kept back");
+    assert_eq!(one.load(), Ok(contents(&[("a", "3")])));
+}
+
+/// The parts of a large batch are applied by the next leader, if the one that committed them is gone (T3).
+#[test]
+fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
+    let server = Server::start();
+    let mut applied = 0;
+    for limit in [3, 8, 13, 18, 24] {
+        let cluster = format!("c{limit}");
+        let held = Holding::before(&server);
+        let mut one = Etcd::new(&[held.endpoint()], &cluster, "one:1");
+        one = one.with_patience(Duration::from_millis(200));
+        lead(&mut one);
+        one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
+        let mut many = Batch::default();
+        (0..1_000).for_each(|n| many.put(format!("many/{n:05}").into_bytes(), vec![7; 10]));
+        held.cut_after(limit);
+        let outcome = one.commit(&many);
+        drop(one);
+        let mut next = server.store(&cluster, "next:1"); // with a lease that is over soon
+        lead(&mut next);
+        let count = next.load().expect("it leads").len();
+        assert!(
+            count == 1 || count == 1_001,
+            "{count} keys after {limit} questions"
+        );
+        assert!(outcome.is_err() || count == 1_001);
+        applied += usize::from(count == 1_001);
+    }
+    assert!(
+        (1..5).contains(&applied),
+        "both must happen: {applied} of 5"
+    );
+}

@@ -1,0 +1,220 @@
+//! An etcd of a test's own, and a proxy in front of it that keeps questions back.
+
+use duramen_metastore::Etcd;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Nothing takes longer, or the test fails.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// See the module. It ends with the test.
+pub struct Server {
+    folder: tempfile::TempDir,
+    client_port: u16,
+    peer_port: u16,
+    process: Option<Child>,
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it is bound").port()
+}
+
+impl Server {
+    pub fn start() -> Server {
+        for _ in 0..5 {
+            let mut server = Server {
+                folder: tempfile::tempdir().expect("a folder"),
+                client_port: free_port(),
+                peer_port: free_port(),
+                process: None,
+            };
+            if server.try_start() {
+                return server;
+            }
+        }
+        panic!("etcd does not start; its last words are above");
+    }
+
+    /// False if it ended at once: somebody else took a port meanwhile.
+    fn try_start(&mut self) -> bool {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let log = std::fs::File::create(self.folder.path().join("log")).expect("a file");
+        let mut command = Command::new("etcd");
+        command
+            .arg("--data-dir")
+            .arg(self.folder.path().join("data"))
+            .args(["--listen-client-urls", &url(self.client_port)])
+            .args(["--advertise-client-urls", &url(self.client_port)])
+            .args(["--listen-peer-urls", &url(self.peer_port)])
+            .args(["--initial-advertise-peer-urls", &url(self.peer_port)])
+            .args([
+                "--initial-cluster",
+                &format!("default={}", url(self.peer_port)),
+            ])
+            .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let process = command.spawn();
+        self.process = Some(process.expect("Debian's etcd-server is installed"));
+        self.is_ready()
+    }
+
+    fn is_ready(&mut self) -> bool {
+        let until = Instant::now() + DEADLINE;
+        while Instant::now() < until {
+            let process = self.process.as_mut().expect("it was started");
+            if process.try_wait().expect("it is ours").is_some() {
+                let log = std::fs::read_to_string(self.folder.path().join("log"));
+                println!("{}", log.unwrap_or_default());
+                return false;
+            }
+            let mut store = self.store("ready", "test");
+            if duramen_cluster::coordinator::store::MetaStore::leader(&mut store).is_ok() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("etcd does not answer");
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("127.0.0.1:{}", self.client_port)
+    }
+
+    pub fn store(&self, cluster: &str, name: &str) -> Etcd {
+        Etcd::new(&[self.endpoint()], cluster, name).with_lease(Duration::from_millis(600))
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("it is ours");
+            process.wait().expect("it is ours");
+        }
+    }
+
+    /// With what it has on its disk.
+    pub fn restart(&mut self) {
+        assert!(self.try_start(), "etcd does not start again");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[derive(Default)]
+struct Held {
+    holds: bool,
+    kept: Vec<Vec<u8>>,
+}
+
+/// A proxy for one question at a time per connection.
+pub struct Holding {
+    endpoint: String,
+    target: String,
+    held: Arc<Mutex<Held>>,
+    /// Questions that are still passed on; then connections are cut.
+    left: Arc<AtomicUsize>,
+}
+
+impl Holding {
+    pub fn before(server: &Server) -> Holding {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let holding = Holding {
+            endpoint: listener.local_addr().expect("it is bound").to_string(),
+            target: server.endpoint(),
+            held: Arc::default(),
+            left: Arc::new(AtomicUsize::new(usize::MAX)),
+        };
+        let (target, held, left) = (
+            holding.target.clone(),
+            Arc::clone(&holding.held),
+            Arc::clone(&holding.left),
+        );
+        // It ends with the process: nobody connects to it after its test.
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(&target) else {
+                    continue;
+                };
+                let (held, left) = (Arc::clone(&held), Arc::clone(&left));
+                std::thread::spawn(move || pass(client, server, &held, &left));
+            }
+        });
+        holding
+    }
+
+    pub fn endpoint(&self) -> String {
+        self.endpoint.clone()
+    }
+
+    /// Keeps questions from now on, and answers nothing.
+    pub fn hold(&self) {
+        self.held.lock().expect("nobody panicked").holds = true;
+    }
+
+    /// Passes on what was kept; how much that was.
+    pub fn pass_on(&self) -> usize {
+        let kept = std::mem::take(&mut self.held.lock().expect("nobody panicked").kept);
+        for question in &kept {
+            let mut stream = TcpStream::connect(&self.target).expect("etcd is there");
+            stream.write_all(question).expect("etcd is there");
+            stream
+                .set_read_timeout(Some(DEADLINE))
+                .expect("it can be set");
+            let mut answer = [0; 4096];
+            assert!(stream.read(&mut answer).expect("an answer") > 0);
+        }
+        kept.len()
+    }
+
+    /// After so many more questions nobody gets through.
+    pub fn cut_after(&self, questions: usize) {
+        self.left.store(questions, Ordering::SeqCst);
+    }
+}
+
+/// A question is read whole: it comes in one piece, or ends when its connection is quiet for a moment.
+fn pass(mut client: TcpStream, mut server: TcpStream, held: &Mutex<Held>, left: &AtomicUsize) {
+    let mut buffer = vec![0; 1 << 20];
+    let mut back = server.try_clone().expect("it can be shared");
+    let mut to_client = client.try_clone().expect("it can be shared");
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut back, &mut to_client);
+        let _ = to_client.shutdown(std::net::Shutdown::Both);
+    });
+    let quiet = Some(Duration::from_millis(20));
+    loop {
+        client.set_read_timeout(None).expect("it can be set");
+        let mut question = Vec::new();
+        loop {
+            match client.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) => question.extend_from_slice(&buffer[..count]),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                Err(_) => return,
+            }
+            client.set_read_timeout(quiet).expect("it can be set");
+        }
+        let cut = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if cut.is_err() {
+            let _ = client.shutdown(std::net::Shutdown::Both);
+            let _ = server.shutdown(std::net::Shutdown::Both);
+            return;
+        }
+        let mut held = held.lock().expect("nobody panicked");
+        if held.holds {
+            held.kept.push(question);
+        } else if server.write_all(&question).is_err() {
+            return;
+        }
+    }
+}
