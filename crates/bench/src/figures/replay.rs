@@ -22,13 +22,12 @@ pub fn run(options: &Options) -> Result<Report> {
     let about = "Entries of a dead server's log, in chunks of 1 MB and in random order of keys, are verified and replayed into a side log \
         of an empty store; every eighth key comes twice, with another version. Nothing is written to a disk. Rates count entries as they come.";
     let mut report = Report::new("replay", "Replay of a log into a side log", about, options);
-    let rounds = options.size(3, 1) as usize;
     let mut rows = Vec::new();
     for (value_bytes, target) in [SMALL, LARGE] {
         let bytes = options.size(512, 64) * MIB;
         let chunks = chunks(bytes, value_bytes);
         let mut figures = [Vec::new(), Vec::new()];
-        for _ in 0..rounds {
+        for _ in 0..options.rounds() {
             for (threads, figures) in (1..).zip(&mut figures) {
                 figures.push(replay(&chunks, bytes, threads)?);
             }
@@ -67,7 +66,7 @@ fn chunks(bytes: u64, value_bytes: usize) -> Vec<Vec<u8>> {
     let keys = bytes / (value_bytes + KEY_BYTES + 16) as u64;
     let (mut chunks, mut chunk) = (Vec::new(), Vec::new());
     for n in 0..keys {
-        // An odd factor permutes the keys modulo a power of two; what is beyond `keys` is an overwrite.
+        // Spread over the hashes; every eighth entry is another version of one that came before.
         let id = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         let (id, version) = if n % 8 == 7 {
             ((n - 7).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, 2)
