@@ -371,7 +371,7 @@ impl World {
         master.tracker.finish(completion.rpc, &completion.result);
         master.log.push(completion.clone());
         // The answer may get lost.
-        if choice % 4 == 0 {
+        if choice.is_multiple_of(4) {
             return Ok(());
         }
         self.tell(completion.rpc, completion.result)
@@ -454,12 +454,12 @@ impl World {
     }
 
     fn pass_time(&mut self, choice: usize) {
-        self.now_us += if choice % 8 == 0 {
+        self.now_us += if choice.is_multiple_of(8) {
             LEASE_US / 2
         } else {
             SECOND_US
         };
-        if choice % 4 != 0 {
+        if !choice.is_multiple_of(4) {
             let index = choice / 4 % self.clients.len();
             let client = &mut self.clients[index];
             if self.now_us < client.own_lease_until_us {

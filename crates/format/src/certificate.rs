@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_crc_is_appended_to_another_without_the_bytes() {
-        let bytes: Vec<u8> = (0..70_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..70_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
         for (skip, count) in [
             (0, 0),
             (0, 1),
