@@ -189,6 +189,8 @@ struct Sent {
     master: usize,
     life: u32,
     tablet: usize,
+    /// Version of the map that led there.
+    map: u32,
     rpc: Rpc,
 }
 
@@ -200,13 +202,24 @@ struct ClientModel {
     own_lease_until_us: u64,
 }
 
+/// What a driver of the tracker can do wrong.
+#[derive(Clone, Copy, Default)]
+struct Slips {
+    /// L2: a result is told before it is durable.
+    answers_early: bool,
+    /// L10: it does not look by which map a request came.
+    any_map: bool,
+}
+
 struct World {
     now_us: u64,
     new_tracker: fn() -> Tracker,
-    /// Told by the planted bug: answers before they are durable.
-    answers_early: bool,
+    slips: Slips,
     masters: Vec<Master>,
     owners: [usize; TABLETS],
+    /// Version of the map, and that since which its owner has each tablet.
+    map: u32,
+    since: [u32; TABLETS],
     clients: Vec<ClientModel>,
     sent: Vec<Sent>,
     /// How often the effect of a request became durable.
@@ -217,7 +230,7 @@ struct World {
 }
 
 impl World {
-    fn new(new_tracker: fn() -> Tracker, answers_early: bool) -> World {
+    fn new(new_tracker: fn() -> Tracker, slips: Slips) -> World {
         let master = |_| Master {
             life: 1,
             tracker: new_tracker(),
@@ -233,9 +246,11 @@ impl World {
         World {
             now_us: 0,
             new_tracker,
-            answers_early,
+            slips,
             masters: (0..MASTERS).map(master).collect(),
             owners: [0, 1, 2],
+            map: 1,
+            since: [1; TABLETS],
             clients: (0..2).map(client).collect(),
             sent: Vec::new(),
             effects: BTreeMap::new(),
@@ -295,6 +310,7 @@ impl World {
             master,
             life: self.masters[master].life,
             tablet,
+            map: self.map,
             rpc: rpc(index as u64 + 1, id, client.acknowledged),
         });
     }
@@ -307,7 +323,9 @@ impl World {
         // The newer, the likelier.
         let back = (choice % 16).min(choice % self.sent.len());
         let sent = self.sent[self.sent.len() - 1 - back];
-        let owns = self.owners[sent.tablet] == sent.master;
+        // L10
+        let is_old = sent.map < self.since[sent.tablet] && !self.slips.any_map;
+        let owns = self.owners[sent.tablet] == sent.master && !is_old;
         let master = &mut self.masters[sent.master];
         if master.life != sent.life || !owns {
             return Ok(());
@@ -322,7 +340,7 @@ impl World {
                     rpc: sent.rpc,
                     result: self.executions.to_le_bytes().to_vec(),
                 };
-                if self.answers_early {
+                if self.slips.answers_early {
                     let result = completion.result.clone();
                     self.tell(sent.rpc, result)?;
                 }
@@ -397,13 +415,19 @@ impl World {
                 continue;
             }
             let owner = (dead + 1 + choice / 5 % (MASTERS - 1)) % MASTERS;
-            self.owners[tablet] = owner;
+            self.give(tablet, owner);
             let of_tablet = log
                 .iter()
                 .filter(|c| tablet_range(tablet).contains(c.route));
             self.meet(owner, of_tablet.cloned().collect());
         }
         Ok(())
+    }
+
+    fn give(&mut self, tablet: usize, owner: usize) {
+        self.map += 1;
+        self.since[tablet] = self.map;
+        self.owners[tablet] = owner;
     }
 
     fn meet(&mut self, owner: usize, completions: Vec<Completion>) {
@@ -426,7 +450,7 @@ impl World {
         let range = tablet_range(tablet);
         let moved = self.masters[from].tracker.export(TABLE, &range);
         self.meet(to, moved);
-        self.owners[tablet] = to;
+        self.give(tablet, to);
         self.masters[from].tracker.purge(TABLE, &range);
         Ok(())
     }
@@ -481,11 +505,11 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u16)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
     fn requests_take_effect_once(steps in steps()) {
-        let mut world = World::new(|| Tracker::new(WINDOW), false);
+        let mut world = World::new(|| Tracker::new(WINDOW), Slips::default());
         prop_assert_eq!(run(&mut world, &steps), Ok(()));
     }
 }
@@ -493,7 +517,7 @@ proptest! {
 /// The model does execute, repeat, move and acknowledge: else it could not fail.
 #[test]
 fn the_model_gets_somewhere() {
-    let mut world = World::new(|| Tracker::new(WINDOW), false);
+    let mut world = World::new(|| Tracker::new(WINDOW), Slips::default());
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     for _ in 0..50 {
         let steps = steps().new_tree(&mut runner).expect("a strategy").current();
@@ -518,11 +542,11 @@ mod planted {
     use super::*;
     use duramen_cluster::rifl::Bug;
 
-    fn finds(new_tracker: fn() -> Tracker, answers_early: bool) -> bool {
+    fn finds(new_tracker: fn() -> Tracker, slips: Slips) -> bool {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
-        (0..3_000).any(|_| {
+        (0..20_000).any(|_| {
             let steps = steps().new_tree(&mut runner).expect("a strategy").current();
-            run(&mut World::new(new_tracker, answers_early), &steps).is_err()
+            run(&mut World::new(new_tracker, slips), &steps).is_err()
         })
     }
 
@@ -530,7 +554,7 @@ mod planted {
     fn a_repetition_that_runs_beside_the_first_is_found() {
         assert!(finds(
             || Tracker::new(WINDOW).with_bug(Bug::InProgressRunsAgain),
-            false
+            Slips::default()
         ));
     }
 
@@ -538,7 +562,7 @@ mod planted {
     fn an_acknowledged_request_that_runs_again_is_found() {
         assert!(finds(
             || Tracker::new(WINDOW).with_bug(Bug::AcknowledgedRunsAgain),
-            false
+            Slips::default()
         ));
     }
 
@@ -546,7 +570,7 @@ mod planted {
     fn a_cleaner_that_drops_needed_records_is_found() {
         assert!(finds(
             || Tracker::new(WINDOW).with_bug(Bug::CleanerForgets),
-            false
+            Slips::default()
         ));
     }
 
@@ -554,7 +578,7 @@ mod planted {
     fn a_missing_lease_check_is_found() {
         assert!(finds(
             || Tracker::new(WINDOW).with_bug(Bug::NoLeaseCheck),
-            false
+            Slips::default()
         ));
     }
 
@@ -562,7 +586,7 @@ mod planted {
     fn records_that_stay_behind_are_found() {
         assert!(finds(
             || Tracker::new(WINDOW).with_bug(Bug::RecordsStayBehind),
-            false
+            Slips::default()
         ));
     }
 
@@ -570,7 +594,7 @@ mod planted {
     fn a_log_that_is_not_met_is_found() {
         assert!(finds(
             || Tracker::new(WINDOW).with_bug(Bug::LogForgotten),
-            false
+            Slips::default()
         ));
     }
 
@@ -578,13 +602,25 @@ mod planted {
     fn forgetting_a_living_client_is_found() {
         assert!(finds(
             || Tracker::new(WINDOW).with_bug(Bug::ForgetsTheLiving),
-            false
+            Slips::default()
         ));
     }
 
-    /// L2: a driver that tells a result before it is durable.
     #[test]
     fn an_early_answer_is_found() {
-        assert!(finds(|| Tracker::new(WINDOW), true));
+        let slips = Slips {
+            answers_early: true,
+            any_map: false,
+        };
+        assert!(finds(|| Tracker::new(WINDOW), slips));
+    }
+
+    #[test]
+    fn a_late_copy_by_an_old_map_is_found() {
+        let slips = Slips {
+            answers_early: false,
+            any_map: true,
+        };
+        assert!(finds(|| Tracker::new(WINDOW), slips));
     }
 }

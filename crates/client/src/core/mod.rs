@@ -107,11 +107,7 @@ enum Asked {
 impl Batch<'_> {
     /// Appends the frame of a planned request.
     pub fn encode(&self, send: &Send, request: u64, out: &mut Vec<u8>) {
-        let envelope = Envelope {
-            request,
-            target: send.server,
-            sender: ServerId::NONE,
-        };
+        let envelope = Envelope::of_client(request, send.server, send.map);
         let mut parts = send.parts.iter().map(|index| &self.parts[*index]);
         if send.parts.len() > 1 {
             let mut multi = MultiRequest::new(out, &envelope);

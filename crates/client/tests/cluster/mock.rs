@@ -563,6 +563,8 @@ fn answer(
         encode_trouble(out, envelope, 17, &Trouble::WrongServer { here: id });
         return true;
     }
+    let map = envelope.map_version();
+    assert!(map.0 > 0 && map <= state.map.version, "by which map?");
     state.requests += 1;
     let (faults, count) = (state.faults, state.requests);
     let is_due = |each: u64| each != 0 && count % each == 0;

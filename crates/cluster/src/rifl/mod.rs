@@ -17,6 +17,9 @@
 //! - L7: of a record that is met again nothing changes; the highest acknowledged id wins (90-traps.md §E).
 //! - L8: a client is forgotten only when the coordinator says that its lease has ended and nothing of it is under way.
 //! - L9: memory per client is bounded: ids are at most `window` above the acknowledged one.
+//! - L10: a request that was sent before the key came here is not executed: the caller compares the map's version that it carries
+//!   with that since which it owns the tablet. (It may be a late copy of one that others executed, and whose record they dropped
+//!   because it was acknowledged.)
 //!
 //! **Concurrency**: none in here. Clients are independent of each other: a server may hold several trackers and choose by client.
 //!
@@ -112,7 +115,8 @@ impl Tracker {
         }
     }
 
-    /// A request for a key came. The caller owns the key and goes on owning it until it calls `finish` or `abandon`.
+    /// A request for a key came. The caller owns the key, since before the request was sent (L10), and goes on owning it until it
+    /// calls `finish` or `abandon`.
     pub fn begin(&mut self, now_us: u64, table: TableId, route: RouteHash, rpc: Rpc) -> Begin {
         let window = self.window;
         let (runs_again, stale_runs, no_lease) = (

@@ -1,7 +1,7 @@
 //! The frame around every message.
 
 use super::Kind;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{MapVersion, ServerId};
 
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 40;
@@ -18,8 +18,26 @@ pub struct Envelope {
     pub request: u64,
     /// For whom it is; [`ServerId::NONE`]: whoever gets it. A server drops what is for another life of its slot.
     pub target: ServerId,
-    /// Who sends it; [`ServerId::NONE`]: no member.
+    /// Who sends it; [`ServerId::NONE`]: no member. A client that asks a master says here, as a number, by which version of the map
+    /// it found it: see [`Envelope::map_version`].
     pub sender: ServerId,
+}
+
+impl Envelope {
+    /// Of a client's request: the version of the tablet map that led it here. A master that has owned the key only since a later
+    /// version answers `UnknownTablet`: the request may be a late copy of one that was executed elsewhere and is forgotten there.
+    pub fn map_version(&self) -> MapVersion {
+        MapVersion(self.sender.number())
+    }
+
+    /// The envelope of a client's request.
+    pub fn of_client(request: u64, target: ServerId, map: MapVersion) -> Envelope {
+        Envelope {
+            request,
+            target,
+            sender: ServerId::from_number(map.0),
+        }
+    }
 }
 
 /// A frame's header.

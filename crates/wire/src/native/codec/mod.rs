@@ -10,7 +10,8 @@
 //! +-------+------+-------+---------+---------+---------+-------+-------+------+---------+
 //! ```
 //!
-//! `bytes` counts what follows the header: body and payload. `target` and `sender` are server ids; a client's `sender` is 0.
+//! `bytes` counts what follows the header: body and payload. `target` and `sender` are server ids; a client's
+//! `sender` is the version of the map by which it found the server.
 //! An answer has its question's kind and request number, and flag REPLY (1); with flag ERROR (2) its body is a [`Trouble`].
 //!
 //! | kind | body |
