@@ -1,0 +1,536 @@
+//! What a member keeps for other masters: questions of peers and of the coordinator, answered by a real backup.
+//!
+//! What is written waits for the next [`run`](BackupService::run): one commit for everybody who asked before.
+//!
+//! **Invariants**
+//! - B1: nothing is answered as stored before it has reached its level on the device.
+//! - B2: from [`start_read`](BackupService::start_read) on nothing of that log is acknowledged, not even what had been staged
+//!   before, and no lease of it is renewed: what was told to the coordinator stays true (90-traps.md §D 2).
+//! - B3: only the master of a log writes it, frees of it and renews its lease.
+//! - B4: a lease counts from when the question was received, not from when it was answered.
+//! - B5: a recovery reads what was certified, as it was asked for, or is told that it is bad here.
+//!
+//! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step), one per call.
+//!
+//! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (90-traps.md §D).
+
+use duramen_backup::{Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, Sorted, Wanted};
+use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};
+use duramen_cluster::lease::HolderLease;
+use duramen_format::entry;
+use duramen_format::hash::KeyHasher;
+use duramen_format::segment::Kind;
+use duramen_wire::native::message::{
+    Peer, PeerAnswer, ReadReplica, Refusal, ReplicaEntry, Replicas, ServerAnswer, WriteReplica,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Most bytes that one answer to [`Peer::ReadReplica`] carries, whatever was asked for.
+const ENTRIES_BYTES_MAX: u32 = 8 << 20;
+/// When to ask again for what is being read.
+const READ_AGAIN_MS: u32 = 5;
+/// When to ask again for what the device had no space for.
+const FULL_AGAIN_MS: u32 = 100;
+
+/// An answer, and who gets it.
+#[derive(Debug)]
+pub struct Reply<T> {
+    pub tag: T,
+    pub answer: PeerAnswer,
+    pub payload: Vec<u8>,
+}
+
+/// What a backup is given.
+#[derive(Clone, Copy, Debug)]
+pub struct BackupConfig {
+    /// Seed of the cluster's key hash.
+    pub hash_seed: u64,
+    /// How long an answer lets a master read.
+    pub read_lease_ms: u32,
+    /// Bytes of replicas that are kept in memory, sorted, per log that is recovered.
+    pub ahead_bytes: usize,
+}
+
+/// A write that was staged.
+struct Staged<T> {
+    tag: T,
+    log: ServerId,
+    /// When it was received, if its answer renews the lease.
+    leases_from_us: Option<u64>,
+}
+
+/// See the module. `T` names who asked.
+pub struct BackupService<T> {
+    backup: Arc<Backup>,
+    hasher: KeyHasher,
+    group: Group<u64>,
+    /// What is in the group, by its number.
+    staged: BTreeMap<u64, Staged<T>>,
+    next: u64,
+    syncs: Vec<(T, ServerId)>,
+    leases: HolderLease,
+    /// Replicas that recovery reads first.
+    primaries: BTreeSet<ReplicaId>,
+    ahead: BTreeMap<ServerId, ReadAhead>,
+    scratch: Vec<u8>,
+    config: BackupConfig,
+}
+
+impl<T> BackupService<T> {
+    /// `now_us`: for one lease from now on, whatever was held here before may be read by its master.
+    pub fn new(backup: Arc<Backup>, config: BackupConfig, now_us: u64) -> BackupService<T> {
+        BackupService {
+            backup,
+            hasher: KeyHasher::new(config.hash_seed),
+            group: Group::default(),
+            staged: BTreeMap::new(),
+            next: 0,
+            syncs: Vec::new(),
+            leases: HolderLease::new(u64::from(config.read_lease_ms) * 1000, now_us),
+            primaries: BTreeSet::new(),
+            ahead: BTreeMap::new(),
+            scratch: Vec::new(),
+            config,
+        }
+    }
+
+    /// A question of a peer's, and what was with it. Answers come at once, or out of [`run`](Self::run).
+    pub fn handle(
+        &mut self,
+        now_us: u64,
+        tag: T,
+        sender: ServerId,
+        question: &Peer,
+        payload: &[u8],
+        out: &mut Vec<Reply<T>>,
+    ) {
+        let answer = match question {
+            Peer::WriteReplica(write) => {
+                return self.write(now_us, tag, sender, write, payload, out);
+            }
+            Peer::SyncReplicas { log } => match self.check_master(sender, *log) {
+                Ok(()) => return self.syncs.push((tag, *log)),
+                Err(answer) => answer,
+            },
+            Peer::FreeReplicas { log, segments } => self.free(sender, *log, segments),
+            Peer::RenewLease { log, control } => self.renew(now_us, sender, *log, *control),
+            Peer::ReadReplica(read) => {
+                let (answer, payload) = self.read(read);
+                return out.push(Reply {
+                    tag,
+                    answer,
+                    payload,
+                });
+            }
+            Peer::Ping { .. } | Peer::Needed { .. } | Peer::MigrateEntries(_) => {
+                invalid("this is no question to a backup")
+            }
+        };
+        out.push(Reply {
+            tag,
+            answer,
+            payload: Vec::new(),
+        });
+    }
+
+    /// B3, B2.
+    fn check_master(&self, sender: ServerId, log: ServerId) -> Result<(), PeerAnswer> {
+        if sender != log || log == ServerId::NONE || log.is_coordinator() {
+            return Err(invalid("only its master writes a log"));
+        }
+        if self.backup.is_fenced(log.number()) {
+            return Err(PeerAnswer::Fenced);
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        now_us: u64,
+        tag: T,
+        sender: ServerId,
+        write: &WriteReplica,
+        payload: &[u8],
+        out: &mut Vec<Reply<T>>,
+    ) {
+        let refuse = |tag, answer| Reply {
+            tag,
+            answer,
+            payload: Vec::new(),
+        };
+        if let Err(answer) = self.check_master(sender, write.log) {
+            return out.push(refuse(tag, answer));
+        }
+        let capacity = self.backup.geometry().segment_bytes;
+        if write.open && write.capacity > capacity {
+            let why = format!(
+                "segments have {capacity} bytes here, not {}",
+                write.capacity
+            );
+            return out.push(refuse(tag, invalid(&why)));
+        }
+        let chunk = Chunk {
+            segment: write.segment,
+            epoch: write.epoch,
+            kind: write.kind,
+            offset: write.offset,
+            bytes: payload,
+            certificate: write.certificate,
+            open: write.open,
+            close: write.close,
+        };
+        let log = write.log.number();
+        let level = write.level.max(Level::Buffered);
+        let number = self.next;
+        let submitted = self
+            .group
+            .submit(&self.backup, log, chunk, level, number, now_us);
+        if let Err(error) = submitted {
+            return out.push(refuse(tag, refused_write(&error, write.open)));
+        }
+        self.next += 1;
+        if write.primary {
+            self.primaries.insert(ReplicaId {
+                log,
+                segment: write.segment,
+            });
+        }
+        let staged = Staged {
+            tag,
+            log: write.log,
+            leases_from_us: (write.kind == Kind::Control).then_some(now_us),
+        };
+        self.staged.insert(number, staged);
+    }
+
+    /// When [`run`](Self::run) should be called: `None` if nobody waits, a time that has passed if at once.
+    pub fn due_us(&self) -> Option<u64> {
+        let syncs = (!self.syncs.is_empty()).then_some(0);
+        syncs.or_else(|| self.group.due())
+    }
+
+    /// Commits what waits and answers everybody (B1). `clock`: microseconds.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: all wait further; call again when something was freed. [`Error::Failed`]: for good; the masters find
+    /// other backups when this one's server ends.
+    pub fn run(&mut self, clock: &dyn Fn() -> u64, out: &mut Vec<Reply<T>>) -> Result<(), Error> {
+        for answered in self.group.run(&self.backup, clock)? {
+            let staged = self.staged.remove(&answered.tag);
+            let Staged {
+                tag,
+                log,
+                leases_from_us,
+            } = staged.expect("what was staged waits");
+            let answer = if self.backup.is_fenced(log.number()) {
+                PeerAnswer::Fenced // B2
+            } else {
+                if let Some(from_us) = leases_from_us {
+                    self.leases.grant(log.number(), from_us); // B4
+                }
+                let (level, leased) = (answered.level, leases_from_us.is_some());
+                PeerAnswer::Stored { level, leased }
+            };
+            out.push(Reply {
+                tag,
+                answer,
+                payload: Vec::new(),
+            });
+        }
+        if !self.syncs.is_empty() {
+            self.backup.commit(Level::Synced)?;
+            self.backup.sync()?;
+        }
+        for (tag, log) in std::mem::take(&mut self.syncs) {
+            let is_fenced = self.backup.is_fenced(log.number());
+            let answer = if is_fenced {
+                PeerAnswer::Fenced
+            } else {
+                PeerAnswer::Synced
+            };
+            out.push(Reply {
+                tag,
+                answer,
+                payload: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    fn free(&mut self, sender: ServerId, log: ServerId, segments: &[SegmentId]) -> PeerAnswer {
+        if let Err(answer) = self.check_master(sender, log) {
+            return answer;
+        }
+        for segment in segments {
+            let id = ReplicaId {
+                log: log.number(),
+                segment: *segment,
+            };
+            match self.backup.free_of(id) {
+                Ok(()) | Err(Error::UnknownSegment { .. }) => self.primaries.remove(&id),
+                Err(Error::Fenced { .. }) => return PeerAnswer::Fenced,
+                Err(error) => return not_ready(&error),
+            };
+        }
+        PeerAnswer::Freed
+    }
+
+    fn renew(
+        &mut self,
+        now_us: u64,
+        sender: ServerId,
+        log: ServerId,
+        control: SegmentId,
+    ) -> PeerAnswer {
+        if let Err(answer) = self.check_master(sender, log) {
+            return answer;
+        }
+        let mut replicas = self.backup.replicas_of(log.number()).into_iter();
+        if !replicas.any(|replica| replica.segment == control && replica.kind == Kind::Control) {
+            return PeerAnswer::Unknown;
+        }
+        self.leases.grant(log.number(), now_us);
+        PeerAnswer::Leased
+    }
+
+    /// The coordinator recovers this log: raises the fence, says what is here and begins to read it. The payload is that of
+    /// [`Replicas::control`]. The same question again gets what is true by then.
+    pub fn start_read(
+        &mut self,
+        now_us: u64,
+        recovery: RecoveryId,
+        log: ServerId,
+        min_open: SegmentId,
+    ) -> (ServerAnswer, Vec<u8>) {
+        if let Err(error) = self.backup.fence(log.number()) {
+            let refusal = Refusal::NotReady {
+                after_ms: FULL_AGAIN_MS,
+                reason: error.to_string(),
+            };
+            return (ServerAnswer::Refused(refusal), Vec::new());
+        }
+        let mut replicas = self.backup.replicas_of(log.number());
+        replicas.retain(|replica| !replica.damaged);
+        let (control, payload) = self.newest_control(log, min_open, &mut replicas);
+        let is_holder = replicas.iter().any(|replica| replica.kind == Kind::Control);
+        let left_us = if is_holder {
+            self.leases.left(log.number(), now_us)
+        } else {
+            0
+        };
+        let entries: Vec<ReplicaEntry> = replicas
+            .iter()
+            .map(|replica| ReplicaEntry {
+                segment: replica.segment,
+                kind: replica.kind,
+                epoch: replica.epoch,
+                certificate: replica.certificate(),
+                closed: replica.closed,
+                primary: self.primaries.contains(&replica.id()),
+            })
+            .collect();
+        let first = |primary: bool| {
+            let data = entries.iter().filter(|entry| entry.kind != Kind::Control);
+            data.filter(move |entry| entry.primary == primary)
+                .map(|entry| entry.segment)
+        };
+        let order = first(true).chain(first(false)).collect();
+        let bytes_max = self.config.ahead_bytes;
+        self.ahead
+            .entry(log)
+            .or_insert_with(|| ReadAhead::new(log.number(), order, bytes_max));
+        let answer = ServerAnswer::Replicas(Box::new(Replicas {
+            log,
+            recovery,
+            segments: entries,
+            control,
+            lease_left_ms: u32::try_from(left_us.div_ceil(1000)).unwrap_or(u32::MAX),
+        }));
+        (answer, payload)
+    }
+
+    /// The newest control segment that may count, with its bytes. Those that can't be read are taken out of the list.
+    fn newest_control(
+        &mut self,
+        log: ServerId,
+        min_open: SegmentId,
+        replicas: &mut Vec<duramen_backup::ReplicaInfo>,
+    ) -> (Option<SegmentId>, Vec<u8>) {
+        loop {
+            let control = replicas.iter().rev().find(|replica| {
+                replica.kind == Kind::Control && (replica.closed || replica.segment >= min_open)
+            });
+            let Some(id) = control.map(duramen_backup::ReplicaInfo::id) else {
+                return (None, Vec::new());
+            };
+            debug_assert_eq!(id.log, log.number());
+            self.scratch
+                .resize(self.backup.geometry().segment_bytes as usize, 0);
+            match self.backup.read_of(id, &mut self.scratch) {
+                Ok(info) => {
+                    let bytes = self.scratch[..info.length as usize].to_vec();
+                    return (Some(id.segment), bytes);
+                }
+                Err(_) => replicas.retain(|replica| replica.id() != id),
+            }
+        }
+    }
+
+    /// Reads one replica that a recovery waits for; whether there was one.
+    pub fn read_step(&mut self) -> bool {
+        for ahead in self.ahead.values_mut() {
+            if let Some(id) = ahead.wanted() {
+                let read = self.backup.read_sorted(id, &self.hasher, &mut self.scratch);
+                ahead.done(id.segment, read);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn read(&mut self, read: &ReadReplica) -> (PeerAnswer, Vec<u8>) {
+        let Some(ahead) = self.ahead.get_mut(&read.log) else {
+            return (invalid("this log is not being recovered"), Vec::new());
+        };
+        let bad = |reason: &str| {
+            (
+                PeerAnswer::Bad {
+                    reason: reason.to_owned(),
+                },
+                Vec::new(),
+            )
+        };
+        match ahead.get(read.segment) {
+            Lookup::NotYet => (
+                PeerAnswer::NotYet {
+                    after_ms: READ_AGAIN_MS,
+                },
+                Vec::new(),
+            ),
+            Lookup::Bad => bad("the replica is missing or damaged"),
+            Lookup::Ready(sorted) if sorted.info.certificate() != read.certificate => {
+                bad("the replica has another certificate") // B5
+            }
+            Lookup::Ready(sorted) => cut(&sorted, read),
+        }
+    }
+
+    /// Nothing of this log is needed any more: its server has left the list.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn removed(&mut self, log: ServerId) -> Result<u32, Error> {
+        self.backup.fence(log.number())?; // what is under way does not come back
+        self.ahead.remove(&log);
+        self.leases.forget(log.number());
+        self.primaries.retain(|id| id.log != log.number());
+        self.backup.free_log(log.number())
+    }
+
+    /// What to ask the masters of logs that this disk holds from an earlier life.
+    pub fn questions(&self) -> Vec<(ServerId, Peer)> {
+        let question = |number: u64| {
+            let log = ServerId::from_number(number);
+            let replicas = self.backup.replicas_of(number).into_iter();
+            let segments = replicas.map(|replica| replica.segment).collect();
+            (log, Peer::Needed { log, segments })
+        };
+        let logs = self.backup.logs().into_iter();
+        logs.filter(|log| !self.backup.is_fenced(*log))
+            .map(question)
+            .collect()
+    }
+
+    /// A master's answer to one of [`questions`](Self::questions).
+    ///
+    /// # Errors
+    /// [`Error::Fenced`]: a recovery has begun, everything stays. [`Error::Failed`].
+    pub fn not_needed(&mut self, log: ServerId, segments: &[SegmentId]) -> Result<(), Error> {
+        for segment in segments {
+            let id = ReplicaId {
+                log: log.number(),
+                segment: *segment,
+            };
+            match self.backup.free_of(id) {
+                Ok(()) | Err(Error::UnknownSegment { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next entries of what is asked for, whole ones.
+fn cut(sorted: &Sorted, read: &ReadReplica) -> (PeerAnswer, Vec<u8>) {
+    let wrong = || (invalid("no entry begins there"), Vec::new());
+    let bytes_max = read.bytes_max.min(ENTRIES_BYTES_MAX) as usize;
+    let mut skip = read.offset as usize;
+    let (mut taken, mut payload, mut at) = (0u32, Vec::new(), read.offset);
+    for tablet in &read.tablets {
+        let wanted = Wanted {
+            table: tablet.table.0,
+            keys: tablet.range,
+            since: tablet.creation,
+        };
+        let range = sorted.range(&wanted);
+        if skip >= range.len() {
+            skip -= range.len();
+            continue;
+        }
+        let mut rest = &range[skip..];
+        skip = 0;
+        while !rest.is_empty() {
+            let Ok(entry) = entry::parse(rest) else {
+                return wrong();
+            };
+            let length = entry.padded_bytes;
+            if taken > 0 && payload.len() + length > bytes_max {
+                return (
+                    PeerAnswer::Entries {
+                        next: Some(at),
+                        entries: taken,
+                    },
+                    payload,
+                );
+            }
+            payload.extend_from_slice(&rest[..length]);
+            (taken, at, rest) = (taken + 1, at + length as u32, &rest[length..]);
+        }
+    }
+    if skip > 0 {
+        return wrong();
+    }
+    (
+        PeerAnswer::Entries {
+            next: None,
+            entries: taken,
+        },
+        payload,
+    )
+}
+
+/// What a master does when its write was not taken.
+fn refused_write(error: &Error, open: bool) -> PeerAnswer {
+    match error {
+        Error::Fenced { .. } => PeerAnswer::Fenced,
+        Error::StaleEpoch { known, .. } => PeerAnswer::OldEpoch { has: *known },
+        Error::UnknownSegment { .. } | Error::Gap { .. } => PeerAnswer::Unknown,
+        Error::Busy { .. } => PeerAnswer::Busy,
+        Error::Full { .. } | Error::Failed { .. } | Error::Io { .. } if open => PeerAnswer::Full,
+        Error::Full { .. } => PeerAnswer::Busy,
+        Error::Failed { .. } | Error::Io { .. } => PeerAnswer::Unknown,
+        other => invalid(&other.to_string()),
+    }
+}
+
+fn not_ready(error: &Error) -> PeerAnswer {
+    PeerAnswer::Refused(Refusal::NotReady {
+        after_ms: FULL_AGAIN_MS,
+        reason: error.to_string(),
+    })
+}
+
+fn invalid(why: &str) -> PeerAnswer {
+    PeerAnswer::Refused(Refusal::Invalid(why.to_owned()))
+}

@@ -1,0 +1,535 @@
+//! A backup answers its peers and the coordinator: groups, fences, leases, filtered reads, and what makes no sense.
+
+use duramen_backup::os::OsDisk;
+use duramen_backup::{Backup, Geometry, Identity, Mode, Options};
+use duramen_base::ids::{KeyRange, Level, RecoveryId, RouteHash, SegmentId, ServerId, TableId};
+use duramen_format::certificate::Certificate;
+use duramen_format::entry::{self, NewObject};
+use duramen_format::hash::KeyHasher;
+use duramen_format::segment::{Header, Kind};
+use duramen_node::{BackupConfig, BackupService, Reply};
+use duramen_wire::native::message::{
+    Peer, PeerAnswer, ReadReplica, RecoverTablet, Refusal, Replicas, ServerAnswer, WriteReplica,
+};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const SEGMENT_BYTES: u32 = 1 << 16;
+const SEED: u64 = 5;
+const LEASE_MS: u32 = 100;
+const MASTER: ServerId = ServerId::new(3, 7);
+const TABLE: TableId = TableId(2);
+
+struct Rig {
+    service: BackupService<u32>,
+    backup: Arc<Backup>,
+    now_us: u64,
+    next: u32,
+    _dir: TempDir,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(OsDisk::new(&dir.path().join("store"), Mode::Buffered));
+        let geometry = Geometry {
+            segment_bytes: SEGMENT_BYTES,
+            wal_bytes: 1 << 20,
+            frames: 16,
+        };
+        let identity = Identity {
+            cluster: "home".to_owned(),
+            server: 1,
+            hash_seed: SEED,
+        };
+        let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
+        let backup = Arc::new(backup);
+        let config = BackupConfig {
+            hash_seed: SEED,
+            read_lease_ms: LEASE_MS,
+            ahead_bytes: 1 << 20,
+        };
+        let service = BackupService::new(backup.clone(), config, 0);
+        // Past the lease that a restarted backup is taken to have given.
+        Rig {
+            service,
+            backup,
+            now_us: 1_000_000,
+            next: 0,
+            _dir: dir,
+        }
+    }
+
+    /// Asks; the answers that are there at once.
+    fn ask_as(&mut self, sender: ServerId, question: &Peer, payload: &[u8]) -> Vec<Reply<u32>> {
+        let mut out = Vec::new();
+        self.next += 1;
+        let tag = self.next;
+        self.service
+            .handle(self.now_us, tag, sender, question, payload, &mut out);
+        assert!(out.iter().all(|reply| reply.tag == tag));
+        out
+    }
+
+    fn run(&mut self) -> Vec<(u32, PeerAnswer)> {
+        let mut out = Vec::new();
+        let now_us = self.now_us;
+        self.service.run(&|| now_us, &mut out).unwrap();
+        out.into_iter()
+            .map(|reply| (reply.tag, reply.answer))
+            .collect()
+    }
+
+    /// Asks as the master; the answer, if need be after a commit.
+    fn ask(&mut self, question: &Peer, payload: &[u8]) -> PeerAnswer {
+        match self.ask_as(MASTER, question, payload).pop() {
+            Some(reply) => reply.answer,
+            None => self.run().pop().expect("an answer").1,
+        }
+    }
+
+    fn start_read(&mut self, min_open: u64) -> (Replicas, Vec<u8>) {
+        let min_open = SegmentId(min_open);
+        match self
+            .service
+            .start_read(self.now_us, RecoveryId(1), MASTER, min_open)
+        {
+            (ServerAnswer::Replicas(replicas), payload) => (*replicas, payload),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn header(segment: u64, kind: Kind) -> Vec<u8> {
+    let header = Header {
+        kind,
+        segment: SegmentId(segment),
+        log: MASTER.number(),
+        head: 0,
+        capacity: SEGMENT_BYTES,
+    };
+    header.encode().to_vec()
+}
+
+fn write(segment: u64, kind: Kind, bytes: &[u8]) -> Peer {
+    Peer::WriteReplica(WriteReplica {
+        log: MASTER,
+        segment: SegmentId(segment),
+        kind,
+        epoch: 1,
+        offset: 0,
+        certificate: Some(Certificate::of(bytes)),
+        open: true,
+        close: false,
+        primary: segment == 2,
+        level: Level::Synced,
+        capacity: SEGMENT_BYTES,
+    })
+}
+
+fn stored(leased: bool) -> PeerAnswer {
+    PeerAnswer::Stored {
+        level: Level::Synced,
+        leased,
+    }
+}
+
+/// A segment with objects of these keys.
+fn segment_of(segment: u64, keys: &[&str]) -> Vec<u8> {
+    let mut bytes = header(segment, Kind::Head);
+    for (n, key) in keys.iter().enumerate() {
+        let object = NewObject {
+            table: TABLE.0,
+            key: key.as_bytes(),
+            value: b"value",
+            version: n as u64 + 1,
+            expires_at_ms: None,
+            victim: SegmentId::NONE,
+        };
+        let at = bytes.len();
+        bytes.resize(at + object.padded_bytes(), 0);
+        object.write_to(&mut bytes[at..]);
+    }
+    bytes
+}
+
+fn invalid(answer: &PeerAnswer) -> bool {
+    matches!(answer, PeerAnswer::Refused(Refusal::Invalid(_)))
+}
+
+#[test]
+fn a_group_is_answered_after_one_commit_and_not_before() {
+    let mut rig = Rig::new();
+    let other = ServerId::new(4, 1);
+    let commits = rig.backup.stats().commits;
+    let bytes = header(1, Kind::Head);
+    assert!(
+        rig.ask_as(MASTER, &write(1, Kind::Head, &bytes), &bytes)
+            .is_empty()
+    );
+    let mut theirs = Header::decode(&bytes).unwrap();
+    theirs.log = other.number();
+    let theirs = theirs.encode();
+    let Peer::WriteReplica(question) = write(1, Kind::Head, &theirs) else {
+        panic!();
+    };
+    let question = Peer::WriteReplica(WriteReplica {
+        log: other,
+        ..question
+    });
+    assert!(rig.ask_as(other, &question, &theirs).is_empty());
+    assert!(
+        rig.ask_as(other, &Peer::SyncReplicas { log: other }, &[])
+            .is_empty()
+    );
+    assert!(rig.service.due_us().is_some());
+    assert_eq!(rig.backup.stats().commits, commits);
+    assert!(rig.backup.replicas().is_empty(), "B1");
+    assert_eq!(
+        rig.run(),
+        [
+            (1, stored(false)),
+            (2, stored(false)),
+            (3, PeerAnswer::Synced)
+        ]
+    );
+    assert_eq!(rig.backup.stats().commits, commits + 1);
+    assert_eq!(rig.backup.logs(), [other.number(), MASTER.number()]);
+    assert!(rig.run().is_empty() && rig.service.due_us().is_none());
+    // Lost answer, same question: the same answer.
+    assert_eq!(
+        rig.ask(&write(1, Kind::Head, &bytes), &bytes),
+        stored(false)
+    );
+}
+
+#[test]
+fn a_fenced_log_is_acknowledged_no_more_not_even_what_was_staged() {
+    let mut rig = Rig::new();
+    let bytes = header(1, Kind::Control);
+    assert_eq!(
+        rig.ask(&write(1, Kind::Control, &bytes), &bytes),
+        stored(true)
+    );
+    let data = header(2, Kind::Head);
+    assert!(
+        rig.ask_as(MASTER, &write(2, Kind::Head, &data), &data)
+            .is_empty()
+    );
+    assert!(
+        rig.ask_as(MASTER, &Peer::SyncReplicas { log: MASTER }, &[])
+            .is_empty()
+    );
+    let (before, control) = rig.start_read(0);
+    assert_eq!(
+        before.segments.len(),
+        2,
+        "what was staged may count, and is told"
+    );
+    assert_eq!(
+        (before.control, control),
+        (Some(SegmentId(1)), bytes.clone())
+    );
+    let primaries: Vec<bool> = before.segments.iter().map(|entry| entry.primary).collect();
+    assert_eq!(primaries, [false, true]);
+    assert_eq!(
+        rig.run(),
+        [(2, PeerAnswer::Fenced), (3, PeerAnswer::Fenced)],
+        "B2"
+    );
+    let segments = vec![SegmentId(2)];
+    for question in [
+        write(2, Kind::Head, &data),
+        write(9, Kind::Head, &data),
+        Peer::SyncReplicas { log: MASTER },
+        Peer::FreeReplicas {
+            log: MASTER,
+            segments,
+        },
+        Peer::RenewLease {
+            log: MASTER,
+            control: SegmentId(1),
+        },
+    ] {
+        assert_eq!(
+            rig.ask(&question, &data),
+            PeerAnswer::Fenced,
+            "{question:?}"
+        );
+    }
+    assert_eq!(rig.start_read(0).0.segments, before.segments);
+}
+
+#[test]
+fn a_lease_runs_from_when_the_question_came() {
+    let mut rig = Rig::new();
+    let bytes = header(1, Kind::Control);
+    assert!(
+        rig.ask_as(MASTER, &write(1, Kind::Control, &bytes), &bytes)
+            .is_empty()
+    );
+    rig.now_us += 30_000; // the device is slow
+    assert_eq!(rig.run(), [(1, stored(true))]);
+    let renew = |control| Peer::RenewLease {
+        log: MASTER,
+        control: SegmentId(control),
+    };
+    assert_eq!(rig.ask(&renew(4), &[]), PeerAnswer::Unknown);
+    assert_eq!(
+        rig.service
+            .start_read(rig.now_us, RecoveryId(1), ServerId::new(8, 8), SegmentId(0))
+            .1,
+        []
+    );
+    assert_eq!(rig.start_read(0).0.lease_left_ms, LEASE_MS - 30, "B4");
+
+    let mut rig = Rig::new();
+    assert_eq!(
+        rig.ask(&write(1, Kind::Control, &bytes), &bytes),
+        stored(true)
+    );
+    rig.now_us += 90_000;
+    assert_eq!(rig.ask(&renew(1), &[]), PeerAnswer::Leased);
+    rig.now_us += 90_000;
+    assert_eq!(rig.start_read(0).0.lease_left_ms, LEASE_MS - 90);
+    // Who holds data alone lets nobody read.
+    let mut rig = Rig::new();
+    let data = header(2, Kind::Head);
+    assert_eq!(rig.ask(&write(2, Kind::Head, &data), &data), stored(false));
+    assert_eq!(rig.start_read(0).0.lease_left_ms, 0);
+}
+
+#[test]
+fn an_open_control_segment_below_the_bound_does_not_count() {
+    let mut rig = Rig::new();
+    for segment in [1, 4] {
+        let bytes = header(segment, Kind::Control);
+        assert_eq!(
+            rig.ask(&write(segment, Kind::Control, &bytes), &bytes),
+            stored(true)
+        );
+    }
+    assert_eq!(rig.start_read(0).0.control, Some(SegmentId(4)));
+    assert_eq!(rig.start_read(4).0.control, Some(SegmentId(4)));
+    let (replicas, payload) = rig.start_read(5);
+    assert_eq!((replicas.control, replicas.segments.len()), (None, 2));
+    assert!(payload.is_empty());
+}
+
+#[test]
+fn what_makes_no_sense_changes_nothing() {
+    let mut rig = Rig::new();
+    let bytes = header(1, Kind::Head);
+    let question = write(1, Kind::Head, &bytes);
+    let Peer::WriteReplica(good) = question else {
+        panic!();
+    };
+    let other = ServerId::new(4, 1);
+    for sender in [other, ServerId::NONE, ServerId::coordinator(1)] {
+        let answer = rig
+            .ask_as(sender, &question, &bytes)
+            .pop()
+            .expect("at once")
+            .answer;
+        assert!(invalid(&answer), "B3: {answer:?}");
+    }
+    let mut damaged = bytes.clone();
+    damaged[5] ^= 1;
+    let too_long = vec![0; SEGMENT_BYTES as usize + 1];
+    let cases = [
+        (good, &damaged[..], "certificate"),
+        (
+            WriteReplica {
+                certificate: None,
+                ..good
+            },
+            &too_long[..],
+            "long",
+        ),
+        (
+            WriteReplica {
+                capacity: SEGMENT_BYTES * 2,
+                ..good
+            },
+            &bytes[..],
+            "capacity",
+        ),
+        (
+            WriteReplica {
+                offset: u32::MAX,
+                ..good
+            },
+            &bytes[..],
+            "offset",
+        ),
+    ];
+    for (write, payload, what) in cases {
+        let answer = rig.ask(&Peer::WriteReplica(write), payload);
+        assert!(invalid(&answer), "{what}: {answer:?}");
+    }
+    let gap = Peer::WriteReplica(WriteReplica {
+        open: false,
+        offset: 64,
+        ..good
+    });
+    assert_eq!(rig.ask(&gap, &bytes), PeerAnswer::Unknown);
+    assert!(invalid(&rig.ask(&Peer::Ping { nonce: 1 }, &[])));
+    assert!(
+        rig.run().is_empty() && rig.backup.replicas().is_empty() && rig.service.due_us().is_none()
+    );
+    // An older epoch.
+    assert_eq!(rig.ask(&question, &bytes), stored(false));
+    let newer = Peer::WriteReplica(WriteReplica { epoch: 3, ..good });
+    assert_eq!(rig.ask(&newer, &bytes), stored(false));
+    assert_eq!(rig.ask(&question, &bytes), PeerAnswer::OldEpoch { has: 3 });
+}
+
+#[test]
+fn a_recovery_reads_its_partition_whole_and_nothing_else() {
+    let mut rig = Rig::new();
+    let names: Vec<String> = (0..200).map(|n| format!("key-{n}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    let bytes = segment_of(2, &keys);
+    assert_eq!(
+        rig.ask(&write(2, Kind::Head, &bytes), &bytes),
+        stored(false)
+    );
+    let middle = RouteHash(u64::MAX / 2);
+    let tablet = |table, range, creation| RecoverTablet {
+        table,
+        range,
+        creation,
+    };
+    let low = KeyRange::new(RouteHash::MIN, middle);
+    let mut read = ReadReplica {
+        recovery: RecoveryId(1),
+        partition: 0,
+        log: MASTER,
+        segment: SegmentId(2),
+        certificate: Certificate::of(&bytes),
+        tablets: vec![
+            tablet(TABLE, low, SegmentId(2)),
+            tablet(
+                TABLE,
+                KeyRange::new(middle.next().unwrap(), RouteHash::MAX),
+                SegmentId(3),
+            ),
+            tablet(TableId(9), KeyRange::ALL, SegmentId::NONE),
+        ],
+        offset: 0,
+        bytes_max: 300,
+    };
+    let ask = |rig: &mut Rig, read: &ReadReplica| {
+        let question = Peer::ReadReplica(read.clone());
+        let reply = rig
+            .ask_as(ServerId::new(5, 1), &question, &[])
+            .pop()
+            .expect("at once");
+        (reply.answer, reply.payload)
+    };
+    assert!(invalid(&ask(&mut rig, &read).0), "nobody recovers it");
+    rig.start_read(0);
+    assert!(matches!(ask(&mut rig, &read).0, PeerAnswer::NotYet { .. }));
+    assert!(rig.service.read_step() && !rig.service.read_step());
+    let (mut found, mut answers) = (Vec::new(), 0);
+    loop {
+        let (answer, payload) = ask(&mut rig, &read);
+        let PeerAnswer::Entries { next, entries } = answer else {
+            panic!("{answer:?}");
+        };
+        let mut rest = &payload[..];
+        for _ in 0..entries {
+            let entry = entry::parse(rest).unwrap();
+            found.push(String::from_utf8(entry.key.to_vec()).unwrap());
+            rest = &rest[entry.padded_bytes..];
+        }
+        assert!(rest.is_empty() && (payload.len() <= 300 || entries == 1));
+        answers += 1;
+        match next {
+            Some(next) => read.offset = next,
+            None => break,
+        }
+    }
+    let hasher = KeyHasher::new(SEED);
+    let mut expected = names.clone();
+    expected.retain(|key| low.contains(hasher.route(key.as_bytes())));
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    assert!(answers > 10 && expected.len() > 50);
+    // Places where no entry begins, and replicas that are not what the asker knows.
+    assert!(invalid(
+        &ask(
+            &mut rig,
+            &ReadReplica {
+                offset: 3,
+                ..read.clone()
+            }
+        )
+        .0
+    ));
+    assert!(invalid(
+        &ask(
+            &mut rig,
+            &ReadReplica {
+                offset: u32::MAX,
+                ..read.clone()
+            }
+        )
+        .0
+    ));
+    let shorter = Certificate::of(&bytes[..64]);
+    let other = ReadReplica {
+        certificate: shorter,
+        ..read.clone()
+    };
+    assert!(
+        matches!(ask(&mut rig, &other).0, PeerAnswer::Bad { .. }),
+        "B5"
+    );
+    let missing = ReadReplica {
+        segment: SegmentId(77),
+        ..read
+    };
+    assert!(matches!(
+        ask(&mut rig, &missing).0,
+        PeerAnswer::NotYet { .. }
+    ));
+    assert!(rig.service.read_step());
+    assert!(matches!(ask(&mut rig, &missing).0, PeerAnswer::Bad { .. }));
+}
+
+#[test]
+fn a_disk_that_comes_back_asks_the_masters_and_frees_what_is_gone() {
+    let mut rig = Rig::new();
+    for segment in [1, 2, 3] {
+        let bytes = header(segment, Kind::Head);
+        assert_eq!(
+            rig.ask(&write(segment, Kind::Head, &bytes), &bytes),
+            stored(false)
+        );
+    }
+    let segments = |of: &[u64]| of.iter().copied().map(SegmentId).collect::<Vec<_>>();
+    let question = Peer::Needed {
+        log: MASTER,
+        segments: segments(&[1, 2, 3]),
+    };
+    assert_eq!(rig.service.questions(), [(MASTER, question)]);
+    rig.service.not_needed(MASTER, &segments(&[2, 50])).unwrap();
+    let freed = Peer::FreeReplicas {
+        log: MASTER,
+        segments: segments(&[1, 60]),
+    };
+    assert_eq!(rig.ask(&freed, &[]), PeerAnswer::Freed);
+    assert_eq!(rig.backup.replicas_of(MASTER.number()).len(), 1);
+    rig.start_read(0);
+    assert!(rig.service.questions().is_empty(), "a recovery has begun");
+    assert!(rig.service.not_needed(MASTER, &segments(&[3])).is_err());
+    assert_eq!(rig.service.removed(MASTER).unwrap(), 1);
+    assert!(rig.backup.replicas().is_empty());
+    let late = header(9, Kind::Head);
+    assert_eq!(
+        rig.ask(&write(9, Kind::Head, &late), &late),
+        PeerAnswer::Fenced
+    );
+}
