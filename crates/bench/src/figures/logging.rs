@@ -33,6 +33,8 @@ const WAITING_BYTES: usize = 4 << 20;
 const PIECES: usize = 3;
 /// Closed segments that stay, so that frames are used in turn and not one alone.
 const CLOSED: usize = 8;
+/// What the device is measured over: as much as the frames that a run uses in turn. A smaller file is written faster, from caches.
+const DEVICE_BYTES: u64 = (CLOSED as u64 + 3) * SEGMENT_BYTES as u64;
 /// What is written before the measuring: all frames that a run uses, some times over.
 const WARM_BYTES: u64 = 4 * CLOSED as u64 * SEGMENT_BYTES as u64;
 const WARM_MAX: Duration = Duration::from_secs(5);
@@ -79,7 +81,7 @@ pub fn run(args: &LoggingArgs) -> Result<Report> {
     let about = "Commits are written one after another, each synced before the next begins; one thread flushes closed segments to \
         frames of 8 MiB, which are used again. `stream`: one open segment; one thread appends entries and certifies them, 4 MiB at a time, \
         one stages these, one commits what was staged meanwhile; the device's own figure is an overwrite of 4 MiB past the page \
-        cache, synced; `beside the same appending`: the same thread appends and certifies what is written, and there is no log. `each its own`: every entry is a chunk of its own, with a certificate. `stage`: one thread stages a few bytes for \
+        cache, synced, over as many bytes as the log's frames take; `beside the same appending`: the same thread appends and certifies what is written, and there is no log. `each its own`: every entry is a chunk of its own, with a certificate. `stage`: one thread stages a few bytes for \
         each of many open segments and commits them, with the write-ahead log, and without it, where each segment's last block is written \
         in its place and one sync follows.";
     let mut report = Report::new(
@@ -271,13 +273,13 @@ fn failed(doing: &'static str) -> impl Fn(duramen_backup::Error) -> Failure {
 /// Bytes per second of overwriting as much as a commit has, past the page cache, synced each.
 fn device_rate(dir: &Path, time: Duration) -> Result<f64> {
     let scratch = scratch(dir)?;
-    let (_, file) = raw_file(scratch.path(), 32 * MIB)?;
+    let (_, file) = raw_file(scratch.path(), DEVICE_BYTES)?;
     let piece = vec![0x5a; WAITING_BYTES + BLOCK];
     let start = piece.as_ptr().align_offset(BLOCK);
     let piece = &piece[start..start + WAITING_BYTES];
     let (mut bytes, begun) = (0, Instant::now());
     while begun.elapsed() < time {
-        file.write_durably(bytes % (32 * MIB), piece)
+        file.write_durably(bytes % DEVICE_BYTES, piece)
             .doing("writing to the device")?;
         bytes += piece.len() as u64;
     }
@@ -580,24 +582,26 @@ fn measure(
         }
     }
     let before = backup.stats();
-    let (mut entries, mut bytes, mut commits) = (0, 0, 0);
+    let (mut entries, mut bytes) = (0, 0);
     let begun = Instant::now();
     while begun.elapsed() < time {
         let (more, size) = step()?;
         entries += more;
         bytes += size;
-        commits += 1;
     }
     let seconds = begun.elapsed().as_secs_f64();
     let after = backup.stats();
+    // What is staged and not committed does not count.
+    let committed = (after.payload_bytes - before.payload_bytes) as f64;
+    let entries = entries as f64 * committed / (bytes as f64).max(1.0);
     let written = after.wal_written_bytes + after.frame_written_bytes
         - before.wal_written_bytes
         - before.frame_written_bytes;
     Ok(Run {
-        bytes_per_second: bytes as f64 / seconds,
-        entries_per_second: entries as f64 / seconds,
-        commits_per_second: f64::from(commits) / seconds,
-        amplification: written as f64 / (bytes as f64).max(1.0),
+        bytes_per_second: committed / seconds,
+        entries_per_second: entries / seconds,
+        commits_per_second: (after.commits - before.commits) as f64 / seconds,
+        amplification: written as f64 / committed.max(1.0),
     })
 }
 
@@ -652,12 +656,12 @@ fn stream(dir: &Path, mode: Mode, entry: usize, time: Duration) -> Result<Run> {
 /// Bytes per second of the device as in [`device_rate`], of entries that another thread appends and certifies meanwhile.
 fn device_beside(dir: &Path, entry: usize, time: Duration) -> Result<f64> {
     let scratch = scratch(dir)?;
-    let (_, file) = raw_file(scratch.path(), 32 * MIB)?;
+    let (_, file) = raw_file(scratch.path(), DEVICE_BYTES)?;
     let run = beside_appender(entry, |filled, empty| {
         let (mut bytes, mut entries, begun) = (0, 0, Instant::now());
         while begun.elapsed() < time {
             let (piece, count) = filled.recv().doing("waiting for entries")?;
-            file.write_durably(bytes % (32 * MIB), piece.bytes())
+            file.write_durably(bytes % DEVICE_BYTES, piece.bytes())
                 .doing("writing to the device")?;
             empty.send(piece).doing("giving memory back")?;
             bytes += WAITING_BYTES as u64;
