@@ -17,11 +17,14 @@ impl Durable {
     /// # Errors
     /// [`Error::DiskFull`]: later. [`Error::DiskFailed`].
     pub fn background_step(&self) -> Result<bool, Error> {
+        if let Some(remote) = &self.remote {
+            return self.member_step(remote);
+        }
         // Each gets its turn whatever became of the others: what makes room must not wait for what needs some.
         let steps = [
             self.settle(),
             self.free_all(),
-            self.backup.flush_step().map_err(Error::from),
+            self.backup().flush_step().map_err(Error::from),
             self.write_survivor(),
             self.drop_abandoned(),
             self.advance_swap(),
@@ -45,7 +48,7 @@ impl Durable {
             return Ok(false);
         };
         let certificate = Certificate::of(ready.bytes);
-        self.backup
+        self.backup()
             .write_frame(ready.segment, 0, ready.bytes, certificate, Kind::Survivor)?;
         let mut commit = self.lock();
         commit.survivors.insert(ready.segment, certificate);
@@ -131,7 +134,7 @@ impl Durable {
         let Some(segment) = segment else {
             return Ok(false);
         };
-        match self.backup.free(segment) {
+        match self.backup().free(segment) {
             // A survivor that was never swapped in may have been lost with its frame.
             Ok(()) | Err(duramen_backup::Error::UnknownSegment { .. }) => Ok(true),
             Err(error) => {

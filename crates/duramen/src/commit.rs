@@ -11,6 +11,7 @@
 //! thread may wait for a commit whatever it holds in the engine.
 
 use crate::health::Health;
+use crate::member::{Flight, Remote};
 use crate::meter::Meter;
 use crate::planted::Bug;
 use crate::repair::Repairs;
@@ -35,7 +36,10 @@ pub(crate) const LOCAL: BackupId = BackupId(0);
 pub(crate) struct Durable {
     pub options: Options,
     pub engine: Arc<duramen_engine::Store>,
-    pub backup: Backup,
+    /// Where the log's replicas lie; `None` for a member of a cluster, whose replicas lie with others.
+    pub backup: Option<Backup>,
+    /// Of a member of a cluster: the way to its backups.
+    pub remote: Option<Remote>,
     pub commit: Mutex<Commit>,
     pub health: Health,
     pub meter: Arc<Meter>,
@@ -53,12 +57,12 @@ pub(crate) struct Durable {
 /// What belongs to whoever commits.
 pub(crate) struct Commit {
     pub master: Master,
-    collected: Collected,
+    pub collected: Collected,
     /// `collected` is staged, and a commit of it has failed for want of space (G3).
     staged: bool,
     /// What could not be staged; it goes into the same commit.
     unstaged: VecDeque<Send>,
-    effects: Vec<Effect>,
+    pub effects: Vec<Effect>,
     /// Of segments that are still open.
     certificates: BTreeMap<SegmentId, Certificate>,
     /// To be freed on the disk, by the background.
@@ -72,6 +76,8 @@ pub(crate) struct Commit {
     pub proposed: Option<(u64, Swap)>,
     /// Something was acknowledged since the rules were applied last.
     acknowledged: bool,
+    /// Of a member of a cluster: what is on its way.
+    pub flight: Flight,
 }
 
 impl Commit {
@@ -89,6 +95,7 @@ impl Commit {
             survivors: BTreeMap::new(),
             proposed: None,
             acknowledged: false,
+            flight: Flight::default(),
         }
     }
 
@@ -102,6 +109,13 @@ impl Durable {
     /// The engine's side of the log.
     pub fn log(&self) -> &Log {
         self.engine.log().expect("a durable store has a log")
+    }
+
+    /// The own disk of a single server.
+    pub fn backup(&self) -> &Backup {
+        self.backup
+            .as_ref()
+            .expect("a member's replicas are not its own")
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Commit> {
@@ -122,6 +136,9 @@ impl Durable {
     /// # Errors
     /// [`Error::DiskFull`]: try again later, nothing is lost. [`Error::DiskFailed`]: for good (G4).
     pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
+        if let Some(remote) = &self.remote {
+            return self.pump(commit, remote, level.max(Level::Buffered));
+        }
         let result = self.commit_inner(commit, level.max(Level::Buffered));
         match &result {
             Ok(()) => self.health.set(DiskState::Ok, self.log()),
@@ -150,7 +167,7 @@ impl Durable {
             self.write(commit, level)?;
         } else if level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
             let started = Instant::now();
-            self.backup.sync()?;
+            self.backup().sync()?;
             self.meter.synced(started.elapsed());
             self.log().complete_all(Level::Synced);
             self.acked(commit, Level::Synced);
@@ -159,7 +176,7 @@ impl Durable {
     }
 
     /// The rules hear of what was collected.
-    fn tell(&self, commit: &mut Commit) {
+    pub fn tell(&self, commit: &mut Commit) {
         let Commit {
             master,
             collected,
@@ -249,7 +266,7 @@ impl Durable {
                 open: std::mem::take(&mut open),
                 close: last && send.close,
             };
-            self.backup.stage_certified(chunk)
+            self.backup().stage_certified(chunk)
         };
         if send.from == end {
             return Ok(chunk(end, &[], true)?);
@@ -283,7 +300,7 @@ impl Durable {
     /// Commits what is staged, then tells everybody (G2).
     fn write(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
         let started = Instant::now();
-        let committed = self.backup.commit(level)?;
+        let committed = self.backup().commit(level)?;
         if level == Level::Synced {
             self.meter.synced(started.elapsed());
         }

@@ -29,6 +29,9 @@ pub enum Error {
     /// The store has no directory, so a level above `memory` cannot be had.
     #[error("this store keeps its data in memory only: level `{0}` needs a directory")]
     NoDirectory(Level),
+    /// The log of a cluster's member lies with others.
+    #[error("a member of a cluster keeps its log on others: back the cluster up instead")]
+    NotHere,
     #[error("a snapshot is being taken already")]
     SnapshotRunning,
     #[error("the store is closed")]

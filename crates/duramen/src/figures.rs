@@ -9,7 +9,10 @@ use std::time::Duration;
 impl Durable {
     /// What this side knows; the store adds what it knows itself.
     pub fn stats(&self) -> DurabilityStats {
-        let backup = self.backup.stats();
+        let backup = self
+            .backup
+            .as_ref()
+            .map_or_else(Default::default, |backup| backup.stats());
         let (segments_listed, appended_bytes) = {
             let commit = self.lock();
             (

@@ -9,6 +9,7 @@ mod error;
 mod figures;
 mod health;
 mod load;
+mod member;
 mod meter;
 mod options;
 mod planted;
@@ -28,6 +29,7 @@ mod writer;
 pub use duramen_base::ids::Level;
 pub use duramen_engine::{self as engine, Position};
 pub use error::Error;
+pub use member::{Backups, Bytes, Call, MemberOptions};
 pub use options::{Mode, Options};
 #[cfg(feature = "planted")]
 pub use planted::Bug;

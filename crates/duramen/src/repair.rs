@@ -116,7 +116,7 @@ impl Repairs {
 impl Durable {
     /// Begins with what was found damaged, and looks how far the rest is. Returns whether something came to its end.
     pub(crate) fn repair(&self) -> Result<bool, Error> {
-        for damaged in self.backup.take_damaged() {
+        for damaged in self.backup().take_damaged() {
             self.note_damaged(damaged);
         }
         if self.repairs.waiting() == 0 {
@@ -150,7 +150,7 @@ impl Durable {
 
     /// Does what can be done now for one segment; says when it came to an end.
     fn look(&self, segment: SegmentId, known: &mut Pending) -> Option<RepairStep> {
-        if !self.backup.holds(segment) {
+        if !self.backup().holds(segment) {
             return Some(self.repaired(known));
         }
         if known.damaged.kind == Kind::Control {

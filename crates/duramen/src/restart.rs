@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const ID_GAP: u64 = 1 << 20;
 
 /// A control segment of this length, and twice as long as its snapshot, is replaced: rare, and quick to read at a restart.
-const CONTROL_ROLL_BYTES: u32 = 256 << 10;
+pub(crate) const CONTROL_ROLL_BYTES: u32 = 256 << 10;
 
 /// What a restart found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,7 +105,7 @@ fn create(
 }
 
 /// Segments that the log may have on disk.
-fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
+pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
     let bytes = if options.disk_bytes > 0 {
         options.disk_bytes
     } else {
@@ -170,7 +170,8 @@ fn restart(
     let durable = Durable {
         options: options.clone(),
         engine,
-        backup,
+        backup: Some(backup),
+        remote: None,
         commit: Mutex::new(Commit::new(master)),
         health: Health::default(),
         meter: Arc::default(),
@@ -249,7 +250,7 @@ fn skip_damage(state: &mut State, replicas: &[ReplicaInfo]) {
 }
 
 /// The state of a store that was just made: the default table is there from the start.
-fn new_state() -> State {
+pub(crate) fn new_state() -> State {
     let default = Table {
         name: "default".to_owned(),
         level: None,

@@ -60,7 +60,7 @@ impl Scrub {
 impl Durable {
     /// Everything that lies in frames now is to be verified, one after the other. Returns how many that is.
     pub fn begin_scrub(&self) -> u64 {
-        let total = self.backup.scrubbable();
+        let total = self.backup.as_ref().map_or(0, |backup| backup.scrubbable());
         self.scrub.total.store(total, Ordering::Relaxed);
         self.scrub.left.store(total, Ordering::Relaxed);
         total
@@ -71,7 +71,10 @@ impl Durable {
     /// # Errors
     /// As [`background_step`](Self::background_step): what is found damaged begins to be repaired.
     pub fn scrub_step(&self) -> Result<bool, Error> {
-        let found = self.backup.scrub_step()?;
+        let Some(backup) = &self.backup else {
+            return Ok(false); // the node verifies what it keeps for others
+        };
+        let found = backup.scrub_step()?;
         let left = &self.scrub.left;
         if found == ScrubStep::Idle {
             left.store(0, Ordering::Relaxed);

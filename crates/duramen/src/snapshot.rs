@@ -92,7 +92,7 @@ fn take(
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<SnapshotReport, Error> {
-    let source = &log.durable.backup;
+    let source = log.durable.backup();
     let geometry = Geometry {
         wal_bytes: source.geometry().wal_bytes.clamp(WAL_BYTES_MIN, 64 * MIB),
         ..*source.geometry()
@@ -191,7 +191,7 @@ fn copy(
     buffer: &mut [u8],
     pace: Option<&Pace>,
 ) -> Result<(), Error> {
-    let source = &log.durable.backup;
+    let source = log.durable.backup();
     let wait = |bytes| {
         if let Some(pace) = pace {
             pace.wait(bytes);

@@ -84,6 +84,16 @@ impl Store {
             if threads { options.restart_threads } else { 1 },
             progress,
         )?;
+        Store::start(durable, loaded, options, threads)
+    }
+
+    /// Joins the durable side with threads, if it is to have some.
+    pub(crate) fn start(
+        durable: Durable,
+        loaded: Loaded,
+        options: Options,
+        threads: bool,
+    ) -> Result<Arc<Store>, Error> {
         let engine = durable.engine.clone();
         let log = Arc::new(LogWriter::new(Arc::new(durable), options.commit_window));
         let hook = Arc::downgrade(&log);
@@ -308,6 +318,7 @@ impl Store {
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
         match &self.durable {
+            Some(durable) if durable.log.durable.remote.is_some() => Err(Error::NotHere),
             Some(durable) => durable.snapshots.take(&durable.log, disk, progress),
             None => Err(Error::NoDirectory(Level::Buffered)),
         }
@@ -374,10 +385,13 @@ impl Durable {
     fn shut_down(&self) -> Result<(), Error> {
         self.engine.close_heads();
         self.commit_once(&mut self.lock(), Level::Synced)?;
+        if self.remote.is_some() {
+            return Ok(()); // its log is recovered, or empty: nobody restarts from it
+        }
         self.finish_repairs()?;
         while self.background_step()? {}
         self.write_clean_shutdown()?;
-        self.backup.close()?;
+        self.backup().close()?;
         Ok(())
     }
 

@@ -85,7 +85,12 @@ impl LogWriter {
             match self.durable.try_lock() {
                 // Somebody may have committed it between the two looks.
                 Some(_) if self.reached(position) >= level => return Ok(()),
-                Some(commit) => self.commit_here(commit, level)?,
+                Some(commit) => {
+                    self.commit_here(commit, level)?;
+                    if self.durable.remote.is_some() && self.reached(position) < level {
+                        self.wait_for_end(before); // the answers of backups end it
+                    }
+                }
                 None => self.wait_for_end(before),
             }
             self.durable.health.check()?;

@@ -295,6 +295,7 @@ impl Master {
                 replicas: Vec::new(),
                 was_placed: true,
                 has_lost: false,
+                has_no_source: false,
                 any_epoch: false,
             });
         segment.replicas.push(Replica::found(found));
@@ -370,7 +371,11 @@ impl Master {
             !self.state.segments.contains_key(&segment),
             "segment {segment} is part of the log"
         );
-        self.segments.remove(&segment);
+        if self.config.one_stream {
+            self.segments.remove(&segment); // whoever wrote its frame frees it
+        } else {
+            self.discard(segment);
+        }
     }
 
     /// Writes a record that depends on nothing but its place in the control log: a table's, a pass, a safe version.

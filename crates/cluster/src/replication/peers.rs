@@ -174,6 +174,49 @@ impl Master {
         whole.map(|replica| replica.backup).collect()
     }
 
+    /// Whether a closed segment is on all its replicas, synced. One that is not known any more needs none.
+    pub fn is_safe(&self, segment: SegmentId) -> bool {
+        self.segments.get(&segment).is_none_or(|known| {
+            known.is_whole(known.on_all(self.config.replicas, Level::Synced)) && self.counts(known)
+        })
+    }
+
+    /// End of the control log, records that are on their way included.
+    pub fn control_end(&self) -> u64 {
+        let newest = self.control.back();
+        newest.map_or(0, |control| {
+            control.base + u64::from(control.certificate.length)
+        })
+    }
+
+    /// Up to where the control log counts, synced; 0 if none of it does.
+    pub fn control_reached(&self) -> u64 {
+        self.control_at(Level::Synced)
+    }
+
+    /// Backups that have acknowledged something which is not synced there.
+    pub fn unsynced_backups(&self) -> BTreeSet<BackupId> {
+        let active = self.active.iter().filter_map(|id| self.segments.get(id));
+        let replicas = active.flat_map(|segment| &segment.replicas);
+        let unsynced = replicas.filter(|replica| replica.buffered != replica.synced);
+        unsynced.map(|replica| replica.backup).collect()
+    }
+
+    /// What `ticket` asks for cannot be sent: nobody has the bytes of that closed segment any more. It stays with the replicas
+    /// that it has, and should be cleaned.
+    pub fn give_up(&mut self, ticket: Ticket) {
+        let Some(sent) = self.in_flight.remove(&ticket) else {
+            return;
+        };
+        if let Some(segment) = self.segments.get_mut(&sent.segment) {
+            segment.has_no_source = true;
+            segment
+                .replicas
+                .retain(|replica| replica.backup != sent.backup);
+        }
+        self.active.remove(&sent.segment);
+    }
+
     /// A backup that was restarted, and is known here under its new name, still has these replicas. Which of them it may drop
     /// (O12); closed ones of segments that lack a replica count again.
     pub fn hand_back(&mut self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {

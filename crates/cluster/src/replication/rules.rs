@@ -55,7 +55,7 @@ impl Master {
     }
 
     /// Up to where the control log is on all replicas at `level`.
-    fn control_at(&self, level: Level) -> Lsn {
+    pub(super) fn control_at(&self, level: Level) -> Lsn {
         let unnoted = self.unnoted();
         for control in self.control.iter().rev() {
             if unnoted.is_some_and(|floor| control.id >= floor) {
@@ -130,7 +130,7 @@ impl Master {
         let replaced = segment.kind == Kind::Control
             && (segment.closed || segment.has_lost && segment.was_placed);
         let mut changed = false;
-        while segment.replicas.len() < self.config.replicas && !replaced {
+        while segment.replicas.len() < self.config.replicas && !replaced && !segment.has_no_source {
             let holding: Vec<BackupId> = segment.replicas.iter().map(|r| r.backup).collect();
             let mut avoided = self.refusing.clone();
             let freed = self.freeing.iter().chain(&self.garbage);
@@ -390,7 +390,7 @@ impl Master {
     }
 
     /// Forgets a segment; its replicas are garbage.
-    fn discard(&mut self, id: SegmentId) {
+    pub(super) fn discard(&mut self, id: SegmentId) {
         self.active.remove(&id);
         let Some(segment) = self.segments.remove(&id) else {
             return;

@@ -140,6 +140,8 @@ pub(super) struct Segment {
     pub was_placed: bool,
     /// A replica was lost since.
     pub has_lost: bool,
+    /// Nobody has its bytes: it is cleaned instead of being made good for.
+    pub has_no_source: bool,
     /// [`Bug::OldEpochCounts`](super::Bug) is planted.
     pub any_epoch: bool,
 }
@@ -161,6 +163,7 @@ impl Segment {
             replicas: Vec::new(),
             was_placed: false,
             has_lost: false,
+            has_no_source: false,
             any_epoch: false,
         }
     }

@@ -200,6 +200,18 @@ impl Log {
         })
     }
 
+    /// Bytes `from..to` of a head's segment, whenever they were collected; `None` if it is durably closed, or has not been
+    /// collected so far. For the consumer alone: they stay as they are until it completes the segment's closing.
+    pub fn unclosed_bytes(&self, segment: SegmentId, from: u32, to: u32) -> Option<&[u8]> {
+        let window = self.streams.iter().find_map(|stream| {
+            let queue = stream.queue.lock().expect("stream of a head");
+            let mut segments = queue.segments.iter();
+            let open = segments.find(|open| open.segment == segment && open.taken >= to)?;
+            Some(open.window)
+        })?;
+        Some(self.memory.slice(window, from, to - from))
+    }
+
     /// What is in `collected` has reached `level`, and everything collected before it: positions advance, and `collected`
     /// is emptied.
     pub fn complete(&self, collected: &mut Collected, level: Level) {

@@ -1,0 +1,545 @@
+//! A member of a cluster: its log lies with other servers, and their answers come when they like.
+//!
+//! **Invariants** (docs/protocols.md)
+//! - J1: one group is on its way at a time: what is appended meanwhile forms the next one, which begins when this one has
+//!   reached its level on all replicas. Nobody waits for company.
+//! - J2: the engine hears that a group has reached a level when all of its data, and the records that came with it, have: data
+//!   as the rules count it, records synced. A segment's closing is told when all its replicas are closed, synced.
+//! - J3: what was only buffered is told as synced when all of it is.
+//! - J4: bytes that are sent were copied from the log under the commit's lock: nobody holds the engine's memory.
+//!
+//! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and must not call back.
+
+use crate::commit::{Commit, Durable};
+use crate::health::Health;
+use crate::repair::Repairs;
+use crate::restart::{self, Loaded};
+use crate::scrub::Scrub;
+use crate::{DiskState, Error, LogWriter, Options, Store};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_cluster::placement::{Layout, Member};
+use duramen_cluster::replication::{
+    BackupId, Config, Effect, Found, Master, Rejection, Send, Ticket,
+};
+use duramen_engine::{LogOptions, Piece};
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Most calls with data, and most frees, under way at once.
+const WRITES_MAX: usize = 8;
+const FREES_MAX: usize = 3;
+
+/// Where the bytes of a call come from.
+#[derive(Clone, Debug)]
+pub enum Bytes {
+    /// These.
+    Here(Arc<[u8]>),
+    /// Not in memory any more: any of these has the whole segment, closed.
+    At(Vec<BackupId>),
+}
+
+/// What a backup is asked for. Repeated until it is answered, or the backup is lost.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The log id.
+    pub log: u64,
+    pub send: Send,
+    /// What it must reach before the answer.
+    pub level: Level,
+    pub bytes: Bytes,
+}
+
+/// The way to a member's backups and to its coordinator. Nothing here blocks or fails: what cannot be done now is repeated until it
+/// is answered through [`LogWriter`], or the backup is lost.
+pub trait Backups: std::marker::Send + Sync {
+    /// → [`LogWriter::answered`]
+    fn send(&self, call: Call);
+    /// → [`LogWriter::freed`]
+    fn free(&self, backup: BackupId, segment: SegmentId);
+    /// Everything of this log is to be synced there. → [`LogWriter::synced`]
+    fn sync(&self, backup: BackupId);
+    /// The coordinator notes that no older control segment counts. → [`LogWriter::control_head_noted`]
+    fn control_head(&self, min_open: SegmentId);
+}
+
+/// How a member's store is opened.
+pub struct MemberOptions {
+    /// Engine, levels and figures. The directory is the node's, for what it keeps for others.
+    pub store: Options,
+    /// The log id: the server's id of this life.
+    pub log: u64,
+    /// Equal in the whole cluster.
+    pub hash_seed: u64,
+    pub segment_bytes: u32,
+    pub replicas: usize,
+    pub layout: Layout,
+    pub backups: Arc<dyn Backups>,
+}
+
+/// The way out of a member's store.
+pub(crate) struct Remote {
+    log: u64,
+    backups: Arc<dyn Backups>,
+}
+
+/// What is on its way.
+#[derive(Default)]
+pub(crate) struct Flight {
+    /// The level that the present group is to reach; `None`: there is none (J1).
+    level: Option<Level>,
+    part: Part,
+    /// Told as buffered, and not as synced (J3).
+    behind: Part,
+    /// Somebody wants more than the present group.
+    demanded: Level,
+    wants_sync: bool,
+    syncing: BTreeSet<BackupId>,
+    /// The survivor that is being written.
+    survivor: Option<(SegmentId, Certificate, Arc<[u8]>)>,
+    /// The bytes of the last call: all replicas get the same.
+    last: Option<(SegmentId, u32, u32, Arc<[u8]>)>,
+}
+
+/// What has to be on the replicas.
+#[derive(Default)]
+struct Part {
+    ends: BTreeMap<SegmentId, u32>,
+    closed: BTreeSet<SegmentId>,
+    /// End of its records in the control log.
+    records: u64,
+}
+
+impl Part {
+    fn is_empty(&self) -> bool {
+        self.ends.is_empty() && self.closed.is_empty() && self.records == 0
+    }
+
+    /// J2.
+    fn has_reached(&self, master: &Master, level: Level) -> bool {
+        let data = self.ends.iter();
+        let closed = self.closed.iter();
+        master.control_reached() >= self.records
+            && data
+                .into_iter()
+                .all(|(id, end)| master.durable_bytes(*id, level) >= *end || master.is_safe(*id))
+            && (level < Level::Synced || closed.into_iter().all(|id| master.is_safe(*id)))
+    }
+
+    fn join(&mut self, other: Part) {
+        self.ends.extend(other.ends);
+        self.closed.extend(other.closed);
+        self.records = self.records.max(other.records);
+    }
+}
+
+impl Store {
+    /// Opens the store of a cluster's member: an empty log, whose replicas lie with the backups that come with
+    /// [`LogWriter::backup_up`]. Without `threads` nothing happens by itself.
+    ///
+    /// # Errors
+    /// [`Error::Engine`], [`Error::Thread`].
+    pub fn open_member(options: MemberOptions, threads: bool) -> Result<Arc<Store>, Error> {
+        let store = options.store.clone();
+        let segment_bytes = u64::from(options.segment_bytes);
+        let log = LogOptions {
+            disk_segments_max: restart::segments_wanted(&store, segment_bytes),
+            level: store.level,
+            segment_bytes,
+            two_levels: store.two_levels,
+            ..LogOptions::new(options.log)
+        };
+        let engine = duramen_engine::Store::new(duramen_engine::Options {
+            hash_seed: Some(options.hash_seed),
+            log: Some(log),
+            ..store.engine.clone()
+        })?;
+        let config = Config {
+            replicas: options.replicas,
+            one_stream: false,
+            server: options.log,
+            control_capacity: options.segment_bytes,
+            control_roll_bytes: restart::CONTROL_ROLL_BYTES.min(options.segment_bytes / 4),
+            writes_max: WRITES_MAX,
+            frees_max: FREES_MAX,
+            coordinated: true,
+            layout: options.layout,
+            #[cfg(feature = "planted")]
+            planted: None,
+        };
+        let master = Master::new(config, restart::new_state(), &[], &[]);
+        let durable = Durable {
+            engine,
+            backup: None,
+            remote: Some(Remote {
+                log: options.log,
+                backups: options.backups,
+            }),
+            commit: Mutex::new(Commit::new(master)),
+            health: Health::default(),
+            meter: Arc::default(),
+            ended: AtomicU64::new(0),
+            unsynced: AtomicBool::new(false),
+            scrubbed: AtomicU64::new(0),
+            bad_frames: AtomicU64::new(0),
+            repairs: Repairs::default(),
+            scrub: Scrub::new(store.scrub_interval),
+            options: store.clone(),
+        };
+        Store::start(durable, Loaded::default(), store, threads)
+    }
+}
+
+impl Durable {
+    /// Lets everything go on that can: sends what the rules allow, tells the engine what has arrived, begins the next group.
+    ///
+    /// # Errors
+    /// [`Error::DiskFailed`] for good, if this server is taken for crashed.
+    pub fn pump(&self, commit: &mut Commit, remote: &Remote, level: Level) -> Result<(), Error> {
+        commit.flight.demanded = commit.flight.demanded.max(level);
+        commit.flight.wants_sync |= level == Level::Synced;
+        loop {
+            if commit.flight.level.is_none() && commit.flight.demanded > Level::Memory {
+                self.begin_group(commit);
+            }
+            self.apply(commit, remote);
+            if !self.end_group(commit) {
+                break;
+            }
+        }
+        self.sync_behind(commit, remote);
+        if commit.master.is_fenced() {
+            let reason = "the cluster takes this server for crashed".to_owned();
+            self.health
+                .set(DiskState::Failed(reason.clone()), self.log());
+            self.ended.fetch_add(1, Ordering::AcqRel);
+            return Err(Error::DiskFailed(reason));
+        }
+        Ok(())
+    }
+
+    /// J1.
+    fn begin_group(&self, commit: &mut Commit) {
+        let level = std::mem::replace(&mut commit.flight.demanded, Level::Memory);
+        self.log().collect(&mut commit.collected);
+        if commit.collected.is_empty() {
+            return;
+        }
+        let mut part = Part::default();
+        for piece in self.log().pieces(&commit.collected) {
+            match piece {
+                Piece::Open { .. } => {}
+                Piece::Data {
+                    segment,
+                    offset,
+                    bytes,
+                } => {
+                    part.ends.insert(segment, offset + bytes.len() as u32);
+                }
+                Piece::Close { segment, .. } => {
+                    part.closed.insert(segment);
+                }
+            }
+        }
+        let has_records =
+            !commit.collected.changes().is_empty() || !commit.collected.passes().is_empty();
+        self.tell(commit);
+        // Records that come before the first control segment are in its snapshot.
+        part.records = if has_records {
+            commit.master.control_end().max(1)
+        } else {
+            0
+        };
+        commit.flight.part = part;
+        commit.flight.level = Some(level);
+    }
+
+    /// The group has reached its level: the engine hears of it. Returns whether it had.
+    fn end_group(&self, commit: &mut Commit) -> bool {
+        let Commit {
+            flight,
+            master,
+            collected,
+            ..
+        } = commit;
+        let Some(level) = flight.level else {
+            return false;
+        };
+        if !flight.part.has_reached(master, level) {
+            return false;
+        }
+        let part = std::mem::take(&mut flight.part);
+        flight.level = None;
+        if level < Level::Synced {
+            flight.behind.join(part);
+            self.unsynced.store(true, Ordering::Relaxed);
+        }
+        self.log().complete(collected, level);
+        self.ended.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
+    /// J3.
+    fn sync_behind(&self, commit: &mut Commit, remote: &Remote) {
+        let Commit { flight, master, .. } = commit;
+        if !flight.behind.is_empty() && flight.behind.has_reached(master, Level::Synced) {
+            flight.behind = Part::default();
+            self.unsynced.store(false, Ordering::Relaxed);
+            self.log().complete_all(Level::Synced);
+            self.ended.fetch_add(1, Ordering::AcqRel);
+        }
+        let wanted = flight.wants_sync && !flight.behind.is_empty() || master.wants_sync();
+        if wanted {
+            for backup in master.unsynced_backups() {
+                if flight.syncing.insert(backup) {
+                    master.sync_begins(backup);
+                    remote.backups.sync(backup);
+                }
+            }
+        } else {
+            flight.wants_sync = false;
+        }
+    }
+
+    /// Applies the rules and sends what they say.
+    fn apply(&self, commit: &mut Commit, remote: &Remote) {
+        let mut effects = std::mem::take(&mut commit.effects);
+        let mut next_id = || self.log().new_segment_id();
+        commit.master.poll(&mut next_id, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(send) => self.send(commit, remote, send),
+                Effect::Free { backup, segment } => remote.backups.free(backup, segment),
+                Effect::Swapped { swap } => commit.swapped.push(swap),
+                Effect::ControlHead { min_open } => remote.backups.control_head(min_open),
+            }
+        }
+        commit.effects = effects;
+        commit.flight.last = None;
+    }
+
+    fn send(&self, commit: &mut Commit, remote: &Remote, send: Send) {
+        let Some(bytes) = self.bytes_of(commit, &send) else {
+            // Cleaning moves what lives in it to another segment.
+            commit.master.give_up(send.ticket);
+            self.engine.relocate(send.segment);
+            return;
+        };
+        // What orders other things is synced; data alone reach what their group asks for.
+        let orders = send.kind != Kind::Head || send.open || send.close || send.epoch > 0;
+        let level = match commit.flight.level {
+            Some(level) if !orders => level,
+            _ => Level::Synced,
+        };
+        remote.backups.send(Call {
+            log: remote.log,
+            send,
+            level,
+            bytes,
+        });
+    }
+
+    /// J4. `None`: nobody has them.
+    fn bytes_of(&self, commit: &mut Commit, send: &Send) -> Option<Bytes> {
+        let (segment, from, to) = (send.segment, send.from, send.certificate.length);
+        if from == to {
+            return Some(Bytes::Here(Arc::default()));
+        }
+        let Commit { flight, master, .. } = commit;
+        if let Some((known, at, end, bytes)) = &flight.last
+            && (*known, *at, *end) == (segment, from, to)
+        {
+            return Some(Bytes::Here(bytes.clone()));
+        }
+        let range = from as usize..to as usize;
+        let bytes: Arc<[u8]> = match &flight.survivor {
+            Some((survivor, _, bytes)) if *survivor == segment && from == 0 => bytes.clone(),
+            Some((survivor, _, bytes)) if *survivor == segment => Arc::from(&bytes[range]),
+            _ if send.kind == Kind::Control => Arc::from(&master.control_bytes(segment)[range]),
+            _ => match self.log().unclosed_bytes(segment, from, to) {
+                Some(bytes) => Arc::from(bytes),
+                None => {
+                    let holders = master.holders(segment);
+                    return (!holders.is_empty()).then_some(Bytes::At(holders));
+                }
+            },
+        };
+        flight.last = Some((segment, from, to, bytes.clone()));
+        Some(Bytes::Here(bytes))
+    }
+
+    /// What a member does beside its groups: survivors, swaps. Returns whether there was anything.
+    pub fn member_step(&self, remote: &Remote) -> Result<bool, Error> {
+        let mut commit = self.lock();
+        let any = [
+            self.drop_abandoned_survivors(&mut commit),
+            self.write_survivors(&mut commit),
+            self.advance_swaps(&mut commit),
+        ];
+        let any = any.into_iter().any(|any| any);
+        if any {
+            self.pump(&mut commit, remote, Level::Memory)?;
+        }
+        Ok(any)
+    }
+
+    /// One survivor at a time goes to all its replicas, as a whole.
+    fn write_survivors(&self, commit: &mut Commit) -> bool {
+        let log = self.log();
+        let Commit {
+            flight,
+            master,
+            survivors,
+            ..
+        } = commit;
+        if let Some((segment, certificate, _)) = &flight.survivor {
+            if !master.is_safe(*segment) {
+                return false;
+            }
+            survivors.insert(*segment, *certificate);
+            log.survivor_durable(*segment);
+            flight.survivor = None;
+            return true;
+        }
+        let Some(ready) = log.next_survivor() else {
+            return false;
+        };
+        let certificate = Certificate::of(ready.bytes);
+        master.opened(ready.segment, Kind::Survivor, 0);
+        master.appended(ready.segment, certificate);
+        master.closed(ready.segment);
+        flight.survivor = Some((ready.segment, certificate, Arc::from(ready.bytes)));
+        true
+    }
+
+    /// Survivors of side logs that were given up: their replicas are freed.
+    fn drop_abandoned_survivors(&self, commit: &mut Commit) -> bool {
+        let abandoned = self.log().take_abandoned();
+        for segment in &abandoned {
+            let is_written = commit.survivors.remove(segment).is_some();
+            let is_under_way = matches!(&commit.flight.survivor, Some((id, ..)) if id == segment);
+            if is_under_way {
+                commit.flight.survivor = None;
+                self.log().survivor_durable(*segment);
+            }
+            if is_written || is_under_way {
+                commit.master.survivor_abandoned(*segment);
+            }
+        }
+        !abandoned.is_empty()
+    }
+
+    /// Proposes the next swap; tells the engine of one that has become durable.
+    fn advance_swaps(&self, commit: &mut Commit) -> bool {
+        let log = self.log();
+        if let Some((number, swap)) = commit.proposed.take() {
+            if !commit.swapped.contains(&number) {
+                commit.proposed = Some((number, swap));
+                return false;
+            }
+            commit.swapped.clear();
+            log.swapped(&swap);
+            return true;
+        }
+        if let Some(swap) = log.next_swap() {
+            let written = |id: &SegmentId| {
+                let certificate = commit.survivors.remove(id);
+                (*id, certificate.expect("a survivor that was written"))
+            };
+            let add = swap.add.iter().map(written).collect();
+            let (remove, floor) = (swap.remove.clone(), swap.version_floor);
+            let number = commit.master.swap(add, remove, floor);
+            commit.proposed = Some((number, swap));
+            return true;
+        }
+        let waits = log.swap_waits_for();
+        if waits.is_some_and(|position| log.reached(&position) < Level::Synced) {
+            let flight = &mut commit.flight;
+            let is_new = flight.demanded < Level::Synced || !flight.wants_sync;
+            (flight.demanded, flight.wants_sync) = (Level::Synced, true);
+            return is_new;
+        }
+        false
+    }
+}
+
+/// What a member of a cluster hears. All of it is quick; whoever waits is told.
+impl LogWriter {
+    fn hear(&self, change: impl FnOnce(&mut Commit)) {
+        let Some(remote) = &self.durable.remote else {
+            return;
+        };
+        let before = self.durable.ended.load(Ordering::Acquire);
+        let mut commit = self.durable.lock();
+        change(&mut commit);
+        let _ = self.durable.pump(&mut commit, remote, Level::Memory); // its failure is in the health
+        drop(commit);
+        if self.durable.ended.load(Ordering::Acquire) != before {
+            self.tell();
+        }
+    }
+
+    /// A backup has done what a call asked for, or why it will not.
+    pub fn answered(&self, ticket: Ticket, answer: Result<Level, Rejection>) {
+        self.hear(|commit| match answer {
+            Ok(level) => commit.master.acked(ticket, level),
+            Err(why) => commit.master.rejected(ticket, why),
+        });
+    }
+
+    /// A backup has forgotten a replica.
+    pub fn freed(&self, backup: BackupId, segment: SegmentId) {
+        self.hear(|commit| commit.master.freed(backup, segment));
+    }
+
+    /// A backup has synced what it had when it was asked.
+    pub fn synced(&self, backup: BackupId) {
+        self.hear(|commit| {
+            if commit.flight.syncing.remove(&backup) {
+                commit.master.sync_ends(backup);
+            }
+        });
+    }
+
+    /// The coordinator has noted the control head, durably.
+    pub fn control_head_noted(&self, min_open: SegmentId) {
+        self.hear(|commit| commit.master.control_head_noted(min_open));
+    }
+
+    /// A server may be given replicas. Never this one itself.
+    pub fn backup_up(&self, member: Member) {
+        self.hear(|commit| commit.master.backup_up(member));
+    }
+
+    /// A server has crashed: its replicas are made good for.
+    pub fn backup_lost(&self, backup: BackupId) {
+        self.hear(|commit| {
+            commit.flight.syncing.remove(&backup);
+            commit.master.backup_lost(backup);
+        });
+    }
+
+    /// A restarted backup asks which of these replicas it may drop.
+    pub fn hand_back(&self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
+        let mut not_needed = Vec::new();
+        self.hear(|commit| not_needed = commit.master.hand_back(backup, found));
+        not_needed
+    }
+
+    /// From time to time (every 100 ms or so): backups that were short of room may be asked again.
+    pub fn forgive(&self) {
+        self.hear(|commit| commit.master.forgive());
+    }
+
+    /// Whose leases are needed for reading.
+    pub fn control_holders(&self) -> BTreeSet<BackupId> {
+        self.durable.lock().master.control_holders()
+    }
+
+    /// For people: what the log waits for.
+    pub fn describe(&self) -> String {
+        self.durable.lock().master.describe()
+    }
+}

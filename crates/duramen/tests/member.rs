@@ -1,0 +1,488 @@
+//! A member's store over backups on real disks: what was acknowledged is found by a recovery, whatever backups were lost, in
+//! whatever order answers came; with threads and without.
+
+use duramen::engine::TableId;
+use duramen::{Backups, Bytes, Call, Level, MemberOptions, Options, Store};
+use duramen_backup::os::OsDisk;
+use duramen_backup::{Backup, Chunk, Error, Geometry, Group, Identity, Mode, ReplicaId};
+use duramen_base::ids::SegmentId;
+use duramen_cluster::control::State;
+use duramen_cluster::placement::{Layout, Member};
+use duramen_cluster::replication::{BackupId, Rejection, Ticket};
+use duramen_format::entry::{self, Kind as EntryKind};
+use duramen_format::segment::{HEADER_BYTES, Kind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const T: TableId = TableId::DEFAULT;
+const LOG: u64 = 1 << 32 | 9;
+const MEMORY: u64 = 64 << 20;
+
+/// What is on its way to the backups and to the coordinator.
+enum Event {
+    Call(Call),
+    Free(BackupId, SegmentId),
+    Sync(BackupId),
+    ControlHead(SegmentId),
+}
+
+#[derive(Default)]
+struct Net {
+    events: Mutex<Vec<Event>>,
+}
+
+impl Net {
+    fn push(&self, event: Event) {
+        self.events.lock().unwrap().push(event);
+    }
+
+    /// One of them, or the oldest.
+    fn take(&self, dice: Option<&mut Dice>) -> Option<Event> {
+        let mut events = self.events.lock().unwrap();
+        let count = events.len();
+        match dice {
+            _ if count == 0 => None,
+            Some(dice) => Some(events.swap_remove(dice.roll(count))),
+            None => Some(events.remove(0)),
+        }
+    }
+}
+
+impl Backups for Net {
+    fn send(&self, call: Call) {
+        self.push(Event::Call(call));
+    }
+
+    fn free(&self, backup: BackupId, segment: SegmentId) {
+        self.push(Event::Free(backup, segment));
+    }
+
+    fn sync(&self, backup: BackupId) {
+        self.push(Event::Sync(backup));
+    }
+
+    fn control_head(&self, min_open: SegmentId) {
+        self.push(Event::ControlHead(min_open));
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % sides
+    }
+}
+
+/// Backups on disks, some of them lost; and what the coordinator has noted.
+struct Cluster {
+    net: Arc<Net>,
+    store: Arc<Store>,
+    backups: BTreeMap<BackupId, Backup>,
+    lost: Mutex<BTreeSet<BackupId>>,
+    noted: Mutex<SegmentId>,
+    fetched: AtomicUsize,
+    _dirs: Vec<tempfile::TempDir>,
+}
+
+fn cluster(count: u64, level: Level, threads: bool) -> Cluster {
+    let net = Arc::new(Net::default());
+    let mut store = Options::memory(MEMORY);
+    store.level = level;
+    store.engine.heads = 2;
+    store.engine.huge_pages = false;
+    let segment_bytes = duramen::engine::segment_bytes(MEMORY) as u32;
+    let options = MemberOptions {
+        store,
+        log: LOG,
+        hash_seed: 5,
+        segment_bytes,
+        replicas: 3,
+        layout: Layout::Scatter,
+        backups: net.clone(),
+    };
+    let store = Store::open_member(options, threads).unwrap();
+    let mut backups = BTreeMap::new();
+    let mut dirs = Vec::new();
+    for slot in 0..count {
+        let dir = tempfile::tempdir().unwrap();
+        let geometry = Geometry {
+            segment_bytes,
+            wal_bytes: 16 << 20,
+            frames: 128,
+        };
+        let identity = Identity {
+            cluster: "test".to_owned(),
+            server: 100 + slot,
+            hash_seed: 5,
+        };
+        let disk = Arc::new(OsDisk::new(dir.path(), Mode::Buffered));
+        let settings = duramen_backup::Options::default();
+        let backup = Backup::create(disk, &settings, &geometry, &identity).unwrap();
+        let id = BackupId(1 << 32 | slot);
+        backups.insert(id, backup);
+        dirs.push(dir);
+        store.log().unwrap().backup_up(Member::from(id));
+    }
+    Cluster {
+        net,
+        store,
+        backups,
+        lost: Mutex::default(),
+        noted: Mutex::default(),
+        fetched: AtomicUsize::new(0),
+        _dirs: dirs,
+    }
+}
+
+impl Cluster {
+    fn up(&self, id: BackupId) -> Option<&Backup> {
+        let is_lost = self.lost.lock().unwrap().contains(&id);
+        self.backups.get(&id).filter(|_| !is_lost)
+    }
+
+    /// Executes one event, as the servers would.
+    fn handle(&self, event: Event) {
+        let log = self.store.log().unwrap();
+        match event {
+            Event::Call(call) => {
+                let Some(backup) = self.up(call.send.backup) else {
+                    return;
+                };
+                let (ticket, answer) = (call.send.ticket, self.execute(backup, &call));
+                log.answered(ticket, answer);
+            }
+            Event::Free(backup, segment) => {
+                if let Some(disk) = self.up(backup) {
+                    match disk.free_of(ReplicaId { log: LOG, segment }) {
+                        Ok(()) | Err(Error::UnknownSegment { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    log.freed(backup, segment);
+                }
+            }
+            Event::Sync(backup) => {
+                if let Some(disk) = self.up(backup) {
+                    disk.sync().unwrap();
+                    log.synced(backup);
+                }
+            }
+            Event::ControlHead(min_open) => {
+                *self.noted.lock().unwrap() = min_open;
+                log.control_head_noted(min_open);
+            }
+        }
+    }
+
+    fn execute(&self, backup: &Backup, call: &Call) -> Result<Level, Rejection> {
+        let send = &call.send;
+        let fetched;
+        let bytes: &[u8] = match &call.bytes {
+            Bytes::Here(bytes) => bytes,
+            Bytes::At(holders) => {
+                fetched = self.fetch(holders, send.segment);
+                &fetched[send.from as usize..send.certificate.length as usize]
+            }
+        };
+        let chunk = Chunk {
+            segment: send.segment,
+            epoch: send.epoch,
+            kind: send.kind,
+            offset: send.from,
+            bytes,
+            certificate: (send.certificate.length > 0).then_some(send.certificate),
+            open: send.open,
+            close: send.close,
+        };
+        let id = ReplicaId {
+            log: LOG,
+            segment: send.segment,
+        };
+        if send.open && send.close {
+            // A whole segment goes straight to its frame.
+            return match backup.write_frame_of(id, send.epoch, bytes, send.certificate, send.kind) {
+                Ok(()) => Ok(Level::Synced),
+                Err(Error::Full { .. }) => Err(Rejection::Busy),
+                Err(error) => panic!("{error}"),
+            };
+        }
+        let group = Group::<Ticket>::default();
+        match group.submit(backup, LOG, chunk, call.level, send.ticket, 0) {
+            Ok(()) => {}
+            Err(Error::Busy { .. }) => return Err(Rejection::Busy),
+            Err(error) => panic!("{error}: {send:?}"),
+        }
+        let answered = group.run(backup, &|| 0).unwrap();
+        while backup.flush_step().unwrap() {}
+        Ok(answered[0].level)
+    }
+
+    fn fetch(&self, holders: &[BackupId], segment: SegmentId) -> Vec<u8> {
+        self.fetched.fetch_add(1, Ordering::Relaxed);
+        let holder = holders.iter().find_map(|id| self.up(*id));
+        let holder = holder.expect("a holder that is up");
+        let mut bytes = vec![0; holder.geometry().segment_bytes as usize];
+        let read = holder.read_of(ReplicaId { log: LOG, segment }, &mut bytes);
+        bytes.truncate(read.unwrap().length as usize);
+        bytes
+    }
+
+    fn lose(&self, id: BackupId) {
+        self.lost.lock().unwrap().insert(id);
+        self.store.log().unwrap().backup_lost(id);
+    }
+
+    /// Lets events happen, in any order, until `done` or nothing is left.
+    fn settle(&self, dice: &mut Dice, mut done: impl FnMut() -> bool) {
+        for _ in 0..100_000 {
+            if done() {
+                return;
+            }
+            while self.store.background_step().unwrap() {}
+            match self.net.take(Some(dice)) {
+                Some(event) => self.handle(event),
+                None => {
+                    self.store.log().unwrap().forgive();
+                    if self.net.events.lock().unwrap().is_empty() && done() {
+                        return;
+                    }
+                    self.store.log().unwrap().try_commit_here(Level::Synced);
+                }
+            }
+        }
+        panic!("it does not end: {}", self.store.log().unwrap().describe());
+    }
+
+    /// What a recovery finds without `gone`: the newest version of each key, by the rules of docs/protocols.md.
+    fn recover(&self, gone: &[BackupId]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let present: Vec<&Backup> = self
+            .backups
+            .iter()
+            .filter(|(id, _)| !gone.contains(id))
+            .map(|(_, backup)| backup)
+            .collect();
+        let read = |segment: SegmentId, fits: &dyn Fn(&duramen_backup::ReplicaInfo) -> bool| {
+            let holder = present.iter().filter_map(|backup| {
+                let infos = backup.replicas_of(LOG);
+                let info = infos
+                    .into_iter()
+                    .find(|i| i.segment == segment && fits(i))?;
+                Some((info.length, *backup))
+            });
+            let (length, backup) = holder.max_by_key(|(length, _)| *length)?;
+            let mut bytes = vec![0; length as usize];
+            backup
+                .read_of(ReplicaId { log: LOG, segment }, &mut bytes)
+                .unwrap();
+            Some(bytes)
+        };
+        let noted = *self.noted.lock().unwrap();
+        let control = present
+            .iter()
+            .flat_map(|backup| backup.replicas_of(LOG))
+            .filter(|i| i.kind == Kind::Control && i.segment >= noted && i.length > 0)
+            .max_by_key(|info| (info.segment, info.length))
+            .expect("a control segment");
+        assert!(!control.closed, "the newest control segment is open");
+        let bytes = read(control.segment, &|_| true).unwrap();
+        let state = State::replay(control.segment, &bytes).unwrap();
+        let mut newest: BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)> = BTreeMap::new();
+        for (segment, listed) in &state.segments {
+            let bytes = read(*segment, &|info| match listed.closed {
+                Some(certificate) => info.certificate() == certificate,
+                None => info.closed || info.epoch >= listed.epoch,
+            });
+            let bytes = bytes.unwrap_or_else(|| panic!("segment {segment} is listed and missing"));
+            let mut rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
+            while !rest.is_empty() {
+                let entry = entry::parse(rest).unwrap();
+                let known = newest.entry(entry.key.to_vec()).or_default();
+                if entry.version >= known.0 {
+                    let value = (entry.kind == EntryKind::Object).then(|| entry.value.to_vec());
+                    *known = (entry.version, value);
+                }
+                rest = &rest[entry.padded_bytes..];
+            }
+        }
+        newest
+            .into_iter()
+            .filter_map(|(key, (_, value))| Some((key, value?)))
+            .collect()
+    }
+}
+
+/// Writes one key, and lets the world turn until it is acknowledged.
+fn write(cluster: &Cluster, dice: &mut Dice, n: u64, value: &[u8]) -> Vec<u8> {
+    let key = format!("key {}", n % 97).into_bytes();
+    let position = {
+        let mut session = cluster.store.engine().session().unwrap();
+        let mut guard = session.pin();
+        let hash = guard.hash(&key);
+        guard.write(T, hash, &key, value, None).unwrap();
+        guard.take_position()
+    };
+    let log = cluster.store.log().unwrap();
+    log.try_commit_here(Level::Synced);
+    cluster.settle(dice, || log.reached(&position) >= Level::Synced);
+    key
+}
+
+#[test]
+fn acknowledged_writes_are_recovered_whatever_was_lost_without_threads() {
+    let mut fetched = 0;
+    for seed in 0..6 {
+        let mut dice = Dice(seed);
+        let cluster = cluster(6, Level::Synced, false);
+        let mut model = BTreeMap::new();
+        let ids: Vec<BackupId> = cluster.backups.keys().copied().collect();
+        for n in 0..160 {
+            let value = vec![b'a' + (n % 26) as u8; 20_000 + dice.roll(180_000)];
+            let key = write(&cluster, &mut dice, n, &value);
+            model.insert(key, value);
+            if n % 20 == 13 {
+                let gone = [ids[dice.roll(ids.len())]];
+                let lost = cluster.lost.lock().unwrap().len();
+                let gone = if lost == 0 { &gone[..] } else { &[] };
+                assert!(cluster.recover(gone) == model, "seed {seed}, write {n}");
+            }
+            if n == 50 + seed || n == 110 + seed {
+                let up: Vec<BackupId> = ids
+                    .iter()
+                    .copied()
+                    .filter(|id| cluster.up(*id).is_some())
+                    .collect();
+                cluster.lose(up[dice.roll(up.len())]);
+            }
+        }
+        // Everything is made good for: any two more may go.
+        let log = cluster.store.log().unwrap();
+        for _ in 0..50 {
+            cluster.settle(&mut dice, || cluster.net.events.lock().unwrap().is_empty());
+            log.try_commit_here(Level::Synced);
+        }
+        let mut gone: Vec<BackupId> = cluster.lost.lock().unwrap().iter().copied().collect();
+        gone.extend(ids.iter().filter(|id| cluster.up(**id).is_some()).take(2));
+        assert!(
+            cluster.recover(&gone) == model,
+            "seed {seed}: {}",
+            log.describe()
+        );
+        fetched += cluster.fetched.load(Ordering::Relaxed);
+    }
+    assert!(
+        fetched > 0,
+        "closed segments were made good for from others"
+    );
+}
+
+/// Level buffered: acknowledged when it is on all replicas, synced a little later without being asked again.
+#[test]
+fn buffered_writes_are_synced_when_somebody_asks() {
+    let mut dice = Dice(3);
+    let cluster = cluster(4, Level::Buffered, false);
+    let log = cluster.store.log().unwrap();
+    let mut session = cluster.store.engine().session().unwrap();
+    let mut last = None;
+    for n in 0..50u64 {
+        let mut guard = session.pin();
+        let key = n.to_le_bytes();
+        let hash = guard.hash(&key);
+        guard.write(T, hash, &key, &[7; 100], None).unwrap();
+        let position = guard.take_position();
+        drop(guard);
+        log.try_commit_here(Level::Buffered);
+        let mut turns = 0;
+        while log.reached(&position) < Level::Buffered {
+            let event = cluster
+                .net
+                .take(Some(&mut dice))
+                .expect("something is on its way");
+            cluster.handle(event);
+            turns += 1;
+            assert!(turns < 1000, "{}", log.describe());
+        }
+        last = Some(position);
+    }
+    let last = last.unwrap();
+    cluster.settle(&mut dice, || log.reached(&last) >= Level::Synced);
+    assert_eq!(cluster.recover(&[]).len(), 50);
+}
+
+/// Once a backup says that the cluster takes this server for crashed, nothing is acknowledged any more.
+#[test]
+fn scenario_26_a_fenced_master_acknowledges_nothing() {
+    let mut dice = Dice(4);
+    let cluster = cluster(4, Level::Synced, false);
+    let value = write(&cluster, &mut dice, 1, b"before");
+    assert!(!value.is_empty());
+    let log = cluster.store.log().unwrap();
+    for backup in cluster.backups.values() {
+        backup.fence(LOG).unwrap();
+    }
+    let mut session = cluster.store.engine().session().unwrap();
+    let mut guard = session.pin();
+    let hash = guard.hash(b"late");
+    guard.write(T, hash, b"late", b"late", None).unwrap();
+    let position = guard.take_position();
+    drop(guard);
+    log.try_commit_here(Level::Synced);
+    while let Some(event) = cluster.net.take(None) {
+        if let Event::Call(call) = event {
+            log.answered(call.send.ticket, Err(Rejection::Fenced));
+        }
+    }
+    assert!(log.reached(&position) < Level::Synced);
+    assert!(log.failure().is_some_and(|why| why.contains("crashed")));
+}
+
+#[test]
+fn writers_on_threads_are_acknowledged_while_a_backup_is_lost() {
+    let cluster = Arc::new(cluster(6, Level::Synced, true));
+    let stop = AtomicBool::new(false);
+    let model = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    match cluster.net.take(None) {
+                        Some(event) => cluster.handle(event),
+                        None => std::thread::yield_now(),
+                    }
+                }
+            });
+        }
+        let writers: Vec<_> = (0..4u32)
+            .map(|writer| {
+                let (cluster, model) = (&cluster, &model);
+                scope.spawn(move || {
+                    let mut session = cluster.store.session().unwrap();
+                    for n in 0..150u32 {
+                        let key = format!("{writer} {}", n % 40).into_bytes();
+                        let value = vec![n as u8; 3000];
+                        session.set(T, &key, &value).unwrap();
+                        model.lock().unwrap().insert(key, value);
+                    }
+                })
+            })
+            .collect();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while model.lock().unwrap().len() < 60 {
+            assert!(Instant::now() < deadline, "writes come in");
+            std::thread::yield_now();
+        }
+        let first = *cluster.backups.keys().next().unwrap();
+        cluster.lose(first);
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let gone: Vec<BackupId> = cluster.lost.lock().unwrap().iter().copied().collect();
+    assert!(cluster.recover(&gone) == *model.lock().unwrap());
+}
