@@ -403,8 +403,10 @@ mod tests {
             migration: MigrationId(1),
             from: OTHER,
         };
-        let mut tablets = Tablets::default();
-        tablets.tablets = vec![entry(0, 9, normal), entry(10, 19, incoming)];
+        let mut tablets = Tablets {
+            tablets: vec![entry(0, 9, normal), entry(10, 19, incoming)],
+            ..Tablets::default()
+        };
         assert_eq!(Ranges::served_of(&tablets), Ok(ranges(&[(0, 9)])));
         tablets.tablets = vec![entry(0, 9, normal), entry(5, 19, incoming)];
         assert!(Ranges::served_of(&tablets).is_err());

@@ -1,0 +1,670 @@
+//! Being a member: enlisting, the server list, watching others, and making true what the coordinator says that this server owns.
+//!
+//! A state machine without I/O: [`Member::handle`] is told what arrived, and says what to do, in this order. What takes time, or
+//! touches the store, comes out as an [`Order`] for a worker.
+//!
+//! **Invariants**
+//! - N1: nothing is said or done under a new id before that id is stored: after a crash the next life can name this one.
+//! - N2: what is not listed any more is not served from the moment that its list is read, is out of the index before anything
+//!   listed later is served, and no write that was allowed before follows (the order waits for guards: `engine::quiesce`).
+//! - N3: what a newer list lists is served only after the order that makes it so is done. A list that comes meanwhile takes away
+//!   at once, and gives when its own order is done.
+//! - N4: a list that is not newer changes nothing; it is confirmed with the version that is here.
+//! - N5: who is told, by anybody who knows, that it is not UP serves nothing from then on, and never again in this life.
+//! - N6: a coordinator of an earlier term is not obeyed.
+//!
+//! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (90-traps.md §D), a server that is called crashed ends
+//! itself because of what it is told, and serves no read after its leases because of time.
+
+use crate::view::{Map, Ranges, View};
+use duramen_base::ids::{KeyRange, ServerId, TableId, TabletsVersion};
+use duramen_cluster::detector::{Act, Detector};
+use duramen_cluster::membership::{Applied, Members};
+use duramen_wire::native::message::{
+    ClusterSettings, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer, PeerAnswer,
+    Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, TableEntry, Tablets,
+    ToCoordinator,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A question to the coordinator that is not answered is asked again after this time.
+const PATIENCE_US: u64 = 500_000;
+/// One that was refused for now, or found nobody, after this time, unless the answer says another.
+const REST_US: u64 = 100_000;
+/// How often the map is asked for, so that redirects are not much older than this.
+const MAP_US: u64 = 1_000_000;
+/// How often it says what it has: the answer says whether it still is a member (N5), and what was lost is told again.
+const CONFIRM_US: u64 = 1_000_000;
+
+/// Names a question that came in until it is answered. Given by whoever drives the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a question that went out until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// The coordinator asks. `sender` and `target`: of the frame.
+    Told {
+        request: RequestId,
+        sender: ServerId,
+        target: ServerId,
+        question: FromCoordinator,
+    },
+    /// Another server pings.
+    Pinged {
+        request: RequestId,
+        target: ServerId,
+        nonce: u64,
+    },
+    /// The coordinator answered.
+    Answered {
+        token: Token,
+        answer: CoordinatorAnswer,
+    },
+    /// A server answered a ping.
+    Ponged { nonce: u64 },
+    /// No coordinator is there, or the connection broke: nobody will answer.
+    Unanswered { token: Token },
+    /// The connection to a server was refused or reset.
+    Unreachable { server: ServerId },
+    /// [`Output::StoreId`] is done, durably.
+    IdStored { server: ServerId },
+    /// [`Output::Obey`] is done.
+    Obeyed { version: TabletsVersion },
+    /// The time of [`Member::due_us`] has come. May come at any time.
+    Tick,
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Ask the coordinator at this address, `host:port`.
+    AskCoordinator {
+        token: Token,
+        address: String,
+        question: ToCoordinator,
+    },
+    /// Ask another server, at this address.
+    Ask {
+        to: ServerId,
+        address: String,
+        question: Peer,
+    },
+    /// Answer the coordinator.
+    Answer {
+        request: RequestId,
+        answer: ServerAnswer,
+    },
+    /// Answer a server.
+    AnswerPeer {
+        request: RequestId,
+        answer: PeerAnswer,
+    },
+    /// Hand this question to who keeps replicas or replays logs, and the answer to who asked. Its sender and target are right.
+    Delegate {
+        request: RequestId,
+        question: FromCoordinator,
+    },
+    /// Store this id where the next life finds it, then say [`Input::IdStored`].
+    StoreId { server: ServerId },
+    /// A member at last: its log has this id, and its backups are found with these settings.
+    Joined {
+        server: ServerId,
+        settings: ClusterSettings,
+    },
+    /// From now on, requests go by this view.
+    View(Arc<View>),
+    /// [`Order::run`] it on a worker, then say [`Input::Obeyed`]. The next one comes only after that.
+    Obey(Order),
+    /// The server list changed so. Replication and the backup want to know.
+    Members(Vec<ServerChange>),
+    /// The settings changed.
+    Settings(ClusterSettings),
+    /// This life is over: nothing is served any more. `again`: enlist as a new one, in a new process or at once.
+    Ended { again: bool, reason: String },
+}
+
+/// What makes the store as a list of tablets says. See [`Order::run`](crate::order).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub version: TabletsVersion,
+    /// All tables there are.
+    pub tables: Vec<TableEntry>,
+    /// Objects of these ranges go.
+    pub purge: Vec<(TableId, KeyRange)>,
+}
+
+/// Who wants to be a member.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// What it says of itself. The nonce must be random, and new in each life.
+    pub enlist: Enlist,
+    /// Addresses of coordinators, `host:port`; at least one.
+    pub coordinators: Vec<String>,
+    /// Of random choices.
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Asking {
+    Enlist,
+    Confirm,
+    Map,
+    Suspect(ServerId),
+}
+
+enum Phase {
+    Enlisting,
+    /// Its id is being stored.
+    Storing(Box<Enlisted>),
+    Member,
+    Ended,
+}
+
+/// See the module.
+pub struct Member {
+    candidate: Candidate,
+    /// Index of the coordinator that answers, or is tried.
+    coordinator: usize,
+    phase: Phase,
+    me: ServerId,
+    term: u32,
+    members: Members,
+    detector: Option<Detector>,
+    /// Read whole, and made so as far as taking away goes.
+    told: Tablets,
+    owned: Ranges,
+    /// Made so.
+    done: TabletsVersion,
+    served: Ranges,
+    /// What was owned in this life, and is not doomed: there may be objects of it.
+    stained: Ranges,
+    /// What some list took away, and no order has purged yet; also if a later list gives it back.
+    doomed: Ranges,
+    order: Option<Order>,
+    /// Who waits for the confirmation of a list.
+    waiting: Option<(RequestId, TabletsVersion)>,
+    map: Arc<Map>,
+    asking: BTreeMap<Token, (Asking, u64)>,
+    /// When what is to be asked next.
+    timers: BTreeMap<Asking, u64>,
+    next_token: u64,
+}
+
+impl Member {
+    /// Begins to enlist with the first [`Input::Tick`]. Whoever drives it listens already: pings come at once.
+    pub fn new(now_us: u64, candidate: Candidate) -> Member {
+        assert!(!candidate.coordinators.is_empty(), "somebody to ask");
+        Member {
+            candidate,
+            coordinator: 0,
+            phase: Phase::Enlisting,
+            me: ServerId::NONE,
+            term: 0,
+            members: Members::new(),
+            detector: None,
+            told: Tablets::default(),
+            owned: Ranges::default(),
+            done: TabletsVersion(0),
+            served: Ranges::default(),
+            stained: Ranges::default(),
+            doomed: Ranges::default(),
+            order: None,
+            waiting: None,
+            map: Arc::new(Map::default()),
+            asking: BTreeMap::new(),
+            timers: BTreeMap::from([(Asking::Enlist, now_us)]),
+            next_token: 0,
+        }
+    }
+
+    /// Its id; `NONE` before it is a member.
+    pub fn id(&self) -> ServerId {
+        self.me
+    }
+
+    /// The server list as it is here.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// When it wants a [`Input::Tick`].
+    pub fn due_us(&self) -> u64 {
+        let asking = self.asking.values().map(|(_, deadline_us)| *deadline_us);
+        let timers = self.timers.values().copied();
+        let detector = self.detector.iter().map(Detector::due_us);
+        asking
+            .chain(timers)
+            .chain(detector)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    /// `now_us`: a monotonic clock of any origin.
+    pub fn handle(&mut self, now_us: u64, input: Input, out: &mut Vec<Output>) {
+        if matches!(self.phase, Phase::Ended) {
+            return self.handle_ended(input, out);
+        }
+        match input {
+            Input::Told {
+                request,
+                sender,
+                target,
+                question,
+            } => {
+                self.told(now_us, request, sender, target, question, out);
+            }
+            Input::Pinged {
+                request,
+                target,
+                nonce,
+            } => {
+                if self.is_me(target) {
+                    let answer = PeerAnswer::Pong {
+                        nonce,
+                        list_version: self.members.version(),
+                        tablets_version: self.done,
+                    };
+                    out.push(Output::AnswerPeer { request, answer });
+                }
+            }
+            Input::Answered { token, answer } => {
+                if let Some((asking, _)) = self.asking.remove(&token) {
+                    self.answered(now_us, asking, answer, out);
+                }
+            }
+            Input::Unanswered { token } => {
+                if let Some((asking, _)) = self.asking.remove(&token) {
+                    self.next_coordinator(None);
+                    self.again(asking, now_us + REST_US);
+                }
+            }
+            Input::Ponged { nonce } => {
+                if let Some(detector) = &mut self.detector {
+                    detector.pong(now_us, nonce);
+                }
+            }
+            Input::Unreachable { server } => {
+                let act = self.detector.as_mut().and_then(|d| d.unreachable(server));
+                self.act(now_us, act, out);
+            }
+            Input::IdStored { server } => self.id_stored(now_us, server, out),
+            Input::Obeyed { version } => self.obeyed(now_us, version, out),
+            Input::Tick => self.tick(now_us, out),
+        }
+    }
+
+    /// N5: who still believes in this life hears that it is over.
+    fn handle_ended(&mut self, input: Input, out: &mut Vec<Output>) {
+        if let Input::Told { request, .. } = input {
+            let answer = ServerAnswer::Refused(Refusal::NotUp(self.me));
+            out.push(Output::Answer { request, answer });
+        }
+    }
+
+    /// Whether a frame is for this life. Before it knows its id, anything that is not for the last life may be.
+    fn is_me(&self, target: ServerId) -> bool {
+        match self.phase {
+            Phase::Enlisting => Some(target) != self.candidate.enlist.replaces,
+            Phase::Storing(ref enlisted) => target == enlisted.server,
+            Phase::Member => target == self.me,
+            Phase::Ended => false,
+        }
+    }
+
+    // --- asking the coordinator
+
+    fn ask(&mut self, now_us: u64, asking: Asking, out: &mut Vec<Output>) {
+        let question = match asking {
+            Asking::Enlist => ToCoordinator::Enlist(self.candidate.enlist.clone()),
+            Asking::Confirm => ToCoordinator::Confirm {
+                server: self.me,
+                list_version: self.members.version(),
+                tablets_version: self.done,
+            },
+            Asking::Map => ToCoordinator::Map {
+                table: None,
+                since: self.map.version(),
+            },
+            Asking::Suspect(server) => ToCoordinator::Suspect {
+                server,
+                list_version: self.members.version(),
+            },
+        };
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        self.asking.insert(token, (asking, now_us + PATIENCE_US));
+        let address = self.candidate.coordinators[self.coordinator].clone();
+        out.push(Output::AskCoordinator {
+            token,
+            address,
+            question,
+        });
+    }
+
+    /// Asks again later. A suspicion is not repeated: if it lasts, the detector says so again.
+    fn again(&mut self, asking: Asking, at_us: u64) {
+        if !matches!(asking, Asking::Suspect(_)) {
+            self.timers.insert(asking, at_us);
+        }
+    }
+
+    fn next_coordinator(&mut self, hint: Option<&str>) {
+        let known = &mut self.candidate.coordinators;
+        self.coordinator = match hint {
+            Some(leader) => known
+                .iter()
+                .position(|name| name == leader)
+                .unwrap_or_else(|| {
+                    known.push(leader.to_owned());
+                    known.len() - 1
+                }),
+            None => (self.coordinator + 1) % known.len(),
+        };
+    }
+
+    fn answered(
+        &mut self,
+        now_us: u64,
+        asking: Asking,
+        answer: CoordinatorAnswer,
+        out: &mut Vec<Output>,
+    ) {
+        match (asking, answer) {
+            (Asking::Enlist, CoordinatorAnswer::Enlisted(enlisted)) => {
+                if matches!(self.phase, Phase::Enlisting) {
+                    let server = enlisted.server;
+                    self.timers.remove(&Asking::Enlist);
+                    self.phase = Phase::Storing(enlisted);
+                    out.push(Output::StoreId { server });
+                }
+            }
+            (Asking::Map, CoordinatorAnswer::Map(map)) => {
+                self.again(Asking::Map, now_us + MAP_US);
+                match Map::new(&map) {
+                    Ok(map) if map.version() > self.map.version() => {
+                        self.map = Arc::new(map);
+                        self.publish(out);
+                    }
+                    _ => {} // an older one, or none: ask later
+                }
+            }
+            (Asking::Map, CoordinatorAnswer::MapIsCurrent) => {
+                self.again(Asking::Map, now_us + MAP_US);
+            }
+            (_, CoordinatorAnswer::Refused(refusal)) => self.refused(now_us, asking, refusal, out),
+            (Asking::Enlist | Asking::Map, _) => self.again(asking, now_us + REST_US),
+            (Asking::Confirm, _) => self.again(asking, now_us + CONFIRM_US),
+            (Asking::Suspect(_), _) => {}
+        }
+    }
+
+    fn refused(&mut self, now_us: u64, asking: Asking, refusal: Refusal, out: &mut Vec<Output>) {
+        match refusal {
+            Refusal::NotLeader { leader } => {
+                self.next_coordinator(leader.as_deref());
+                self.again(asking, now_us + REST_US);
+            }
+            Refusal::NotReady { after_ms, .. } => {
+                self.again(asking, now_us + u64::from(after_ms) * 1000);
+            }
+            Refusal::Store(_) => {
+                self.next_coordinator(None);
+                self.again(asking, now_us + REST_US);
+            }
+            Refusal::NotUp(_) => self.end(true, &refusal.to_string(), out), // N5
+            Refusal::WrongCluster { .. } | Refusal::WrongProtocol { .. } | Refusal::Invalid(_) => {
+                if asking == Asking::Enlist {
+                    return self.end(false, &refusal.to_string(), out);
+                }
+                self.again(asking, now_us + CONFIRM_US);
+            }
+        }
+    }
+
+    // --- being a member
+
+    /// N1.
+    fn id_stored(&mut self, now_us: u64, server: ServerId, out: &mut Vec<Output>) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Member);
+        let enlisted = match phase {
+            Phase::Storing(enlisted) if enlisted.server == server => enlisted,
+            other => {
+                self.phase = other; // an id of another life
+                return;
+            }
+        };
+        self.me = server;
+        let settings = enlisted.settings;
+        let (interval_ms, timeout_ms) = (settings.ping_interval_ms, settings.ping_timeout_ms);
+        let seed = self.candidate.seed;
+        self.detector = Some(Detector::new(server, interval_ms, timeout_ms, seed, now_us));
+        out.push(Output::Joined { server, settings });
+        self.update(&ServerListUpdate::Full(enlisted.list), out);
+        if matches!(self.phase, Phase::Member) {
+            self.publish(out);
+            self.timers.insert(Asking::Confirm, now_us);
+            self.timers.insert(Asking::Map, now_us);
+            self.tick(now_us, out);
+        }
+    }
+
+    fn told(
+        &mut self,
+        now_us: u64,
+        request: RequestId,
+        sender: ServerId,
+        target: ServerId,
+        question: FromCoordinator,
+        out: &mut Vec<Output>,
+    ) {
+        let refuse = |refusal| Output::Answer {
+            request,
+            answer: ServerAnswer::Refused(refusal),
+        };
+        if !sender.is_coordinator() || sender.generation < self.term {
+            return out.push(refuse(Refusal::NotLeader { leader: None })); // N6
+        }
+        self.term = sender.generation;
+        if !self.is_me(target) {
+            return out.push(refuse(Refusal::NotUp(target)));
+        }
+        let is_member = matches!(self.phase, Phase::Member);
+        match question {
+            FromCoordinator::Ping { nonce } => {
+                let answer = ServerAnswer::Pong {
+                    nonce,
+                    list_version: self.members.version(),
+                };
+                out.push(Output::Answer { request, answer });
+            }
+            _ if !is_member => {
+                let reason = "its id is not stored yet".to_owned();
+                let after_ms = (REST_US / 1000) as u32;
+                out.push(refuse(Refusal::NotReady { after_ms, reason }));
+            }
+            FromCoordinator::Servers(update) => {
+                self.update(&update, out);
+                self.confirm(request, out);
+            }
+            FromCoordinator::Tablets(tablets) => self.tablets(request, tablets, out),
+            FromCoordinator::Settings(settings) => {
+                out.push(Output::Settings(settings));
+                self.confirm(request, out);
+            }
+            question @ (FromCoordinator::StartRead { .. }
+            | FromCoordinator::Recover(_)
+            | FromCoordinator::AbortRecovery { .. }) => {
+                out.push(Output::Delegate { request, question });
+            }
+        }
+        if is_member && now_us >= self.due_us() {
+            self.tick(now_us, out);
+        }
+    }
+
+    fn confirm(&self, request: RequestId, out: &mut Vec<Output>) {
+        let answer = match self.phase {
+            Phase::Ended => ServerAnswer::Refused(Refusal::NotUp(self.me)),
+            _ => ServerAnswer::Confirmed {
+                list_version: self.members.version(),
+                tablets_version: self.done,
+            },
+        };
+        out.push(Output::Answer { request, answer });
+    }
+
+    fn update(&mut self, update: &ServerListUpdate, out: &mut Vec<Output>) {
+        let Applied::Changed(changes) = self.members.apply(update) else {
+            return;
+        };
+        if let Some(detector) = &mut self.detector {
+            detector.set_members(&self.members);
+        }
+        if !changes.is_empty() {
+            out.push(Output::Members(changes));
+        }
+        let up = self.members.get(self.me).map(|entry| entry.status);
+        if up != Some(ServerStatus::Up) {
+            self.end(true, "the server list does not have it as UP", out); // N5
+        }
+    }
+
+    fn end(&mut self, again: bool, reason: &str, out: &mut Vec<Output>) {
+        self.phase = Phase::Ended;
+        self.asking.clear();
+        self.timers.clear();
+        self.detector = None;
+        out.push(Output::View(Arc::new(View::default())));
+        out.push(Output::Ended {
+            again,
+            reason: reason.to_owned(),
+        });
+    }
+
+    fn act(&mut self, now_us: u64, act: impl IntoIterator<Item = Act>, out: &mut Vec<Output>) {
+        for act in act {
+            match act {
+                Act::Ping { to, nonce } => {
+                    let entry = self.members.get(to);
+                    let address = entry.map(|entry| entry.addresses.native.clone());
+                    let question = Peer::Ping { nonce };
+                    out.extend(address.map(|address| Output::Ask {
+                        to,
+                        address,
+                        question,
+                    }));
+                }
+                Act::Suspect(server) => self.ask(now_us, Asking::Suspect(server), out),
+            }
+        }
+    }
+
+    fn tick(&mut self, now_us: u64, out: &mut Vec<Output>) {
+        let late: Vec<Token> = self
+            .asking
+            .iter()
+            .filter(|(_, (_, deadline_us))| *deadline_us <= now_us)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in late {
+            if let Some((asking, _)) = self.asking.remove(&token) {
+                self.next_coordinator(None);
+                self.again(asking, now_us);
+            }
+        }
+        let due = |(_, at_us): &(&Asking, &u64)| **at_us <= now_us;
+        let due: Vec<Asking> = self
+            .timers
+            .iter()
+            .filter(due)
+            .map(|(asking, _)| *asking)
+            .collect();
+        for asking in due {
+            self.timers.remove(&asking);
+            self.ask(now_us, asking, out);
+        }
+        let acts = match &mut self.detector {
+            Some(detector) if detector.due_us() <= now_us => detector.tick(now_us),
+            _ => Vec::new(),
+        };
+        self.act(now_us, acts, out);
+    }
+
+    // --- owning tablets
+
+    fn publish(&self, out: &mut Vec<Output>) {
+        let (owned, served) = (self.owned.clone(), self.served.clone());
+        let view = View::new(self.me, self.done, owned, served, self.map.clone());
+        out.push(Output::View(Arc::new(view)));
+    }
+
+    fn tablets(&mut self, request: RequestId, tablets: Tablets, out: &mut Vec<Output>) {
+        if tablets.version > self.told.version {
+            let (owned, served) = match (Ranges::all_of(&tablets), Ranges::served_of(&tablets)) {
+                (Ok(owned), Ok(served)) => (owned, served),
+                (Err(error), _) | (_, Err(error)) => {
+                    let refusal = Refusal::Invalid(error.to_string());
+                    let answer = ServerAnswer::Refused(refusal);
+                    return out.push(Output::Answer { request, answer });
+                }
+            };
+            self.owned = owned;
+            self.served = self.served.intersection(&served); // N2, N3
+            self.told = tablets;
+            let lost = self.stained.without(&self.owned);
+            self.stained = self.stained.without(&lost);
+            let doomed = self.doomed.iter().chain(lost.iter());
+            self.doomed = Ranges::new(doomed).expect("what is stained is not doomed");
+            self.publish(out);
+            self.next_order(out);
+        }
+        if self.done >= self.told.version {
+            return self.confirm(request, out); // N4
+        }
+        // An earlier question is one that the coordinator has given up.
+        self.waiting = Some((request, self.told.version));
+    }
+
+    fn next_order(&mut self, out: &mut Vec<Output>) {
+        if self.order.is_some() || self.done >= self.told.version {
+            return;
+        }
+        let order = Order {
+            version: self.told.version,
+            tables: self.told.tables.clone(),
+            purge: self.doomed.iter().collect(),
+        };
+        self.order = Some(order.clone());
+        out.push(Output::Obey(order));
+    }
+
+    fn obeyed(&mut self, now_us: u64, version: TabletsVersion, out: &mut Vec<Output>) {
+        let Some(order) = self.order.take_if(|order| order.version == version) else {
+            return;
+        };
+        let purged = Ranges::new(order.purge).expect("they were cut from ranges");
+        self.doomed = self.doomed.without(&purged);
+        if version == self.told.version {
+            self.done = version;
+            self.served = Ranges::served_of(&self.told).expect("it was read");
+            // What is owned may be written to, served or not.
+            self.stained = self.owned.clone();
+            assert!(
+                self.doomed.is_empty(),
+                "an order purges all that lists before it took away"
+            );
+            self.publish(out);
+            self.timers.insert(Asking::Map, now_us);
+            if let Some((request, _)) = self.waiting.take() {
+                self.confirm(request, out);
+            }
+        }
+        self.next_order(out);
+    }
+}

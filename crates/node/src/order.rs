@@ -1,0 +1,43 @@
+//! Makes a store as the coordinator's list of tablets says.
+
+use crate::member::Order;
+use duramen_engine::{Error, Store};
+use std::sync::Arc;
+
+impl Order {
+    /// Waits for guards that began before the view changed, drops tables that are gone, purges what is not owned any more, and
+    /// makes what is new. Repeating it is harmless. Must not be called with a guard held.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooManySessions`], [`Error::TooManyTables`]: run it again later; meanwhile nothing that
+    /// it was to make is served. [`Error::BadTableName`]: the coordinator knows names that this program does not allow.
+    pub fn run(&self, store: &Arc<Store>) -> Result<(), Error> {
+        store.quiesce(); // the view was changed before: no write that it allowed follows
+        let there = store.tables();
+        for table in &there {
+            let named = self.tables.iter().find(|entry| entry.table == table.id);
+            let is_gone = named.is_none_or(|entry| entry.name != table.name);
+            if is_gone && table.id != duramen_base::ids::TableId::DEFAULT {
+                store.drop_table(table.id)?;
+            }
+        }
+        for (table, range) in &self.purge {
+            match store.purge(*table, *range) {
+                Ok(_) | Err(Error::NoSuchTable(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let there = store.tables();
+        for entry in &self.tables {
+            if there.iter().any(|table| table.id == entry.table) {
+                if store.table_level(entry.table)? != entry.level {
+                    store.set_table_level(entry.table, entry.level)?;
+                }
+            } else {
+                let floor = store.version_floor();
+                store.restore_table(entry.table, &entry.name, floor, entry.level)?;
+            }
+        }
+        Ok(())
+    }
+}
