@@ -7,16 +7,21 @@
 //! - F1: a server is suspected if it does not answer within the timeout, or its connection is refused or reset.
 //! - F2: time in which this process stood still does not count: what is under way gets it on top.
 //! - F3: the timeout follows the answers that come: it is at least the configured one, and at most ten times that.
+//! - F4: a server whose list stays behind those of others, or that knows no others, asks the coordinator: it may have been called crashed while nobody reached
+//!   it, and nobody tells the dead anything.
 //!
 //! Paper: [Ousterhout15 §7.2]; differs: a refused connection is noticed at once, and the timeout adapts.
 
 use crate::membership::Members;
 use crate::random::Random;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ListVersion, ServerId};
 use std::collections::BTreeMap;
 
 /// The timeout is never more than this many times the configured one (F3).
 const TIMEOUT_FACTOR_MAX: u64 = 10;
+
+/// A list may be behind for this long before it is asked for: most often it is on its way.
+const BEHIND_US: u64 = 1_000_000;
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +50,8 @@ pub struct Detector {
     /// Round trips: smoothed, and how far they are from that (as TCP does it).
     smoothed_us: u64,
     deviation_us: u64,
+    version: ListVersion,
+    behind_since_us: Option<u64>,
 }
 
 impl Detector {
@@ -67,12 +74,16 @@ impl Detector {
             next_us: now_us + interval_us,
             smoothed_us: 0,
             deviation_us: 0,
+            version: ListVersion(0),
+            behind_since_us: None,
         }
     }
 
     /// The members changed.
     pub fn set_members(&mut self, members: &Members) {
         let me = self.me;
+        self.version = members.version();
+        self.behind_since_us = None;
         self.others.clear();
         let others = members.up().map(|entry| entry.server);
         self.others.extend(others.filter(|id| *id != me));
@@ -134,6 +145,25 @@ impl Detector {
         self.smoothed_us = (7 * self.smoothed_us + took_us) / 8;
     }
 
+    /// Another server has this version of the list. True: send the coordinator a `Confirm`; if it refuses, this server is not a
+    /// member any more (F4).
+    pub fn heard(&mut self, now_us: u64, version: ListVersion) -> bool {
+        if version <= self.version {
+            return false;
+        }
+        let since_us = *self.behind_since_us.get_or_insert(now_us);
+        let is_long = now_us.saturating_sub(since_us) >= BEHIND_US;
+        if is_long {
+            self.behind_since_us = None;
+        }
+        is_long
+    }
+
+    /// Nobody else is UP as far as this server knows: then too a `Confirm` now and then says whether it is a member still (F4).
+    pub fn is_alone(&self) -> bool {
+        self.others.is_empty()
+    }
+
     /// A connection to a server was refused or reset, whoever needed it (F1).
     pub fn unreachable(&mut self, server: ServerId) -> Option<Act> {
         self.under_way.retain(|_, asked| asked.to != server);
@@ -146,7 +176,6 @@ impl Detector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use duramen_base::ids::ListVersion;
     use duramen_wire::native::message::{
         Addresses, Roles, ServerEntry, ServerList, ServerListUpdate, ServerStatus,
     };
@@ -267,5 +296,26 @@ mod tests {
         assert_eq!(detector.unreachable(other), Some(Act::Suspect(other)));
         assert_eq!(detector.unreachable(ServerId::new(9, 1)), None);
         assert_eq!(detector.unreachable(ME), None);
+        assert!(!detector.is_alone());
+        detector.set_members(&members(1));
+        assert!(detector.is_alone());
+    }
+
+    #[test]
+    fn a_list_that_stays_behind_is_asked_for() {
+        let mut detector = detector(2);
+        assert!(!detector.heard(0, ListVersion(1)));
+        assert!(!detector.heard(0, ListVersion(2)));
+        assert!(!detector.heard(900_000, ListVersion(2)));
+        assert!(detector.heard(1_000_000, ListVersion(3)));
+        assert!(
+            !detector.heard(1_000_001, ListVersion(3)),
+            "not at once again"
+        );
+        detector.set_members(&members(2));
+        assert!(
+            !detector.heard(9_000_000, ListVersion(3)),
+            "it has just got one"
+        );
     }
 }

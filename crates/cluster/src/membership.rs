@@ -6,7 +6,8 @@
 //! - V3: a crashed server never is UP again, and one that is gone never comes back.
 //! - V4: a server counts as gone only if it was in the list before. One that was never in it may be too new for this list:
 //!   its replicas stay. (Replicas that a disk held before its backup enlisted are older than the list it got then: what that
-//!   list does not name is gone.)
+//!   list does not name is gone. And a backup that has replicas of a log that its list does not know asks the coordinator for the
+//!   list: what was asked for after the log's first write names it, or it is gone.)
 //!
 //! Paper: [Ousterhout15 §3]; 90-traps.md §D, §I.28.
 
