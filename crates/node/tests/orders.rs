@@ -1,0 +1,261 @@
+//! One member, told what a test wants, in the order that it wants.
+
+use duramen_base::ids::{
+    KeyRange, ListVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
+};
+use duramen_node::{Candidate, Input, Member, Order, Output, RequestId};
+use duramen_wire::native::message::{
+    Addresses, ClusterSettings, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Refusal,
+    Roles, ServerAnswer, ServerEntry, ServerList, ServerStatus, TabletEntry, TabletState, Tablets,
+};
+
+const ME: ServerId = ServerId::new(4, 2);
+const OLD: ServerId = ServerId::new(4, 1);
+const TABLE: TableId = TableId(1);
+const ROLES: Roles = Roles {
+    master: true,
+    backup: true,
+};
+
+fn settings() -> ClusterSettings {
+    ClusterSettings {
+        replicas: 2,
+        segment_bytes: 1 << 20,
+        hash_seed: 1,
+        ping_interval_ms: 100,
+        ping_timeout_ms: 50,
+        verdict_timeout_ms: 250,
+        read_lease_ms: 500,
+        client_lease_ms: 10_000,
+        partition_bytes: 1 << 20,
+        partition_records: 1 << 20,
+        rpc_window: 512,
+        copyset_scatter: None,
+    }
+}
+
+fn handle(member: &mut Member, input: Input) -> Vec<Output> {
+    let mut out = Vec::new();
+    member.handle(0, input, &mut out);
+    out
+}
+
+fn told(term: u32, target: ServerId, question: FromCoordinator) -> Input {
+    Input::Told {
+        request: RequestId(1),
+        sender: ServerId::coordinator(term),
+        target,
+        question,
+    }
+}
+
+/// A member that has its id, not yet stored.
+fn enlisted() -> Member {
+    let enlist = Enlist {
+        nonce: 1,
+        cluster: "test".to_owned(),
+        addresses: Addresses::default(),
+        rack: None,
+        roles: ROLES,
+        replaces: Some(OLD),
+        disk: 1,
+        read_bytes_per_s: 0,
+        segment_bytes: 1 << 20,
+    };
+    let coordinators = vec!["coordinator:1".to_owned()];
+    let mut member = Member::new(
+        0,
+        Candidate {
+            enlist,
+            coordinators,
+            seed: 1,
+        },
+    );
+    let ping = |target| told(1, target, FromCoordinator::Ping { nonce: 1 });
+    assert!(matches!(
+        answer(&handle(&mut member, ping(OLD))),
+        ServerAnswer::Refused(_)
+    ));
+    let asked = handle(&mut member, Input::Tick);
+    let [Output::AskCoordinator { token, .. }] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    let entry = ServerEntry {
+        server: ME,
+        addresses: Addresses::default(),
+        rack: None,
+        roles: ROLES,
+        disk: 1,
+        read_bytes_per_s: 0,
+        status: ServerStatus::Up,
+        draining: false,
+        copyset: None,
+    };
+    let list = ServerList {
+        version: ListVersion(3),
+        servers: vec![entry],
+    };
+    let enlisted = Box::new(Enlisted {
+        server: ME,
+        list,
+        settings: settings(),
+    });
+    let answer = CoordinatorAnswer::Enlisted(enlisted);
+    let out = handle(
+        &mut member,
+        Input::Answered {
+            token: *token,
+            answer,
+        },
+    );
+    assert!(
+        matches!(out[..], [Output::StoreId { server: ME }]),
+        "{out:?}"
+    );
+    member
+}
+
+fn joined() -> Member {
+    let mut member = enlisted();
+    handle(&mut member, Input::IdStored { server: ME });
+    assert_eq!(member.id(), ME);
+    member
+}
+
+fn answer(out: &[Output]) -> &ServerAnswer {
+    let answer = out.iter().find_map(|output| match output {
+        Output::Answer { answer, .. } => Some(answer),
+        _ => None,
+    });
+    answer.expect("an answer")
+}
+
+fn tablets(version: u64, ranges: &[KeyRange]) -> FromCoordinator {
+    let state = TabletState::Normal {
+        creation: SegmentId::NONE,
+    };
+    let tablets = ranges.iter().map(|range| TabletEntry {
+        table: TABLE,
+        range: *range,
+        state,
+    });
+    FromCoordinator::Tablets(Tablets {
+        version: TabletsVersion(version),
+        tables: Vec::new(),
+        tablets: tablets.collect(),
+    })
+}
+
+fn tell(member: &mut Member, version: u64, ranges: &[KeyRange]) -> Vec<Output> {
+    handle(member, told(1, ME, tablets(version, ranges)))
+}
+
+fn order(out: &[Output]) -> Option<&Order> {
+    out.iter().find_map(|output| match output {
+        Output::Obey(order) => Some(order),
+        _ => None,
+    })
+}
+
+fn obeyed(member: &mut Member, version: u64) -> Vec<Output> {
+    handle(
+        member,
+        Input::Obeyed {
+            version: TabletsVersion(version),
+        },
+    )
+}
+
+/// The ranges of the newest view.
+fn served(out: &[Output]) -> Option<Vec<KeyRange>> {
+    out.iter().rev().find_map(|output| match output {
+        Output::View(view) => Some(view.served().iter().map(|(_, range)| range).collect()),
+        _ => None,
+    })
+}
+
+fn halves() -> (KeyRange, KeyRange) {
+    KeyRange::ALL.split(RouteHash(1 << 63)).unwrap()
+}
+
+#[test]
+fn nothing_is_done_under_an_id_that_is_not_stored() {
+    let mut member = enlisted();
+    assert_eq!(member.id(), ServerId::NONE);
+    let out = tell(&mut member, 5, &[KeyRange::ALL]);
+    assert!(
+        matches!(
+            answer(&out),
+            ServerAnswer::Refused(Refusal::NotReady { .. })
+        ),
+        "N1"
+    );
+    assert!(order(&out).is_none());
+    handle(&mut member, Input::IdStored { server: OLD });
+    assert_eq!(member.id(), ServerId::NONE);
+}
+
+#[test]
+fn a_tablet_that_went_and_came_back_is_purged_between() {
+    let (low, high) = halves();
+    let mut member = joined();
+    let out = tell(&mut member, 5, &[low, high]);
+    assert_eq!(served(&out), Some(vec![]), "N3");
+    assert_eq!(order(&out).unwrap().purge, []);
+    assert_eq!(served(&obeyed(&mut member, 5)), Some(vec![low, high]));
+    // While this order runs, the low half goes away and comes back.
+    let out = tell(&mut member, 6, &[low, high]);
+    assert!(order(&out).is_some());
+    let out = tell(&mut member, 7, &[high]);
+    assert_eq!(
+        (served(&out), order(&out)),
+        (Some(vec![high]), None),
+        "N2: at once"
+    );
+    let out = tell(&mut member, 8, &[low, high]);
+    assert_eq!((served(&out), order(&out)), (Some(vec![high]), None), "N3");
+    let out = obeyed(&mut member, 6);
+    let next = order(&out).expect("the next order");
+    assert_eq!(
+        (next.version, &next.purge[..]),
+        (TabletsVersion(8), &[(TABLE, low)][..]),
+        "N2"
+    );
+    assert_eq!(served(&out), None);
+    assert!(obeyed(&mut member, 6).is_empty(), "a repetition");
+    let out = obeyed(&mut member, 8);
+    assert_eq!(served(&out), Some(vec![low, high]));
+    let done = TabletsVersion(8);
+    assert!(
+        matches!(answer(&out), ServerAnswer::Confirmed { tablets_version, .. } if *tablets_version == done)
+    );
+    // N4: a late one changes nothing.
+    let out = tell(&mut member, 7, &[high]);
+    assert!(
+        matches!(answer(&out), ServerAnswer::Confirmed { tablets_version, .. } if *tablets_version == done)
+    );
+    assert!(served(&out).is_none() && order(&out).is_none());
+}
+
+#[test]
+fn an_earlier_leader_and_a_list_that_overlaps_are_refused() {
+    let (low, high) = halves();
+    let mut member = joined();
+    let out = tell(&mut member, 5, &[low, KeyRange::ALL]);
+    assert!(matches!(
+        answer(&out),
+        ServerAnswer::Refused(Refusal::Invalid(_))
+    ));
+    handle(&mut member, told(3, ME, tablets(6, &[low])));
+    let out = handle(&mut member, told(2, ME, tablets(7, &[high])));
+    assert!(
+        matches!(
+            answer(&out),
+            ServerAnswer::Refused(Refusal::NotLeader { .. })
+        ),
+        "N6"
+    );
+    let out = handle(&mut member, told(3, OLD, tablets(7, &[high])));
+    assert_eq!(answer(&out), &ServerAnswer::Refused(Refusal::NotUp(OLD)));
+    assert_eq!(served(&obeyed(&mut member, 6)), Some(vec![low]));
+}
