@@ -69,9 +69,16 @@ pub struct LogOptions {
     pub level: Level,
     /// Bytes of a segment, a power of two; 0 = by the memory budget. A log is reopened with the size that it was made with.
     pub segment_bytes: u64,
+    /// Cleaning passes that wait for their Swap at once, at least 1.
+    pub pending_passes_max: usize,
     /// False: no compaction, memory is cleaned together with the disk only. For comparison.
     pub two_levels: bool,
 }
+
+/// Victims and survivors of a pass take room on the disk until its Swap, so a cleaner that is far ahead of the disk makes it
+/// fuller than it is, and its next victims too: with four instead of one, cleaning at 90 % utilization on a slow disk wrote
+/// twice as much.
+const PENDING_PASSES_MAX: usize = 1;
 
 impl LogOptions {
     /// The log of a new server.
@@ -83,6 +90,7 @@ impl LogOptions {
             disk_segments_max: u64::MAX,
             level: Level::Synced,
             segment_bytes: 0,
+            pending_passes_max: PENDING_PASSES_MAX,
             two_levels: true,
         }
     }

@@ -146,7 +146,11 @@ impl Log {
             planted: planted::Planted::default(),
             version_floor: AtomicU64::new(options.version_floor),
             loading: AtomicBool::new(false),
-            swaps: Swaps::new(options.disk_segments_max, space.segments.len()),
+            swaps: Swaps::new(
+                options.disk_segments_max,
+                options.pending_passes_max,
+                space.segments.len(),
+            ),
             default_level: AtomicU8::new(options.level as u8),
             demand: OnceLock::new(),
             waiters: AtomicUsize::new(0),

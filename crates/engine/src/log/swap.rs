@@ -33,11 +33,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Passes that wait for their Swap at once. Victims and survivors of each take room on the disk until then, so a cleaner that is
-/// far ahead of the disk makes it fuller than it is, and its next victims too: with four instead of one, cleaning at 90 %
-/// utilization on a slow disk wrote twice as much.
-const PENDING_PASSES_MAX: usize = 1;
-
 /// What is announced of a pass before anything of it can be named by durable data (D4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
@@ -155,6 +150,7 @@ pub struct Swaps {
     serial: AtomicU64,
     queues: Mutex<Queues>,
     limit: u64,
+    pending_max: usize,
     count: AtomicU64,
     /// Swaps made durable since the start.
     done: AtomicU64,
@@ -194,8 +190,10 @@ impl Needs<'_> {
 }
 
 impl Swaps {
-    pub fn new(limit: u64, windows: usize) -> Swaps {
+    /// `pending_max`: passes that may wait for their Swap at once.
+    pub fn new(limit: u64, pending_max: usize, windows: usize) -> Swaps {
         Swaps {
+            pending_max: pending_max.max(1),
             list: RwLock::default(),
             serial: AtomicU64::new(1),
             queues: Mutex::default(),
@@ -308,9 +306,13 @@ impl Swaps {
 
     /// Takes the right to work at a pass. False: another has it, or the disk is too far behind.
     pub fn try_take_turn(&self) -> bool {
-        if self.queues().pending.len() >= PENDING_PASSES_MAX {
+        // Side logs wait for their Swaps too, but hold no victims.
+        let queues = self.queues();
+        let passes = queues.pending.iter();
+        if passes.filter(|pending| pending.done.is_none()).count() >= self.pending_max {
             return false;
         }
+        drop(queues);
         self.taken
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()

@@ -189,6 +189,7 @@ pub struct Setup {
     pub heads: usize,
     pub cleaners: usize,
     pub disk_segments_max: u64,
+    pub pending_passes_max: usize,
     pub two_levels: bool,
     pub mode: Mode,
     pub now_ms: Arc<AtomicU64>,
@@ -201,6 +202,7 @@ impl Setup {
             heads: 2,
             cleaners: 0,
             disk_segments_max: 24,
+            pending_passes_max: 1,
             two_levels: true,
             mode: Mode::Store,
             now_ms: Arc::new(AtomicU64::new(1000)),
@@ -219,6 +221,7 @@ impl Setup {
                 first_segment: device.next_segment(),
                 version_floor: device.version_floor + 1,
                 disk_segments_max: self.disk_segments_max,
+                pending_passes_max: self.pending_passes_max,
                 two_levels: self.two_levels,
                 ..LogOptions::new(77)
             }),
