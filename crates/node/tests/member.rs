@@ -447,10 +447,9 @@ fn three_members_join_own_each_tablet_once_and_notice_who_is_gone() {
             "nobody else is accused"
         );
     }
-    crash_us.sort();
-    let median_us = crash_us[crash_us.len() / 2];
+    let is_soon = |took_us: &u64| *took_us <= 500_000;
     assert!(
-        median_us <= 500_000,
+        crash_us.iter().all(is_soon),
         "silence is noticed too late: {crash_us:?}"
     );
 }
