@@ -1,7 +1,9 @@
 //! The coordinator against servers that a test plays: membership, tables, recovery, failover.
 #![cfg(test)]
 
+mod life;
 mod membership;
 mod recovery;
 mod rig;
 mod tables;
+mod world;

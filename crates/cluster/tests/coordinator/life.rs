@@ -1,0 +1,1058 @@
+//! A model of a server in random histories: what it keeps over a crash, what it does in one life, and how it obeys the coordinator.
+
+use crate::rig::{self, SEGMENT_BYTES};
+use crate::world::{REPLICAS, World};
+use duramen_base::ids::{
+    KeyRange, MigrationId, RecoveryId, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
+};
+use duramen_cluster::coordinator::ReplyId;
+use duramen_cluster::detector::{Act, Detector};
+use duramen_cluster::membership::{Applied, Members};
+use duramen_format::certificate::Certificate;
+use duramen_format::control::Record;
+use duramen_format::segment::{Header, Kind};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, FromCoordinator, MigrationOutcome, PartitionOutcome, Recover, Refusal,
+    ReplicaEntry, Replicas, ServerAnswer, ServerChange, ServerListUpdate, TabletState, Tablets,
+    ToCoordinator,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub type Key = (TableId, RouteHash);
+/// Grows over all writes, so it is the version as well.
+pub type Value = u64;
+
+const MS: u64 = 1_000;
+/// Entries of a segment.
+const FULL: usize = 6;
+/// What was not answered is asked again after this time.
+const AGAIN_US: u64 = 250 * MS;
+
+/// A replica on a backup.
+#[derive(Clone)]
+struct Replica {
+    kind: Kind,
+    epoch: u64,
+    closed: bool,
+    entries: Vec<(Key, Value)>,
+    control: Vec<u8>,
+}
+
+impl Replica {
+    fn certificate(&self) -> Certificate {
+        if self.kind == Kind::Control {
+            return Certificate::of(&self.control);
+        }
+        let mut bytes = Vec::new();
+        for ((table, hash), value) in &self.entries {
+            bytes.extend(table.0.to_le_bytes());
+            bytes.extend(hash.0.to_le_bytes());
+            bytes.extend(value.to_le_bytes());
+        }
+        Certificate::of(&bytes)
+    }
+}
+
+/// What a backup has of one log.
+#[derive(Default)]
+pub struct Shelf {
+    fenced: bool,
+    /// Until then the log's master may read, as far as this backup has let it.
+    granted_until_us: u64,
+    replicas: BTreeMap<SegmentId, Replica>,
+}
+
+/// A server: its disk, and its process if it runs.
+pub struct Server {
+    disk: u64,
+    pub shelf: BTreeMap<ServerId, Shelf>,
+    stored_id: Option<ServerId>,
+    pub life: Option<Life>,
+    /// No message reaches it or leaves it.
+    pub cut: bool,
+    pub has_space: bool,
+}
+
+/// A segment of the own log.
+struct Segment {
+    holders: Vec<ServerId>,
+    replica: Replica,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// Told to the coordinator until it answers.
+    Reported,
+    Accepted(TabletsVersion),
+}
+
+/// Data on their way to this server: of a partition, or of a tablet that moves in.
+struct Arrival {
+    ranges: Vec<(TableId, KeyRange)>,
+    data: BTreeMap<Key, Value>,
+    creation: SegmentId,
+    stage: Stage,
+    order: Option<Recover>,
+    due_us: u64,
+    failed: Option<(bool, String)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Partition(RecoveryId, u32),
+    Migration(MigrationId),
+}
+
+enum Wish {
+    Enlist,
+    Head(SegmentId),
+    Report(Source),
+    /// Of interest only if it is refused.
+    Told,
+    /// Logs that its list does not know; what a list that was asked for after their first write does not know is gone.
+    Strangers(Vec<ServerId>),
+}
+
+/// A process.
+pub struct Life {
+    pub nonce: u64,
+    id: Option<ServerId>,
+    term: u32,
+    members: Members,
+    /// Logs that were dropped here: refused for ever, or one that was called crashed could begin anew on old holders.
+    gone: BTreeSet<ServerId>,
+    tablets: Tablets,
+    data: BTreeMap<Key, Value>,
+    segments: BTreeMap<SegmentId, Segment>,
+    control: Option<SegmentId>,
+    control_holders: Vec<ServerId>,
+    open: Option<SegmentId>,
+    next_segment: u64,
+    /// The coordinator knows of the control segment.
+    noted: bool,
+    /// Not everything is on all of its holders.
+    stuck: bool,
+    /// The control log needs a new segment before it goes on.
+    rolls: bool,
+    lease_until_us: u64,
+    arrivals: BTreeMap<Source, Arrival>,
+    locked: BTreeSet<MigrationId>,
+    wishes: BTreeMap<ReplyId, Wish>,
+    ask_at_us: u64,
+    detector: Detector,
+    seed: u64,
+}
+
+impl Life {
+    pub fn new(nonce: u64, seed: u64, now_us: u64) -> Life {
+        Life {
+            nonce,
+            id: None,
+            term: 0,
+            members: Members::new(),
+            gone: BTreeSet::new(),
+            tablets: Tablets::default(),
+            data: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            control: None,
+            control_holders: Vec::new(),
+            open: None,
+            next_segment: 1,
+            noted: false,
+            stuck: false,
+            rolls: false,
+            lease_until_us: 0,
+            arrivals: BTreeMap::new(),
+            locked: BTreeSet::new(),
+            wishes: BTreeMap::new(),
+            ask_at_us: now_us,
+            detector: Detector::new(ServerId::NONE, 100, 50, seed, now_us),
+            seed,
+        }
+    }
+
+    fn state_of(&self, key: Key) -> Option<TabletState> {
+        let mut tablets = self.tablets.tablets.iter();
+        tablets
+            .find(|t| t.table == key.0 && t.range.contains(key.1))
+            .map(|t| t.state)
+    }
+
+    fn new_segment(&mut self) -> SegmentId {
+        self.next_segment += 1;
+        SegmentId(self.next_segment - 1)
+    }
+
+    /// The control segment's bytes: a snapshot of what is listed.
+    fn control_bytes(&self, id: SegmentId) -> Vec<u8> {
+        let log = self.id.expect("a member").number();
+        let header = Header {
+            kind: Kind::Control,
+            segment: id,
+            log,
+            head: 0,
+            capacity: SEGMENT_BYTES,
+        };
+        let mut records = Vec::new();
+        for (segment, of) in &self.segments {
+            records.push(Record::AddOpen {
+                segment: *segment,
+                epoch: of.replica.epoch,
+                head: 0,
+                kind: of.replica.kind,
+            });
+            if of.replica.closed {
+                records.push(Record::Closed {
+                    segment: *segment,
+                    certificate: of.replica.certificate(),
+                });
+            }
+        }
+        let snapshot = Record::Snapshot {
+            next_segment: SegmentId(self.next_segment),
+            safe_version: 0,
+            records: records.len() as u32,
+        };
+        let mut bytes = header.encode().to_vec();
+        snapshot.encode(&mut bytes);
+        records.iter().for_each(|record| record.encode(&mut bytes));
+        bytes
+    }
+
+    /// Takes a newer list of tablets: merges what arrived, drops what is not its own.
+    fn apply_tablets(&mut self, tablets: Tablets) {
+        if tablets.version <= self.tablets.version {
+            return;
+        }
+        self.tablets = tablets;
+        let listed = self.tablets.tablets.clone();
+        let is_own = |key: &Key, with: Option<SegmentId>| {
+            listed.iter().any(|t| {
+                let creation = match t.state {
+                    TabletState::Normal { creation } => creation,
+                    TabletState::Outgoing { creation, .. } => creation,
+                    _ => return false,
+                };
+                t.table == key.0
+                    && t.range.contains(key.1)
+                    && with.is_none_or(|with| with == creation)
+            })
+        };
+        let version = self.tablets.version;
+        let mut merged = BTreeMap::new();
+        self.arrivals.retain(|_, arrival| {
+            let creation = arrival.creation;
+            let is_listed = arrival.stage != Stage::Running
+                && arrival.ranges.iter().any(|(table, range)| {
+                    is_own(&(*table, range.first), Some(creation))
+                        || is_own(&(*table, range.last), Some(creation))
+                });
+            if is_listed {
+                let own = arrival
+                    .data
+                    .iter()
+                    .filter(|(key, _)| is_own(key, Some(creation)));
+                merged.extend(own.map(|(key, value)| (*key, *value)));
+            }
+            let is_over = matches!(arrival.stage, Stage::Accepted(since) if since <= version);
+            !is_listed && !is_over
+        });
+        self.data.retain(|key, _| is_own(key, None));
+        self.data.extend(merged);
+        let outgoing = |m: &MigrationId| {
+            let mut states = listed.iter().map(|t| t.state);
+            states.any(|s| matches!(s, TabletState::Outgoing { migration, .. } if migration == *m))
+        };
+        self.locked.retain(outgoing);
+    }
+}
+
+impl Server {
+    pub fn new(disk: u64) -> Server {
+        Server {
+            disk,
+            shelf: BTreeMap::new(),
+            stored_id: None,
+            life: None,
+            cut: false,
+            has_space: true,
+        }
+    }
+
+    /// Of the process that runs, if it is a member.
+    pub fn id(&self) -> Option<ServerId> {
+        self.life.as_ref()?.id
+    }
+
+    /// For who reads a failure.
+    pub fn describe(&self, unserved: &[&Key]) -> String {
+        let logs: Vec<&ServerId> = self.shelf.keys().collect();
+        let Some(life) = &self.life else {
+            return format!("dead, keeps {logs:?}");
+        };
+        let states: Vec<_> = unserved.iter().map(|key| life.state_of(**key)).collect();
+        format!(
+            "{:?}: noted {} stuck {} rolls {} control {:?} on {:?}, {} arrivals, {:?} {:?}, lease {} cut {}, keeps {logs:?}, {states:?}",
+            life.id,
+            life.noted,
+            life.stuck,
+            life.rolls,
+            life.control,
+            life.control_holders,
+            life.arrivals.len(),
+            life.tablets.version,
+            life.members.version(),
+            life.lease_until_us,
+            self.cut,
+        )
+    }
+
+    pub fn shows(&self, key: Key) -> Value {
+        let life = self.life.as_ref().expect("it serves");
+        life.data.get(&key).copied().unwrap_or(0)
+    }
+
+    /// What a backup says to `StartRead`.
+    fn start_read(
+        &mut self,
+        now_us: u64,
+        recovery: RecoveryId,
+        log: ServerId,
+        min_open: SegmentId,
+    ) -> (ServerAnswer, Vec<u8>) {
+        let shelf = self.shelf.entry(log).or_default();
+        shelf.fenced = true;
+        let entry = |(segment, replica): (&SegmentId, &Replica)| ReplicaEntry {
+            segment: *segment,
+            kind: replica.kind,
+            epoch: replica.epoch,
+            certificate: replica.certificate(),
+            closed: replica.closed,
+            primary: false,
+        };
+        let mut controls = shelf.replicas.iter().rev();
+        let control = controls.find(|(id, r)| r.kind == Kind::Control && **id >= min_open);
+        let answer = ServerAnswer::Replicas(Box::new(Replicas {
+            log,
+            recovery,
+            segments: shelf.replicas.iter().map(entry).collect(),
+            control: control.map(|(id, _)| *id),
+            lease_left_ms: shelf.granted_until_us.saturating_sub(now_us).div_ceil(MS) as u32,
+        }));
+        (
+            answer,
+            control.map(|(_, r)| r.control.clone()).unwrap_or_default(),
+        )
+    }
+}
+
+/// What a server does by itself.
+impl World {
+    fn life(&mut self, index: usize) -> &mut Life {
+        self.servers[index].life.as_mut().expect("it lives")
+    }
+
+    pub fn serves(&self, index: usize, key: Key) -> bool {
+        let Some(life) = self.servers[index].life.as_ref() else {
+            return false;
+        };
+        let state = match life.state_of(key) {
+            Some(TabletState::Normal { .. }) => true,
+            Some(TabletState::Outgoing { migration, .. }) => !life.locked.contains(&migration),
+            _ => false,
+        };
+        state && life.noted && !life.stuck && life.lease_until_us > self.now_us
+    }
+
+    /// Writes a replica to a backup, if it takes it.
+    fn put(&mut self, from: usize, holder: ServerId, segment: SegmentId, replica: Replica) -> bool {
+        let log = self.servers[from].id().expect("a member");
+        let Some(to) = self.index_of(holder).filter(|to| self.reach(from, *to)) else {
+            return false;
+        };
+        let holder = self.servers[to].life.as_ref().expect("it lives");
+        let knows = &holder.members;
+        let is_dead = holder.gone.contains(&log)
+            || knows
+                .iter()
+                .any(|e| e.server.slot == log.slot && e.server > log)
+            || knows.get(log).is_some() && !knows.is_up(log);
+        let shelf = self.servers[to].shelf.entry(log).or_default();
+        if shelf.fenced || is_dead {
+            return false;
+        }
+        shelf.replicas.insert(segment, replica);
+        true
+    }
+
+    /// Backups for a segment: random ones that are reached.
+    fn choose(&mut self, index: usize, without: &[ServerId], count: usize) -> Vec<ServerId> {
+        let life = self.servers[index].life.as_ref().expect("it lives");
+        let mut up: Vec<ServerId> = life.members.up().map(|e| e.server).collect();
+        up.retain(|id| Some(*id) != life.id && !without.contains(id));
+        up.retain(|id| self.index_of(*id).is_some_and(|to| self.reach(index, to)));
+        let mut chosen = Vec::new();
+        while chosen.len() < count && !up.is_empty() {
+            let at = self.random.below(up.len() as u64) as usize;
+            chosen.push(up.swap_remove(at));
+        }
+        chosen
+    }
+
+    /// Writes what is listed to the control segment's holders.
+    fn put_control(&mut self, index: usize) -> bool {
+        let life = self.life(index);
+        let Some(control) = life.control else {
+            return false;
+        };
+        let replica = Replica {
+            kind: Kind::Control,
+            epoch: 0,
+            closed: false,
+            entries: Vec::new(),
+            control: life.control_bytes(control),
+        };
+        let holders = life.control_holders.clone();
+        holders
+            .into_iter()
+            .all(|holder| self.put(index, holder, control, replica.clone()))
+    }
+
+    /// The control log goes on in a new segment on new holders; the coordinator must hear of it before anything else.
+    fn roll_control(&mut self, index: usize) {
+        let holders = self.choose(index, &[], REPLICAS);
+        if holders.len() < REPLICAS {
+            return;
+        }
+        let life = self.life(index);
+        let before = (life.control, std::mem::take(&mut life.control_holders));
+        let id = life.new_segment();
+        life.control = Some(id);
+        life.control_holders = holders;
+        life.noted = false;
+        life.rolls = false;
+        life.ask_at_us = 0;
+        let ok = self.put_control(index);
+        self.life(index).stuck = !ok;
+        if !ok {
+            return;
+        }
+        // The old one is closed where it is reached, and most often freed.
+        let (Some(old), holders) = before else {
+            return;
+        };
+        let log = self.servers[index].id().expect("a member");
+        let frees = !self.random.once_in(3);
+        for holder in holders {
+            let at = self.index_of(holder).filter(|to| self.reach(index, *to));
+            let shelf = at.and_then(|to| self.servers[to].shelf.get_mut(&log));
+            let Some(shelf) = shelf.filter(|shelf| !shelf.fenced) else {
+                continue;
+            };
+            match shelf.replicas.get_mut(&old) {
+                Some(_) if frees => drop(shelf.replicas.remove(&old)),
+                Some(replica) => replica.closed = true,
+                None => {}
+            }
+        }
+    }
+
+    /// A new segment with these entries, on all of its holders and listed; or nothing, and it is stuck.
+    fn add_segment(
+        &mut self,
+        index: usize,
+        entries: Vec<(Key, Value)>,
+        closed: bool,
+    ) -> Option<SegmentId> {
+        let holders = self.choose(index, &[], REPLICAS);
+        if holders.len() < REPLICAS {
+            return None;
+        }
+        let kind = if closed { Kind::Survivor } else { Kind::Head };
+        let replica = Replica {
+            kind,
+            epoch: 0,
+            closed,
+            entries,
+            control: Vec::new(),
+        };
+        let id = self.life(index).new_segment();
+        for holder in &holders {
+            if !self.put(index, *holder, id, replica.clone()) {
+                return None;
+            }
+        }
+        self.life(index)
+            .segments
+            .insert(id, Segment { holders, replica });
+        if !self.put_control(index) {
+            self.life(index).stuck = true;
+            return None;
+        }
+        Some(id)
+    }
+
+    /// Closes the head, so that what follows has a higher segment id.
+    fn close_head(&mut self, index: usize) -> bool {
+        let Some(open) = self.life(index).open.take() else {
+            return true;
+        };
+        if let Some(segment) = self.life(index).segments.get_mut(&open) {
+            segment.replica.closed = true;
+        }
+        let ok = self.put_segment(index, open) && self.put_control(index);
+        self.life(index).stuck |= !ok;
+        ok
+    }
+
+    fn put_segment(&mut self, index: usize, id: SegmentId) -> bool {
+        let segment = &self.life(index).segments[&id];
+        let (holders, replica) = (segment.holders.clone(), segment.replica.clone());
+        holders
+            .into_iter()
+            .all(|holder| self.put(index, holder, id, replica.clone()))
+    }
+
+    /// Whether the write is acknowledged. If not, it may turn up or not.
+    pub fn write(&mut self, index: usize, key: Key, value: Value) -> bool {
+        let life = self.life(index);
+        let is_full = life
+            .open
+            .is_some_and(|open| life.segments[&open].replica.entries.len() >= FULL);
+        if is_full && !self.close_head(index) {
+            return false;
+        }
+        if self.life(index).open.is_none() {
+            let Some(id) = self.add_segment(index, Vec::new(), false) else {
+                return false;
+            };
+            self.life(index).open = Some(id);
+        }
+        let life = self.life(index);
+        let open = life.open.expect("just opened");
+        let segment = life.segments.get_mut(&open).expect("it is listed");
+        segment.replica.entries.push((key, value));
+        life.data.insert(key, value);
+        let ok = self.put_segment(index, open);
+        self.life(index).stuck |= !ok;
+        ok
+    }
+
+    /// Whatever is due.
+    pub fn act(&mut self, index: usize) {
+        if self.servers[index].life.is_none() {
+            return;
+        }
+        if self.servers[index].id().is_none() {
+            self.ask_again(index);
+            return;
+        }
+        self.watch(index);
+        self.repair(index);
+        self.renew_lease(index);
+        let due: Vec<Source> = {
+            let now_us = self.now_us;
+            let arrivals = self.life(index).arrivals.iter();
+            let is_due = |a: &Arrival| a.stage == Stage::Running && a.due_us <= now_us;
+            arrivals
+                .filter(|(_, a)| is_due(a))
+                .map(|(s, _)| *s)
+                .collect()
+        };
+        for source in due {
+            self.replay(index, source);
+        }
+        self.move_out(index);
+        self.ask_again(index);
+    }
+
+    fn watch(&mut self, index: usize) {
+        let now_us = self.now_us;
+        for act in self.life(index).detector.tick(now_us) {
+            let suspect = match act {
+                Act::Suspect(suspect) => Some(suspect),
+                Act::Ping { to, nonce } => match self.index_of(to) {
+                    Some(other) if self.reach(index, other) => {
+                        let newest = self.life(other).members.version();
+                        let detector = &mut self.life(index).detector;
+                        detector.pong(now_us, nonce);
+                        if detector.heard(now_us, newest) {
+                            self.confirm(index);
+                        }
+                        None
+                    }
+                    Some(_) => None,
+                    None => self.life(index).detector.unreachable(to).map(|_| to),
+                },
+            };
+            if let Some(server) = suspect {
+                let list_version = self.life(index).members.version();
+                let question = ToCoordinator::Suspect {
+                    server,
+                    list_version,
+                };
+                let reply = self.question(index, question);
+                self.life(index).wishes.insert(reply, Wish::Told);
+            }
+        }
+    }
+
+    /// What it has; the coordinator says if it is not a member any more.
+    fn confirm(&mut self, index: usize) {
+        let life = self.life(index);
+        let question = ToCoordinator::Confirm {
+            server: life.id.expect("a member"),
+            list_version: life.members.version(),
+            tablets_version: life.tablets.version,
+        };
+        let reply = self.question(index, question);
+        self.life(index).wishes.insert(reply, Wish::Told);
+    }
+
+    /// Replaces holders that crashed, and brings what is not everywhere to where it belongs.
+    fn repair(&mut self, index: usize) {
+        if self.life(index).control.is_none() {
+            self.roll_control(index);
+            return;
+        }
+        let life = self.life(index);
+        let lost = |holders: &[ServerId]| holders.iter().any(|h| !life.members.is_up(*h));
+        let affected: Vec<SegmentId> = life
+            .segments
+            .iter()
+            .filter(|(_, segment)| lost(&segment.holders))
+            .map(|(id, _)| *id)
+            .collect();
+        life.rolls |= lost(&life.control_holders);
+        life.stuck |= life.rolls || !affected.is_empty();
+        for id in affected {
+            let life = self.life(index);
+            let mut holders = life.segments[&id].holders.clone();
+            holders.retain(|h| life.members.is_up(*h));
+            let more = self.choose(index, &holders, REPLICAS - holders.len());
+            holders.extend(more);
+            if holders.len() < REPLICAS {
+                return;
+            }
+            let life = self.life(index);
+            let segment = life.segments.get_mut(&id).expect("it is listed");
+            segment.holders = holders;
+            segment.replica.epoch += u64::from(!segment.replica.closed);
+            life.rolls |= !segment.replica.closed;
+        }
+        if self.life(index).stuck {
+            self.place_everything(index);
+        }
+    }
+
+    /// Every segment on all of its holders first, and only then what the control segment says of them.
+    fn place_everything(&mut self, index: usize) {
+        let ids: Vec<SegmentId> = self.life(index).segments.keys().copied().collect();
+        if !ids.into_iter().all(|id| self.put_segment(index, id)) {
+            return;
+        }
+        if self.life(index).rolls {
+            self.roll_control(index);
+        } else {
+            let ok = self.put_control(index);
+            self.life(index).stuck = !ok;
+        }
+    }
+
+    fn renew_lease(&mut self, index: usize) {
+        let id = self.servers[index].id().expect("a member");
+        let until_us = self.now_us + u64::from(rig::settings().read_lease_ms) * MS;
+        let life = self.life(index);
+        let Some(control) = life.control else {
+            return;
+        };
+        let holders = life.control_holders.clone();
+        let mut grants = 0;
+        for holder in &holders {
+            let at = self.index_of(*holder).filter(|to| self.reach(index, *to));
+            let shelf = at.and_then(|to| self.servers[to].shelf.get_mut(&id));
+            let grants_it = |s: &&mut Shelf| !s.fenced && s.replicas.contains_key(&control);
+            if let Some(shelf) = shelf.filter(grants_it) {
+                shelf.granted_until_us = until_us;
+                grants += 1;
+            }
+        }
+        if grants == REPLICAS {
+            self.life(index).lease_until_us = until_us;
+        }
+    }
+
+    fn replay(&mut self, index: usize, source: Source) {
+        let outcome = self.try_replay(index, source);
+        if let Some(arrival) = self.life(index).arrivals.get_mut(&source) {
+            arrival.stage = Stage::Reported;
+            match outcome {
+                Ok((data, creation)) => {
+                    arrival.data = data;
+                    arrival.creation = creation;
+                }
+                Err(failed) => arrival.failed = Some(failed),
+            }
+        }
+        self.life(index).ask_at_us = 0;
+    }
+
+    fn try_replay(
+        &mut self,
+        index: usize,
+        source: Source,
+    ) -> Result<(BTreeMap<Key, Value>, SegmentId), (bool, String)> {
+        let order = self.life(index).arrivals[&source]
+            .order
+            .clone()
+            .expect("a partition");
+        if !self.servers[index].has_space {
+            return Err((true, "no space".to_owned()));
+        }
+        let mut data: BTreeMap<Key, Value> = BTreeMap::new();
+        for segment in &order.segments {
+            let found = segment.sources.iter().find_map(|source| {
+                let at = self
+                    .index_of(*source)
+                    .filter(|at| *at == index || self.reach(index, *at))?;
+                let replica = self.servers[at]
+                    .shelf
+                    .get(&order.log)?
+                    .replicas
+                    .get(&segment.segment)?;
+                (replica.certificate() == segment.certificate).then_some(replica)
+            });
+            let Some(replica) = found else {
+                return Err((false, format!("segment {} is nowhere", segment.segment)));
+            };
+            for (key, value) in &replica.entries {
+                let wanted = |t: &&duramen_wire::native::message::RecoverTablet| {
+                    t.table == key.0 && t.range.contains(key.1) && segment.segment >= t.creation
+                };
+                if order.tablets.iter().find(wanted).is_some() {
+                    let newest = data.entry(*key).or_default();
+                    *newest = (*newest).max(*value);
+                }
+            }
+        }
+        self.take_in(index, data)
+    }
+
+    /// Makes data durable in the own log, in segments that are younger than all others.
+    fn take_in(
+        &mut self,
+        index: usize,
+        data: BTreeMap<Key, Value>,
+    ) -> Result<(BTreeMap<Key, Value>, SegmentId), (bool, String)> {
+        let no = || (true, "backups are missing".to_owned());
+        if self.life(index).stuck || !self.life(index).noted || !self.close_head(index) {
+            return Err(no());
+        }
+        let entries = data.iter().map(|(key, value)| (*key, *value)).collect();
+        let creation = self.add_segment(index, entries, true).ok_or_else(no)?;
+        Ok((data, creation))
+    }
+
+    /// Tablets that are to leave: everything at once, and then it is locked.
+    fn move_out(&mut self, index: usize) {
+        let life = self.life(index);
+        let leaving = life.tablets.tablets.iter().find_map(|t| match t.state {
+            TabletState::Outgoing { migration, to, .. } if !life.locked.contains(&migration) => {
+                Some((migration, to, t.table, t.range))
+            }
+            _ => None,
+        });
+        let Some((migration, to, table, range)) = leaving else {
+            return;
+        };
+        if self.random.once_in(3) || !self.serves(index, (table, range.first)) {
+            return;
+        }
+        let Some(target) = self.index_of(to).filter(|to| self.reach(index, *to)) else {
+            return;
+        };
+        let id = self.servers[index].id().expect("a member");
+        let expected = TabletState::Incoming {
+            migration,
+            from: id,
+        };
+        let knows = self.life(target).state_of((table, range.first)) == Some(expected);
+        let source = Source::Migration(migration);
+        if !knows || self.life(target).arrivals.contains_key(&source) {
+            return;
+        }
+        self.life(index).locked.insert(migration);
+        let all = self.life(index).data.clone();
+        let data = all
+            .into_iter()
+            .filter(|((t, at), _)| *t == table && range.contains(*at));
+        let outcome = self.take_in(target, data.collect());
+        let mut arrival = Arrival {
+            ranges: vec![(table, range)],
+            data: BTreeMap::new(),
+            creation: SegmentId::NONE,
+            stage: Stage::Reported,
+            order: None,
+            due_us: 0,
+            failed: None,
+        };
+        match outcome {
+            Ok((data, creation)) => {
+                arrival.data = data;
+                arrival.creation = creation;
+            }
+            Err(failed) => arrival.failed = Some(failed),
+        }
+        self.life(target).arrivals.insert(source, arrival);
+        self.life(target).ask_at_us = 0;
+    }
+
+    /// Asks the coordinator what is not answered.
+    fn ask_again(&mut self, index: usize) {
+        let now_us = self.now_us;
+        let (disk, replaces) = (self.servers[index].disk, self.servers[index].stored_id);
+        let server = &mut self.servers[index];
+        let life = server.life.as_mut().expect("it lives");
+        if life.ask_at_us > now_us {
+            return;
+        }
+        let is_alone = life.id.is_some() && life.detector.is_alone();
+        let strangers: Vec<ServerId> = server
+            .shelf
+            .keys()
+            .copied()
+            .filter(|log| life.members.get(*log).is_none())
+            .collect();
+        life.ask_at_us = now_us + AGAIN_US;
+        let mut questions = Vec::new();
+        match (life.id, life.control) {
+            (None, _) => {
+                let enlist = rig::enlist(disk, life.nonce, replaces);
+                questions.push((enlist, Wish::Enlist));
+            }
+            (Some(server), Some(min_open)) if !life.noted => {
+                let head = ToCoordinator::ControlHead { server, min_open };
+                questions.push((head, Wish::Head(min_open)));
+            }
+            _ => {}
+        }
+        if !strangers.is_empty() && life.id.is_some() {
+            questions.push((ToCoordinator::Servers, Wish::Strangers(strangers)));
+        }
+        for (source, arrival) in &life.arrivals {
+            if let (Stage::Reported, Some(server)) = (arrival.stage, life.id) {
+                questions.push((report(*source, arrival, server), Wish::Report(*source)));
+            }
+        }
+        if is_alone {
+            self.confirm(index);
+        }
+        for (question, wish) in questions {
+            let reply = self.question(index, question);
+            self.life(index).wishes.insert(reply, wish);
+        }
+    }
+}
+
+fn report(source: Source, arrival: &Arrival, server: ServerId) -> ToCoordinator {
+    let creation = arrival.creation;
+    match (source, arrival.failed.clone()) {
+        (Source::Partition(recovery, partition), failed) => ToCoordinator::PartitionDone {
+            recovery,
+            partition,
+            server,
+            outcome: match failed {
+                None => PartitionOutcome::Replayed {
+                    creation,
+                    bytes: 0,
+                    entries: arrival.data.len() as u64,
+                },
+                Some((retry_elsewhere, reason)) => PartitionOutcome::Failed {
+                    retry_elsewhere,
+                    reason,
+                },
+            },
+        },
+        (Source::Migration(migration), failed) => ToCoordinator::MigrationDone {
+            migration,
+            server,
+            outcome: match failed {
+                None => MigrationOutcome::Complete { creation },
+                Some((_, reason)) => MigrationOutcome::Failed { reason },
+            },
+        },
+    }
+}
+
+/// What a server does because of the coordinator.
+impl World {
+    /// Its answer, if it gives one.
+    pub fn obey(
+        &mut self,
+        index: usize,
+        term: u32,
+        question: FromCoordinator,
+    ) -> Option<(ServerAnswer, Vec<u8>)> {
+        let now_us = self.now_us;
+        let busy = self.random.once_in(6);
+        let takes_us = self.random.below(150 * MS);
+        let server = &mut self.servers[index];
+        let life = server.life.as_mut().expect("it lives");
+        if term < life.term {
+            return Some((
+                ServerAnswer::Refused(Refusal::NotLeader { leader: None }),
+                Vec::new(),
+            ));
+        }
+        life.term = term;
+        let answer = match question {
+            FromCoordinator::Ping { nonce } => ServerAnswer::Pong {
+                nonce,
+                list_version: life.members.version(),
+            },
+            FromCoordinator::Servers(update) => {
+                learn(server, &update);
+                confirmed(server)
+            }
+            FromCoordinator::Tablets(tablets) => {
+                life.apply_tablets(tablets);
+                confirmed(server)
+            }
+            FromCoordinator::StartRead {
+                recovery,
+                log,
+                min_open,
+            } => {
+                if life.members.get(log).is_none() && !server.shelf.contains_key(&log) {
+                    // It is gone already, or so new that nothing of it can be here.
+                    let refusal = Refusal::NotReady {
+                        after_ms: 1,
+                        reason: String::new(),
+                    };
+                    return Some((ServerAnswer::Refused(refusal), Vec::new()));
+                }
+                return Some(server.start_read(now_us, recovery, log, min_open));
+            }
+            FromCoordinator::Recover(order) => {
+                let source = Source::Partition(order.recovery, order.partition);
+                if life.arrivals.contains_key(&source) {
+                    return Some((ServerAnswer::Started, Vec::new()));
+                }
+                if busy {
+                    return Some((ServerAnswer::Busy, Vec::new()));
+                }
+                let arrival = Arrival {
+                    ranges: order.tablets.iter().map(|t| (t.table, t.range)).collect(),
+                    data: BTreeMap::new(),
+                    creation: SegmentId::NONE,
+                    stage: Stage::Running,
+                    order: Some(*order),
+                    due_us: now_us + takes_us,
+                    failed: None,
+                };
+                life.arrivals.insert(source, arrival);
+                ServerAnswer::Started
+            }
+            FromCoordinator::AbortRecovery {
+                recovery,
+                partition,
+            } => {
+                life.arrivals
+                    .remove(&Source::Partition(recovery, partition));
+                confirmed(server)
+            }
+            FromCoordinator::Settings(_) => confirmed(server),
+        };
+        Some((answer, Vec::new()))
+    }
+
+    /// The coordinator's answer to a question of that life.
+    pub fn replied(&mut self, index: usize, nonce: u64, reply: ReplyId, answer: CoordinatorAnswer) {
+        let now_us = self.now_us;
+        let server = &mut self.servers[index];
+        if server.cut || server.life.as_ref().is_none_or(|life| life.nonce != nonce) {
+            return;
+        }
+        let life = server.life.as_mut().expect("just seen");
+        let Some(wish) = life.wishes.remove(&reply) else {
+            return;
+        };
+        match (wish, answer) {
+            (Wish::Enlist, CoordinatorAnswer::Enlisted(enlisted)) if life.id.is_none() => {
+                life.id = Some(enlisted.server);
+                life.detector = Detector::new(enlisted.server, 100, 50, life.seed, now_us);
+                server.stored_id = Some(enlisted.server); // before anything is done under it
+                let listed: BTreeSet<ServerId> =
+                    enlisted.list.servers.iter().map(|e| e.server).collect();
+                server.shelf.retain(|log, _| listed.contains(log));
+                learn(server, &ServerListUpdate::Full(enlisted.list));
+            }
+            (_, CoordinatorAnswer::Refused(Refusal::NotUp(_))) => {
+                // It was called crashed: it ends, and begins anew.
+                server.life = Some(Life::new(nonce.wrapping_add(1), nonce, now_us));
+            }
+            (Wish::Head(head), CoordinatorAnswer::Noted) if life.control == Some(head) => {
+                life.noted = true;
+            }
+            (Wish::Report(source), CoordinatorAnswer::Accepted { since }) => {
+                let version = life.tablets.version;
+                let Some(arrival) = life.arrivals.get_mut(&source) else {
+                    return;
+                };
+                arrival.stage = Stage::Accepted(since);
+                if arrival.failed.is_some() || version >= since {
+                    // Were it listed, it would be merged already.
+                    life.arrivals.remove(&source);
+                }
+            }
+            (Wish::Strangers(logs), CoordinatorAnswer::Servers(list)) => {
+                let is_listed = |log: &ServerId| list.servers.iter().any(|e| e.server == *log);
+                for log in logs.iter().filter(|log| !is_listed(log)) {
+                    server.shelf.remove(log);
+                    life.gone.insert(*log);
+                }
+            }
+            (Wish::Report(source), CoordinatorAnswer::Stale) => {
+                life.arrivals.remove(&source);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn confirmed(server: &Server) -> ServerAnswer {
+    let life = server.life.as_ref().expect("it lives");
+    ServerAnswer::Confirmed {
+        list_version: life.members.version(),
+        tablets_version: life.tablets.version,
+    }
+}
+
+/// Takes a list, and forgets the logs of those who are gone.
+fn learn(server: &mut Server, update: &ServerListUpdate) {
+    let life = server.life.as_mut().expect("it lives");
+    let Applied::Changed(changes) = life.members.apply(update) else {
+        return;
+    };
+    for change in changes {
+        match change {
+            ServerChange::Removed(gone) => {
+                server.shelf.remove(&gone);
+                life.gone.insert(gone);
+            }
+            ServerChange::Added(added) => {
+                let id = added.server;
+                let older = |e: &&duramen_wire::native::message::ServerEntry| {
+                    e.server.slot == id.slot && e.server < id
+                };
+                assert!(
+                    life.members.up().find(older).is_none(),
+                    "{id} is added before its old id is crashed"
+                );
+            }
+            _ => {}
+        }
+    }
+    life.detector.set_members(&life.members);
+}

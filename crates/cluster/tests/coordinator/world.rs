@@ -1,0 +1,614 @@
+//! Random histories of whole clusters, from a seed: servers that crash, lose the network and come back, a coordinator that ends after any
+//! of its outputs, messages that are lost, late and repeated.
+//!
+//! Servers are models: a log is a list of entries on other servers, written at once or not at all. What they must do with the
+//! coordinator's messages is done as a real one must ([`life`]). The oracle: what a read shows was acknowledged last, or may have
+//! been; two servers never serve the same key at the same time; in the end everything is served and nothing is left over.
+
+use crate::life::{Key, Life, Server, Value};
+use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
+use duramen_cluster::coordinator::store::{Memory, MetaStore};
+use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId};
+use duramen_cluster::planted::Planted;
+use duramen_wire::native::message::{
+    Admin, CoordinatorAnswer, FromCoordinator, ServerAnswer, ServerStatus, ToCoordinator,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+const MS: u64 = 1_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// SplitMix64 of a test's own.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.number() % bound.max(1)
+    }
+
+    /// True once in so many times.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+}
+
+enum Event {
+    /// A question of the coordinator's arrives.
+    Asked {
+        term: u32,
+        call: CallId,
+        to: ServerId,
+        question: FromCoordinator,
+    },
+    /// Its answer, or the end of the connection.
+    Answered {
+        term: u32,
+        call: CallId,
+        answer: Option<(ServerAnswer, Vec<u8>)>,
+    },
+    /// A question to the coordinator arrives.
+    Question {
+        reply: ReplyId,
+        sender: ServerId,
+        question: ToCoordinator,
+    },
+    /// Its answer.
+    Reply {
+        reply: ReplyId,
+        answer: CoordinatorAnswer,
+    },
+    Wake {
+        term: u32,
+    },
+    TakeOver,
+    /// Each server does what is due.
+    Turn,
+    /// Something breaks, or heals.
+    Trouble,
+}
+
+struct Leader {
+    coordinator: Coordinator,
+    term: u32,
+}
+
+/// See the module.
+pub struct World {
+    pub random: Random,
+    pub now_us: u64,
+    pub servers: Vec<Server>,
+    planted: Planted,
+    events: BTreeMap<(u64, u64), Event>,
+    next_event: u64,
+    store: Memory,
+    leader: Option<Leader>,
+    /// The leader ends after so many outputs.
+    outputs_left: Option<u64>,
+    replies: BTreeMap<ReplyId, (usize, u64)>,
+    next_reply: u64,
+    is_calm: bool,
+    /// What a read may show: the last acknowledged value, and later ones of which nothing is known.
+    allowed: BTreeMap<Key, BTreeSet<Value>>,
+    next_value: Value,
+    keys: Vec<Key>,
+    pub failovers: u64,
+    pub crashes: u64,
+}
+
+pub const TABLE: TableId = TableId::DEFAULT;
+pub const REPLICAS: usize = 2;
+
+impl World {
+    pub fn new(seed: u64, servers: usize, planted: Planted) -> World {
+        let mut random = Random(seed);
+        let keys: Vec<Key> = (0..40)
+            .map(|_| (TABLE, RouteHash(random.number())))
+            .collect();
+        let mut world = World {
+            servers: (0..servers).map(|n| Server::new(n as u64 + 1)).collect(),
+            random,
+            now_us: 0,
+            planted,
+            events: BTreeMap::new(),
+            next_event: 0,
+            store: Memory::new("0"),
+            leader: None,
+            outputs_left: None,
+            replies: BTreeMap::new(),
+            next_reply: 0,
+            is_calm: true,
+            allowed: keys.iter().map(|key| (*key, BTreeSet::from([0]))).collect(),
+            next_value: 1,
+            keys,
+            failovers: 0,
+            crashes: 0,
+        };
+        for index in 0..servers {
+            world.boot(index);
+        }
+        world.at(0, Event::TakeOver);
+        world.at(0, Event::Turn);
+        world
+    }
+
+    fn at(&mut self, after_us: u64, event: Event) {
+        self.next_event += 1;
+        self.events
+            .insert((self.now_us + after_us, self.next_event), event);
+    }
+
+    fn boot(&mut self, index: usize) {
+        let nonce = self.random.number();
+        let seed = self.random.number();
+        self.servers[index].life = Some(Life::new(nonce, seed, self.now_us));
+    }
+
+    /// The server that is alive under this id.
+    pub fn index_of(&self, id: ServerId) -> Option<usize> {
+        self.servers
+            .iter()
+            .position(|server| server.id() == Some(id))
+    }
+
+    /// Whether two servers reach each other now.
+    pub fn reach(&self, one: usize, other: usize) -> bool {
+        self.servers[other].life.is_some() && !self.servers[one].cut && !self.servers[other].cut
+    }
+
+    /// Runs for a while.
+    pub fn run(&mut self, for_us: u64) {
+        let until_us = self.now_us + for_us;
+        while let Some((at, _)) = self.events.first_key_value().map(|(at, _)| (at.0, at.1)) {
+            if at > until_us {
+                break;
+            }
+            let (at, event) = self.events.pop_first().expect("just seen");
+            self.now_us = at.0;
+            self.happen(event);
+        }
+        self.now_us = until_us;
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Asked {
+                term,
+                call,
+                to,
+                question,
+            } => self.deliver(term, call, to, question),
+            Event::Answered { term, call, answer } => {
+                let input = match answer {
+                    Some((answer, payload)) => Input::Answered {
+                        call,
+                        answer,
+                        payload,
+                    },
+                    None => Input::Unreachable { call },
+                };
+                self.tell_leader(Some(term), input);
+            }
+            Event::Question {
+                reply,
+                sender,
+                question,
+            } => {
+                let input = Input::Asked {
+                    reply,
+                    sender,
+                    question,
+                };
+                self.tell_leader(None, input);
+            }
+            Event::Reply { reply, answer } => {
+                if let Some((index, nonce)) = self.replies.remove(&reply) {
+                    self.replied(index, nonce, reply, answer);
+                }
+            }
+            Event::Wake { term } => self.tell_leader(Some(term), Input::Tick),
+            Event::TakeOver => self.take_over(),
+            Event::Turn => self.turn(),
+            Event::Trouble => self.trouble(),
+        }
+    }
+
+    fn take_over(&mut self) {
+        if self.leader.is_some() {
+            return;
+        }
+        self.failovers += 1;
+        self.store.expire();
+        let mut store = self.store.peer("next");
+        let term = store.acquire().expect("reached").expect("nobody leads").0 as u32;
+        let config = Config {
+            term,
+            seed: self.random.number(),
+            ..crate::rig::config(self.planted)
+        };
+        let contents = store.load().expect("it leads");
+        self.store = store;
+        let (coordinator, outputs) = Coordinator::open(self.now_us, &contents, config)
+            .expect("what a coordinator stores another one can read");
+        self.leader = Some(Leader { coordinator, term });
+        self.execute(outputs);
+    }
+
+    fn tell_leader(&mut self, term: Option<u32>, input: Input) {
+        let now_us = self.now_us;
+        let Some(leader) = self.leader.as_mut() else {
+            return;
+        };
+        if term.is_some_and(|term| term != leader.term) {
+            return; // to another process
+        }
+        let outputs = leader.coordinator.handle(now_us, input);
+        self.execute(outputs);
+    }
+
+    /// Does what the coordinator says, until it ends.
+    fn execute(&mut self, outputs: Vec<Output>) {
+        let mut outputs = VecDeque::from(outputs);
+        while let Some(output) = outputs.pop_front() {
+            if let Some(left) = &mut self.outputs_left {
+                if *left == 0 {
+                    self.outputs_left = None;
+                    self.leader = None;
+                    self.at(300 * MS, Event::TakeOver);
+                    return;
+                }
+                *left -= 1;
+            }
+            let Some(leader) = self.leader.as_mut() else {
+                return;
+            };
+            let term = leader.term;
+            match output {
+                Output::Persist { token, batch } => {
+                    self.store.commit(&batch).expect("it leads");
+                    let more = leader
+                        .coordinator
+                        .handle(self.now_us, Input::Persisted { token });
+                    outputs.extend(more);
+                }
+                Output::Answer { reply, answer } => {
+                    if let Some(delay_us) = self.delay() {
+                        self.at(delay_us, Event::Reply { reply, answer });
+                    }
+                }
+                Output::Ask {
+                    call, to, question, ..
+                } => self.send(term, call, to, question),
+                Output::WakeAt { at_us } => {
+                    let after_us = at_us.saturating_sub(self.now_us);
+                    self.at(after_us, Event::Wake { term });
+                }
+            }
+        }
+    }
+
+    /// How long a message takes; none if it is lost.
+    fn delay(&mut self) -> Option<u64> {
+        if !self.is_calm && self.random.once_in(40) {
+            return None;
+        }
+        let slow = !self.is_calm && self.random.once_in(50);
+        Some(100 + self.random.below(if slow { 300 * MS } else { 2 * MS }))
+    }
+
+    fn send(&mut self, term: u32, call: CallId, to: ServerId, question: FromCoordinator) {
+        let copies = if !self.is_calm && self.random.once_in(30) {
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            if let Some(delay_us) = self.delay() {
+                let question = question.clone();
+                self.at(
+                    delay_us,
+                    Event::Asked {
+                        term,
+                        call,
+                        to,
+                        question,
+                    },
+                );
+            }
+        }
+    }
+
+    fn deliver(&mut self, term: u32, call: CallId, to: ServerId, question: FromCoordinator) {
+        let answer = match self.index_of(to) {
+            Some(index) if self.servers[index].cut => return,
+            Some(index) => match self.obey(index, term, question) {
+                Some(answer) => Some(answer),
+                None => return,
+            },
+            None => None, // nobody listens there under that id
+        };
+        if let Some(delay_us) = self.delay() {
+            self.at(delay_us, Event::Answered { term, call, answer });
+        }
+    }
+
+    /// A server asks the coordinator.
+    pub fn question(&mut self, index: usize, question: ToCoordinator) -> ReplyId {
+        self.next_reply += 1;
+        let reply = ReplyId(self.next_reply);
+        let sender = self.servers[index].id().unwrap_or(ServerId::NONE);
+        let nonce = self.servers[index]
+            .life
+            .as_ref()
+            .map_or(0, |life| life.nonce);
+        self.replies.insert(reply, (index, nonce));
+        if !self.servers[index].cut
+            && let Some(delay_us) = self.delay()
+        {
+            self.at(
+                delay_us,
+                Event::Question {
+                    reply,
+                    sender,
+                    question,
+                },
+            );
+        }
+        reply
+    }
+
+    /// Somebody's wish; the answer is of no interest.
+    pub fn admin(&mut self, admin: Admin) {
+        self.next_reply += 1;
+        let reply = ReplyId(self.next_reply);
+        let question = ToCoordinator::Admin(admin);
+        let input = Input::Asked {
+            reply,
+            sender: ServerId::NONE,
+            question,
+        };
+        self.tell_leader(None, input);
+    }
+
+    fn turn(&mut self) {
+        for index in 0..self.servers.len() {
+            self.act(index);
+        }
+        for _ in 0..4 {
+            self.write_some();
+        }
+        self.check_reads();
+        self.at(20 * MS, Event::Turn);
+    }
+
+    fn some_key(&mut self) -> Key {
+        let at = self.random.below(self.keys.len() as u64);
+        self.keys[at as usize]
+    }
+
+    fn write_some(&mut self) {
+        let key = self.some_key();
+        for index in 0..self.servers.len() {
+            if self.serves(index, key) {
+                let value = self.next_value;
+                self.next_value += 1;
+                let may = self.allowed.get_mut(&key).expect("all keys are known");
+                may.insert(value); // from here on it may turn up
+                if self.write(index, key, value) {
+                    self.allowed.insert(key, BTreeSet::from([value]));
+                }
+            }
+        }
+    }
+
+    fn check_reads(&mut self) {
+        for key in self.keys.clone() {
+            let serving: Vec<usize> = (0..self.servers.len())
+                .filter(|index| self.serves(*index, key))
+                .collect();
+            if serving.len() > 1 {
+                let both: Vec<String> = serving
+                    .iter()
+                    .map(|index| self.servers[*index].describe(&[&key]))
+                    .collect();
+                panic!(
+                    "{key:?} is served twice at {}: {both:#?}\n{}",
+                    self.now_us,
+                    self.describe()
+                );
+            }
+            if let Some(index) = serving.first() {
+                let shown = self.servers[*index].shows(key);
+                let may = &self.allowed[&key];
+                assert!(
+                    may.contains(&shown),
+                    "{key:?} shows {shown}, may be {may:?}"
+                );
+                self.allowed.insert(key, BTreeSet::from([shown]));
+            }
+        }
+    }
+
+    /// Breaks something, and comes again.
+    fn trouble(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        let index = self.random.below(self.servers.len() as u64) as usize;
+        match self.random.below(10) {
+            0..=2 => self.kill(index),
+            3..=5 => {
+                if self.servers[index].life.is_none() {
+                    self.boot(index);
+                }
+            }
+            6 => self.servers[index].cut = !self.servers[index].cut,
+            7 => self.outputs_left = Some(self.random.below(60)),
+            8 => self.wish(),
+            _ => self.servers[index].has_space = !self.servers[index].has_space,
+        }
+        let after_us = 50 * MS + self.random.below(700 * MS);
+        self.at(after_us, Event::Trouble);
+    }
+
+    fn kill(&mut self, index: usize) {
+        // As many may be gone at once as a log has replicas to spare.
+        let gone = self
+            .servers
+            .iter()
+            .filter(|s| s.life.is_none() || s.cut)
+            .count();
+        if self.servers[index].life.take().is_some() {
+            self.crashes += 1;
+            if gone + 1 >= REPLICAS {
+                // More than that lose nothing, but nothing is served until they come back.
+                let other = self.random.below(self.servers.len() as u64) as usize;
+                if self.servers[other].life.is_none() {
+                    self.boot(other);
+                }
+            }
+        }
+    }
+
+    fn wish(&mut self) {
+        let up: Vec<ServerId> = self.servers.iter().filter_map(Server::id).collect();
+        let Some(to) = up.get(self.random.below(up.len() as u64) as usize).copied() else {
+            return;
+        };
+        let first = RouteHash(self.random.number());
+        let last = RouteHash(first.0.saturating_add(self.random.number() >> 2));
+        match self.random.below(5) {
+            0 => self.admin(Admin::Split {
+                table: TABLE,
+                at: first,
+            }),
+            1 => self.admin(Admin::Drain { server: to }),
+            2 => self.admin(Admin::Undrain { server: to }),
+            _ => {
+                let range = KeyRange::new(first, last);
+                self.admin(Admin::Migrate {
+                    table: TABLE,
+                    range,
+                    to,
+                });
+            }
+        }
+    }
+
+    /// A quiet beginning, a time of troubles, and a quiet end in which everything must come right.
+    pub fn history(seed: u64, planted: Planted) -> World {
+        let mut world = World::new(seed, 5, planted);
+        world.run(2 * SECOND);
+        let servers = 4;
+        let name = "default".to_owned();
+        world.admin(Admin::CreateTable {
+            name,
+            servers,
+            level: None,
+        });
+        world.run(SECOND);
+        world.is_calm = false;
+        world.at(0, Event::Trouble);
+        world.run(20 * SECOND);
+        world.is_calm = true;
+        world.outputs_left = None;
+        for index in 0..world.servers.len() {
+            world.servers[index].cut = false;
+            world.servers[index].has_space = true;
+            if world.servers[index].life.is_none() {
+                world.boot(index);
+            }
+        }
+        world.settle(seed);
+        world
+    }
+
+    fn settle(&mut self, seed: u64) {
+        for _ in 0..120 {
+            self.run(SECOND);
+            if self.is_settled() {
+                return;
+            }
+        }
+        panic!("seed {seed}: it does not settle: {}", self.describe());
+    }
+
+    fn describe(&self) -> String {
+        let Some(leader) = &self.leader else {
+            return "nobody leads".to_owned();
+        };
+        let status = leader.coordinator.status();
+        let unserved: Vec<&Key> = self
+            .keys
+            .iter()
+            .filter(|key| !(0..self.servers.len()).any(|index| self.serves(index, **key)))
+            .collect();
+        let old = status.recoveries.iter().filter(|r| r.elapsed_ms > 20_000);
+        let old: Vec<_> = old.collect();
+        let members: Vec<_> = status
+            .servers
+            .iter()
+            .map(|s| (s.server, s.status))
+            .collect();
+        let states: Vec<String> = self.servers.iter().map(|s| s.describe(&unserved)).collect();
+        let migrations = status.migrations;
+        format!("{members:?}\n{old:#?}\n{migrations:?}\n{unserved:?}\n{states:#?}")
+    }
+
+    /// Everybody is UP, every key is served, and no backup keeps anything of the dead.
+    fn is_settled(&self) -> bool {
+        let Some(leader) = &self.leader else {
+            return false;
+        };
+        let status = leader.coordinator.status();
+        let all_up = status.servers.iter().all(|s| s.status == ServerStatus::Up);
+        let served = self
+            .keys
+            .iter()
+            .all(|key| (0..self.servers.len()).any(|index| self.serves(index, *key)));
+        let logs: BTreeSet<ServerId> = status.servers.iter().map(|s| s.server).collect();
+        let tidy = self
+            .servers
+            .iter()
+            .all(|s| s.shelf.keys().all(|log| logs.contains(log)));
+        all_up && status.servers.len() == self.servers.len() && served && tidy
+    }
+}
+
+#[test]
+fn random_histories_end_well() {
+    let count = std::env::var("DURAMEN_HISTORIES").ok();
+    let count = count.and_then(|text| text.parse().ok()).unwrap_or(200);
+    let mut sum = (0, 0);
+    for seed in 0..count {
+        println!("seed {seed}");
+        let world = World::history(seed, Planted::default());
+        sum = (sum.0 + world.failovers, sum.1 + world.crashes);
+    }
+    assert!(
+        sum.0 > count && sum.1 > count,
+        "too little happened: {sum:?}"
+    );
+}
+
+#[test]
+fn a_seed_repeats_itself() {
+    let trace = |seed| {
+        let world = World::history(seed, Planted::default());
+        (
+            world.now_us,
+            world.next_event,
+            world.random.0,
+            world.next_value,
+        )
+    };
+    assert_eq!(trace(7), trace(7));
+}
