@@ -214,6 +214,8 @@ pub struct Coordinator {
     nonces: BTreeMap<u64, ServerId>,
     /// UP members, in no order.
     up: Vec<ServerId>,
+    /// Their disks.
+    disks: BTreeMap<u64, ServerId>,
     tables: BTreeMap<TableId, StoredTable>,
     tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
     owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
@@ -300,6 +302,7 @@ impl Coordinator {
             slots: BTreeMap::new(),
             nonces: BTreeMap::new(),
             up: Vec::new(),
+            disks: BTreeMap::new(),
             tables: BTreeMap::from([(TableId::DEFAULT, default)]),
             tablets: BTreeMap::new(),
             owned: BTreeMap::new(),

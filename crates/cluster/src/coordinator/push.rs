@@ -130,9 +130,13 @@ impl Coordinator {
 
     /// What a server has, by its own word.
     pub(super) fn confirmed(&mut self, id: ServerId, list: ListVersion, tablets: TabletsVersion) {
+        // What was never told is not had.
+        let list_max = self.published.version();
+        let tablets_max = self.tablets_version();
         if let Some(server) = self.servers.get_mut(&id) {
-            server.push.list_confirmed = list;
-            server.push.tablets_confirmed = tablets;
+            let is_list_known = list <= list_max;
+            server.push.list_confirmed = if is_list_known { list } else { ListVersion(0) };
+            server.push.tablets_confirmed = tablets.min(tablets_max);
         }
         self.kick(id);
     }

@@ -89,9 +89,8 @@ impl Coordinator {
 
     /// Two servers with one disk: the older one is gone and not yet noticed, or the disk was copied.
     fn check_disk(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
-        let same = self.up.iter().copied().find(|id| {
-            Some(*id) != enlist.replaces && self.servers[id].record.entry.disk == enlist.disk
-        });
+        let same = self.disks.get(&enlist.disk).copied();
+        let same = same.filter(|id| Some(*id) != enlist.replaces);
         let Some(same) = same else {
             return Ok(());
         };
@@ -145,6 +144,7 @@ impl Coordinator {
     pub(super) fn adopt(&mut self, id: ServerId, record: ServerRecord) {
         if record.entry.status == ServerStatus::Up {
             self.up.push(id);
+            self.disks.insert(record.entry.disk, id);
         }
         let server = Server {
             record,
@@ -184,6 +184,7 @@ impl Coordinator {
         self.put(Key::Server(dead), &record);
         self.change_list(ServerChange::Crashed(dead));
         self.up.retain(|id| *id != dead);
+        self.disks.remove(&record.entry.disk);
         self.touch_map();
         self.abort_migrations_of(dead);
         self.forget_in_recoveries(dead);

@@ -5,5 +5,6 @@ mod life;
 mod membership;
 mod recovery;
 mod rig;
+mod scale;
 mod tables;
 mod world;

@@ -1,7 +1,7 @@
 //! Who is a member: enlisting, crashing, and being told of it.
 
 use crate::rig::{Asked, Rig, enlist};
-use duramen_base::ids::{ClientId, ListVersion, ServerId};
+use duramen_base::ids::{ClientId, ListVersion, ServerId, TabletsVersion};
 use duramen_cluster::coordinator::Input;
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::membership::{Applied, Members};
@@ -499,4 +499,31 @@ fn copysets_are_disjoint_groups_over_racks() {
     let member = servers.iter().find(|s| s.copyset.is_some()).unwrap().server;
     rig.crash(member);
     check(&rig);
+}
+
+/// Told of a version that does not exist, the coordinator believed that its server had everything, for ever.
+#[test]
+fn a_version_that_was_never_told_is_not_had() {
+    let mut rig = Rig::new();
+    let server = rig.enlist(1, None);
+    rig.be_good();
+    let confirm = ToCoordinator::Confirm {
+        server,
+        list_version: ListVersion(u64::MAX),
+        tablets_version: TabletsVersion(u64::MAX),
+    };
+    rig.ask(server, confirm);
+    rig.enlist(2, None);
+    rig.create_table("a", 2);
+    let told =
+        rig.asked_where(|a| a.to == server && !matches!(a.question, FromCoordinator::Ping { .. }));
+    let full = |a: &Asked| {
+        matches!(
+            &a.question,
+            FromCoordinator::Servers(ServerListUpdate::Full(_))
+        )
+    };
+    assert!(told.iter().any(full), "{told:?}");
+    let tablets = |a: &Asked| matches!(&a.question, FromCoordinator::Tablets(_));
+    assert!(told.iter().any(tablets), "{told:?}");
 }
