@@ -488,6 +488,14 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
             },
             b"",
         ),
+        (
+            Peer::ReadSegment {
+                log: LOG,
+                segment: SegmentId(7),
+                certificate: CERTIFICATE,
+            },
+            b"",
+        ),
     ]
 }
 
@@ -544,6 +552,7 @@ pub fn peer_answers() -> Vec<(PeerAnswer, &'static [u8])> {
         ),
         (PeerAnswer::Leased, b""),
         (PeerAnswer::Refused(Refusal::NotUp(LOG)), b""),
+        (PeerAnswer::Segment, b"segment"),
     ]
 }
 

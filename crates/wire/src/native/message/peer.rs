@@ -34,6 +34,14 @@ pub enum Peer {
     MigrateEntries(MigrateEntries),
     /// The holder of a control segment lets its master serve reads, when nothing is being written. → `Leased`, or `Fenced`
     RenewLease { log: ServerId, control: SegmentId },
+    /// The bytes of a whole closed segment, for its master, which does not have them any more and lacks a replica. → `Segment`
+    /// with them as payload, `Bad`, or `Fenced`
+    ReadSegment {
+        log: ServerId,
+        segment: SegmentId,
+        /// A replica that doesn't have just that is `Bad`.
+        certificate: Certificate,
+    },
 }
 
 /// See [`Peer::WriteReplica`]. Idempotent: bytes that are there already are not written again.
@@ -143,4 +151,6 @@ pub enum PeerAnswer {
     },
     Leased,
     Refused(Refusal),
+    /// Payload: all bytes of the segment, as certified.
+    Segment,
 }
