@@ -9,6 +9,9 @@
 //! - B3: only the master of a log writes it, frees of it and renews its lease.
 //! - B4: a lease counts from when the question was received, not from when it was answered.
 //! - B5: a recovery reads what was certified, as it was asked for, or is told that it is bad here.
+//! - B6: a lease has begun as soon as a control segment that was received may be told of: a fence commits what is staged.
+//! - B7: a control segment that was freed does not come back by a copy of its opening that was long on its way: it would look
+//!   like the newest one.
 //!
 //! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step), one per call.
 //!
@@ -17,6 +20,7 @@
 use duramen_backup::{Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, Sorted, Wanted};
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};
 use duramen_cluster::lease::HolderLease;
+use duramen_format::certificate::Certificate;
 use duramen_format::entry;
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::Kind;
@@ -72,6 +76,8 @@ pub struct BackupService<T> {
     leases: HolderLease,
     /// Replicas that recovery reads first.
     primaries: BTreeSet<ReplicaId>,
+    /// The newest control segment of each log that was freed.
+    freed_control: BTreeMap<ServerId, SegmentId>,
     ahead: BTreeMap<ServerId, ReadAhead>,
     scratch: Vec<u8>,
     config: BackupConfig,
@@ -89,6 +95,7 @@ impl<T> BackupService<T> {
             syncs: Vec::new(),
             leases: HolderLease::new(u64::from(config.read_lease_ms) * 1000, now_us),
             primaries: BTreeSet::new(),
+            freed_control: BTreeMap::new(),
             ahead: BTreeMap::new(),
             scratch: Vec::new(),
             config,
@@ -115,6 +122,18 @@ impl<T> BackupService<T> {
             },
             Peer::FreeReplicas { log, segments } => self.free(sender, *log, segments),
             Peer::RenewLease { log, control } => self.renew(now_us, sender, *log, *control),
+            Peer::ReadSegment {
+                log,
+                segment,
+                certificate,
+            } => {
+                let (answer, payload) = self.read_segment(sender, *log, *segment, *certificate);
+                return out.push(Reply {
+                    tag,
+                    answer,
+                    payload,
+                });
+            }
             Peer::ReadReplica(read) => {
                 let (answer, payload) = self.read(read);
                 return out.push(Reply {
@@ -170,6 +189,10 @@ impl<T> BackupService<T> {
             );
             return out.push(refuse(tag, invalid(&why)));
         }
+        let gone = self.freed_control.get(&write.log).copied();
+        if write.kind == Kind::Control && gone >= Some(write.segment) {
+            return out.push(refuse(tag, PeerAnswer::Unknown)); // B7
+        }
         let chunk = Chunk {
             segment: write.segment,
             epoch: write.epoch,
@@ -190,6 +213,9 @@ impl<T> BackupService<T> {
             return out.push(refuse(tag, refused_write(&error, write.open)));
         }
         self.next += 1;
+        if write.kind == Kind::Control {
+            self.leases.grant(log, now_us); // B6
+        }
         if write.primary {
             self.primaries.insert(ReplicaId {
                 log,
@@ -262,7 +288,14 @@ impl<T> BackupService<T> {
         if let Err(answer) = self.check_master(sender, log) {
             return answer;
         }
+        let replicas = self.backup.replicas_of(log.number());
         for segment in segments {
+            let is_control =
+                |r: &duramen_backup::ReplicaInfo| r.segment == *segment && r.kind == Kind::Control;
+            if replicas.iter().any(is_control) {
+                let newest = self.freed_control.entry(log).or_default();
+                *newest = (*newest).max(*segment); // B7
+            }
             let id = ReplicaId {
                 log: log.number(),
                 segment: *segment,
@@ -416,6 +449,40 @@ impl<T> BackupService<T> {
         }
     }
 
+    /// A whole closed segment, for the master that lacks a replica of it.
+    fn read_segment(
+        &mut self,
+        sender: ServerId,
+        log: ServerId,
+        segment: SegmentId,
+        certificate: Certificate,
+    ) -> (PeerAnswer, Vec<u8>) {
+        if let Err(answer) = self.check_master(sender, log) {
+            return (answer, Vec::new());
+        }
+        let id = ReplicaId {
+            log: log.number(),
+            segment,
+        };
+        self.scratch
+            .resize(self.backup.geometry().segment_bytes as usize, 0);
+        let reason = match self.backup.read_of(id, &mut self.scratch) {
+            Ok(info) if info.closed && info.certificate() == certificate => {
+                let bytes = self.scratch[..info.length as usize].to_vec();
+                return (PeerAnswer::Segment, bytes);
+            }
+            Ok(_) => "the replica has another certificate".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        (PeerAnswer::Bad { reason }, Vec::new())
+    }
+
+    /// A server has crashed: nothing of its log is taken any more.
+    pub(crate) fn crashed(&mut self, log: ServerId) {
+        // If what was staged could not be committed now, the fence is up all the same, and a recovery asks again.
+        let _ = self.backup.fence(log.number());
+    }
+
     /// Nothing of this log is needed any more: its server has left the list.
     ///
     /// # Errors
@@ -424,6 +491,7 @@ impl<T> BackupService<T> {
         self.backup.fence(log.number())?; // what is under way does not come back
         self.ahead.remove(&log);
         self.leases.forget(log.number());
+        self.freed_control.remove(&log);
         self.primaries.retain(|id| id.log != log.number());
         self.backup.free_log(log.number())
     }

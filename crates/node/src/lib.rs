@@ -1,16 +1,23 @@
 //! One member of a cluster, without sockets, threads or a clock.
 //!
 //! [`View`] says who serves a key, [`BackupService`] keeps what other masters write,
-//! [`Member`] joins a cluster and makes true what its coordinator says. Whoever drives a member (the server's threads, or a simulator) hands in what arrives and does
+//! [`Member`] joins a cluster and makes true what its coordinator says, and
+//! [`Node`] joins them with a store whose log lies with other members. Whoever drives a node (the server's threads, or a simulator) hands in what arrives and does
 //! what comes out.
 //!
 //! Paper: [Ousterhout15 §3, §7]; differs: what a server owns is told to it declaratively (docs/protocols.md).
 
 mod backup_service;
+mod lease;
 mod member;
+mod node;
 mod order;
+mod remote;
 mod view;
 
 pub use backup_service::{BackupConfig, BackupService, Reply};
+pub use lease::ReadUntil;
 pub use member::{Candidate, Input, Member, Order, Output, RequestId, Token};
+pub use node::{Node, NodeInput, NodeOptions, NodeOutput, Task};
+pub use remote::PeerCall;
 pub use view::{Map, NotATable, Owner, Ranges, Route, View};

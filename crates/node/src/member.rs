@@ -233,6 +233,29 @@ impl Member {
         &self.members
     }
 
+    /// The coordinator that answers, or is tried: `host:port`.
+    pub fn coordinator(&self) -> &str {
+        &self.candidate.coordinators[self.coordinator]
+    }
+
+    /// What it has, as it is confirmed to the coordinator.
+    pub(crate) fn confirmed(&self) -> ServerAnswer {
+        match self.phase {
+            Phase::Ended => ServerAnswer::Refused(Refusal::NotUp(self.me)),
+            _ => ServerAnswer::Confirmed {
+                list_version: self.members.version(),
+                tablets_version: self.done,
+            },
+        }
+    }
+
+    /// N5: somebody who knows has said so to another part of this server.
+    pub(crate) fn quit(&mut self, again: bool, reason: &str, out: &mut Vec<Output>) {
+        if !matches!(self.phase, Phase::Ended) {
+            self.end(again, reason, out);
+        }
+    }
+
     /// When it wants a [`Input::Tick`].
     pub fn due_us(&self) -> u64 {
         let asking = self.asking.values().map(|(_, deadline_us)| *deadline_us);
@@ -509,13 +532,7 @@ impl Member {
     }
 
     fn confirm(&self, request: RequestId, out: &mut Vec<Output>) {
-        let answer = match self.phase {
-            Phase::Ended => ServerAnswer::Refused(Refusal::NotUp(self.me)),
-            _ => ServerAnswer::Confirmed {
-                list_version: self.members.version(),
-                tablets_version: self.done,
-            },
-        };
+        let answer = self.confirmed();
         out.push(Output::Answer { request, answer });
     }
 

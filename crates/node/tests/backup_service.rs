@@ -533,3 +533,73 @@ fn a_disk_that_comes_back_asks_the_masters_and_frees_what_is_gone() {
         PeerAnswer::Fenced
     );
 }
+
+/// A fence commits what is staged, and it is told of: so its lease must have begun, although nobody was answered.
+#[test]
+fn a_control_segment_that_was_only_staged_is_told_of_with_its_lease() {
+    let mut rig = Rig::new();
+    let bytes = header(1, Kind::Control);
+    let question = write(1, Kind::Control, &bytes);
+    assert!(rig.ask_as(MASTER, &question, &bytes).is_empty());
+    let (replicas, _) = rig.start_read(0);
+    assert_eq!(replicas.control, Some(SegmentId(1)));
+    assert_eq!(replicas.lease_left_ms, LEASE_MS, "B6");
+}
+
+#[test]
+fn a_control_segment_that_was_freed_does_not_come_back_by_a_late_copy() {
+    let mut rig = Rig::new();
+    let bytes = header(1, Kind::Control);
+    let opening = write(1, Kind::Control, &bytes);
+    assert_eq!(rig.ask(&opening, &bytes), stored(true));
+    let segments = vec![SegmentId(1)];
+    let free = Peer::FreeReplicas {
+        log: MASTER,
+        segments,
+    };
+    assert_eq!(rig.ask(&free, &[]), PeerAnswer::Freed);
+    assert_eq!(rig.ask(&opening, &bytes), PeerAnswer::Unknown, "B7");
+    assert_eq!(rig.backup.replicas_of(MASTER.number()).len(), 0);
+    let bytes = header(2, Kind::Control);
+    let next = write(2, Kind::Control, &bytes);
+    assert_eq!(rig.ask(&next, &bytes), stored(true));
+}
+
+#[test]
+fn a_master_gets_a_whole_closed_segment_and_nothing_else() {
+    let mut rig = Rig::new();
+    let bytes = header(2, Kind::Head);
+    assert_eq!(
+        rig.ask(&write(2, Kind::Head, &bytes), &bytes),
+        stored(false)
+    );
+    let read = |segment, bytes: &[u8]| Peer::ReadSegment {
+        log: MASTER,
+        segment: SegmentId(segment),
+        certificate: Certificate::of(bytes),
+    };
+    let is_bad = |answer| matches!(answer, PeerAnswer::Bad { .. });
+    assert!(is_bad(rig.ask(&read(2, &bytes), &[])), "it is open");
+    let Peer::WriteReplica(opening) = write(2, Kind::Head, &bytes) else {
+        unreachable!("it is one")
+    };
+    let close = Peer::WriteReplica(WriteReplica {
+        open: false,
+        close: true,
+        offset: bytes.len() as u32,
+        ..opening
+    });
+    assert_eq!(rig.ask(&close, &[]), stored(false));
+    let reply = rig.ask_as(MASTER, &read(2, &bytes), &[]).pop().unwrap();
+    assert_eq!((reply.answer, reply.payload), (PeerAnswer::Segment, bytes));
+    assert!(is_bad(rig.ask(&read(2, b"other"), &[])));
+    assert!(is_bad(rig.ask(&read(3, b"none"), &[])));
+    let other = ServerId::new(4, 7);
+    let reply = rig.ask_as(other, &read(2, b"other"), &[]).pop().unwrap();
+    assert!(matches!(
+        reply.answer,
+        PeerAnswer::Refused(Refusal::Invalid(_))
+    ));
+    rig.start_read(0);
+    assert_eq!(rig.ask(&read(2, b""), &[]), PeerAnswer::Fenced);
+}

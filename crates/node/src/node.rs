@@ -1,0 +1,680 @@
+//! One server of a cluster, whole: membership, the store, its way to its backups, its leases.
+//!
+//! [`Node::handle`] is told what arrived and says what to do, in this order. It never waits: what reads and writes the disk comes
+//! out as a [`Task`] for whoever has the [`BackupService`] that came with [`NodeOutput::Opened`], a worker's thread in a server.
+//!
+//! **Invariants**
+//! - D1: a list is confirmed after what it makes is synced: what a crash then leaves behind is what was confirmed.
+//! - D2: the end of a life is the end of everything: no write is acknowledged, no read is served, no peer is answered after it.
+//! - D3: a log is fenced here as soon as its server is known to have crashed, and its replicas go once it is removed.
+//!
+//! **Concurrency** none: one owner. The store may be used from any thread; what it wants is taken at the next call of
+//! [`Node::handle`], for which [`NodeOptions::wake`] asks.
+//!
+//! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
+
+use crate::backup_service::{BackupConfig, BackupService, Reply};
+use crate::lease::{Leases, ReadUntil};
+use crate::member::{Candidate, Input, Member, Order, Output, RequestId, Token};
+use crate::remote::{Asked, Heard, PING_CALLS, PeerCall, Queue, Remote};
+use crate::view::View;
+use duramen::{MemberOptions, Position, Store};
+use duramen_backup::Backup;
+use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId, TabletsVersion};
+use duramen_cluster::placement::{self, Layout};
+use duramen_cluster::replication::{BackupId, Rejection, Ticket};
+use duramen_wire::native::message::{
+    ClusterSettings, FromCoordinator, Peer, PeerAnswer, Refusal, ServerAnswer, ServerChange,
+    ServerEntry, ServerStatus, ToCoordinator,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How often leases are looked at.
+const LOOK_US: u64 = 20_000;
+/// How often backups that were short of room may be asked again.
+const FORGIVE_US: u64 = 100_000;
+/// A ping that nobody answered is forgotten after this time.
+const PING_US: u64 = 5_000_000;
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+/// What a node is made of.
+pub struct NodeOptions {
+    pub candidate: Candidate,
+    /// Engine, levels and figures. A member's store has no directory.
+    pub store: duramen::Options,
+    /// What it keeps for others; `None`: it is no backup.
+    pub backup: Option<Arc<Backup>>,
+    /// Bytes of replicas that are kept in memory, sorted, per log that is recovered.
+    pub ahead_bytes: usize,
+    /// Whether the store starts threads; if not, whoever drives the node calls `background_step` and `try_commit_here`.
+    pub threads: bool,
+    /// Asks for a call of [`Node::handle`] soon. Called with locks of the store held: must only signal.
+    pub wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum NodeInput {
+    /// What a [`Member`] hears, pings excepted.
+    Member(Input),
+    /// Another server asks.
+    Asked {
+        request: RequestId,
+        sender: ServerId,
+        target: ServerId,
+        question: Peer,
+        payload: Vec<u8>,
+    },
+    /// Another server answered; `None`: it was not reached, or the connection broke.
+    PeerAnswered {
+        call: PeerCall,
+        answer: Option<(PeerAnswer, Vec<u8>)>,
+    },
+    /// The time of [`Node::due_us`] has come, or the store has woken somebody. May come at any time.
+    Tick,
+}
+
+/// What to do.
+pub enum NodeOutput {
+    /// Ask the coordinator at this address, `host:port`.
+    AskCoordinator {
+        token: Token,
+        address: String,
+        question: ToCoordinator,
+    },
+    /// Ask another server, in this order on one connection. The sender is this server.
+    AskPeer {
+        call: PeerCall,
+        to: ServerId,
+        address: String,
+        question: Peer,
+        payload: Arc<[u8]>,
+    },
+    /// Answer the coordinator.
+    Answer {
+        request: RequestId,
+        answer: ServerAnswer,
+        payload: Vec<u8>,
+    },
+    /// Answer a server.
+    AnswerPeer {
+        request: RequestId,
+        answer: PeerAnswer,
+        payload: Vec<u8>,
+    },
+    /// Store this id where the next life finds it, then say [`Input::IdStored`].
+    StoreId { server: ServerId },
+    /// A member at last. The store is open; `keeper` takes [`NodeOutput::Keep`], in order.
+    Opened {
+        store: Arc<Store>,
+        keeper: Option<Box<BackupService<RequestId>>>,
+    },
+    /// For the keeper: [`BackupService::obey`].
+    Keep(Task),
+    /// From now on, requests go by this view, and reads also by [`Node::read_until`].
+    View(Arc<View>),
+    /// [`Order::run`] it on the engine, on a worker, then say [`Input::Obeyed`].
+    Obey(Order),
+    /// The settings changed. Those of the log hold from the next life on.
+    Settings(ClusterSettings),
+    /// This life is over. `again`: enlist as a new one.
+    Ended { again: bool, reason: String },
+}
+
+/// Work for who has the disk.
+#[derive(Clone, Debug)]
+pub enum Task {
+    Peer {
+        request: RequestId,
+        sender: ServerId,
+        question: Peer,
+        payload: Vec<u8>,
+    },
+    StartRead {
+        request: RequestId,
+        recovery: RecoveryId,
+        log: ServerId,
+        min_open: SegmentId,
+    },
+    /// D3.
+    Crashed(ServerId),
+    /// D3.
+    Removed(ServerId),
+}
+
+/// As long as it is a member.
+struct Life {
+    store: Arc<Store>,
+    remote: Remote,
+    leases: Leases,
+    settings: ClusterSettings,
+}
+
+impl Life {
+    fn log(&self) -> &duramen::LogWriter {
+        self.store.log().expect("a member's store has a log")
+    }
+}
+
+/// See the module.
+pub struct Node {
+    member: Member,
+    options: NodeOptions,
+    life: Option<Life>,
+    read_until: Arc<ReadUntil>,
+    next_ping: u64,
+    /// Nonces of pings, and when they left.
+    pings: BTreeMap<PeerCall, (u64, u64)>,
+    /// An order that is done, and what must be synced before it is said so (D1).
+    obeyed: Option<(TabletsVersion, Position)>,
+    look_us: u64,
+    forgive_us: u64,
+    ended: bool,
+}
+
+impl Node {
+    /// Begins to enlist with the first [`NodeInput::Tick`]. Whoever drives it listens already: pings come at once.
+    pub fn new(now_us: u64, options: NodeOptions) -> Node {
+        Node {
+            member: Member::new(now_us, options.candidate.clone()),
+            options,
+            life: None,
+            read_until: Arc::default(),
+            next_ping: PING_CALLS,
+            pings: BTreeMap::new(),
+            obeyed: None,
+            look_us: now_us,
+            forgive_us: now_us,
+            ended: false,
+        }
+    }
+
+    /// Ids, lists, ownership.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// To be looked at after a read was executed, before it is answered.
+    pub fn read_until(&self) -> &Arc<ReadUntil> {
+        &self.read_until
+    }
+
+    /// When it wants a [`NodeInput::Tick`].
+    pub fn due_us(&self) -> u64 {
+        let life = self.life.iter().filter(|_| !self.ended);
+        let remote = life.map(|life| life.remote.due_us().min(self.look_us));
+        remote
+            .chain([self.member.due_us()])
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    /// `now_us`: the monotonic clock of [`Node::new`].
+    pub fn handle(&mut self, now_us: u64, input: NodeInput, out: &mut Vec<NodeOutput>) {
+        let mut heard = Vec::new();
+        match input {
+            NodeInput::Member(Input::Answered { token, answer }) if Remote::is_for_head(token) => {
+                if let Some(life) = &mut self.life {
+                    life.remote
+                        .head_answered(now_us, token, Some(&answer), &mut heard);
+                }
+            }
+            NodeInput::Member(Input::Unanswered { token }) if Remote::is_for_head(token) => {
+                if let Some(life) = &mut self.life {
+                    life.remote.head_answered(now_us, token, None, &mut heard);
+                }
+            }
+            NodeInput::Member(Input::Obeyed { version }) => {
+                if let Some(log) = self
+                    .life
+                    .as_ref()
+                    .and_then(|life| life.store.engine().log())
+                {
+                    self.obeyed = Some((version, log.appended()));
+                }
+            }
+            NodeInput::Member(input) => self.tell_member(now_us, input, out),
+            NodeInput::Asked {
+                request,
+                sender,
+                target,
+                question,
+                payload,
+            } => self.asked(now_us, request, sender, target, question, payload, out),
+            NodeInput::PeerAnswered { call, answer } => {
+                if let Some((nonce, _)) = self.pings.remove(&call) {
+                    if matches!(answer, Some((PeerAnswer::Pong { nonce: got, .. }, _)) if got == nonce)
+                    {
+                        self.tell_member(now_us, Input::Ponged { nonce }, out);
+                    }
+                } else if let Some(life) = &mut self.life {
+                    life.remote.answered(now_us, call, answer, &mut heard);
+                }
+            }
+            NodeInput::Tick => {}
+        }
+        if self.member.due_us() <= now_us {
+            self.tell_member(now_us, Input::Tick, out);
+        }
+        self.go_on(now_us, heard, out);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
+    fn asked(
+        &mut self,
+        now_us: u64,
+        request: RequestId,
+        sender: ServerId,
+        target: ServerId,
+        question: Peer,
+        payload: Vec<u8>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        if let Peer::Ping { nonce } = question {
+            let pinged = Input::Pinged {
+                request,
+                target,
+                nonce,
+            };
+            return self.tell_member(now_us, pinged, out);
+        }
+        let is_here = !self.ended && self.life.is_some() && target == self.member.id();
+        let answer = match question {
+            _ if !is_here => PeerAnswer::Refused(Refusal::NotUp(target)), // D2
+            // Nothing may be dropped is always true. What is not needed goes with the log.
+            Peer::Needed { .. } => PeerAnswer::NotNeeded {
+                segments: Vec::new(),
+            },
+            Peer::MigrateEntries(_) => PeerAnswer::MigrationRefused {
+                reason: "no migration is known here".to_owned(),
+            },
+            question if self.options.backup.is_some() => {
+                return out.push(NodeOutput::Keep(Task::Peer {
+                    request,
+                    sender,
+                    question,
+                    payload,
+                }));
+            }
+            _ => PeerAnswer::Refused(Refusal::Invalid("this server is no backup".to_owned())),
+        };
+        out.push(NodeOutput::AnswerPeer {
+            request,
+            answer,
+            payload: Vec::new(),
+        });
+    }
+
+    // --- the member's outputs
+
+    fn tell_member(&mut self, now_us: u64, input: Input, out: &mut Vec<NodeOutput>) {
+        let mut said = Vec::new();
+        self.member.handle(now_us, input, &mut said);
+        for output in said {
+            self.member_says(now_us, output, out);
+        }
+    }
+
+    fn member_says(&mut self, now_us: u64, output: Output, out: &mut Vec<NodeOutput>) {
+        let said = match output {
+            Output::AskCoordinator {
+                token,
+                address,
+                question,
+            } => NodeOutput::AskCoordinator {
+                token,
+                address,
+                question,
+            },
+            Output::Ask {
+                to,
+                address,
+                question,
+            } => {
+                self.next_ping += 1;
+                let call = PeerCall(self.next_ping);
+                if let Peer::Ping { nonce } = question {
+                    self.pings.insert(call, (nonce, now_us));
+                }
+                NodeOutput::AskPeer {
+                    call,
+                    to,
+                    address,
+                    question,
+                    payload: Arc::default(),
+                }
+            }
+            Output::Answer { request, answer } => NodeOutput::Answer {
+                request,
+                answer,
+                payload: Vec::new(),
+            },
+            Output::AnswerPeer { request, answer } => NodeOutput::AnswerPeer {
+                request,
+                answer,
+                payload: Vec::new(),
+            },
+            Output::Delegate { request, question } => self.delegated(request, question),
+            Output::StoreId { server } => NodeOutput::StoreId { server },
+            Output::Joined { server, settings } => {
+                return self.joined(now_us, server, settings, out);
+            }
+            Output::View(view) => NodeOutput::View(view),
+            Output::Obey(order) => NodeOutput::Obey(order),
+            Output::Members(changes) => return self.members_changed(now_us, changes, out),
+            Output::Settings(settings) => NodeOutput::Settings(settings),
+            Output::Ended { again, reason } => {
+                self.end();
+                NodeOutput::Ended { again, reason }
+            }
+        };
+        out.push(said);
+    }
+
+    fn delegated(&self, request: RequestId, question: FromCoordinator) -> NodeOutput {
+        let answer = match question {
+            FromCoordinator::StartRead {
+                recovery,
+                log,
+                min_open,
+            } if self.options.backup.is_some() => {
+                return NodeOutput::Keep(Task::StartRead {
+                    request,
+                    recovery,
+                    log,
+                    min_open,
+                });
+            }
+            // Partitions go to servers that replay.
+            FromCoordinator::Recover(_) => ServerAnswer::Busy,
+            FromCoordinator::AbortRecovery { .. } => self.member.confirmed(),
+            _ => ServerAnswer::Refused(Refusal::Invalid("this server is no backup".to_owned())),
+        };
+        NodeOutput::Answer {
+            request,
+            answer,
+            payload: Vec::new(),
+        }
+    }
+
+    fn joined(
+        &mut self,
+        now_us: u64,
+        server: ServerId,
+        settings: ClusterSettings,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let queue = Arc::new(Queue::new(self.options.wake.clone()));
+        let replicas = settings.replicas;
+        let layout = match settings.copyset_scatter {
+            Some(width) => Layout::copysets(width, replicas),
+            None => Layout::Scatter,
+        };
+        let options = MemberOptions {
+            store: self.options.store.clone(),
+            log: server.number(),
+            hash_seed: settings.hash_seed,
+            segment_bytes: settings.segment_bytes,
+            replicas: replicas as usize,
+            layout,
+            backups: queue.clone(),
+        };
+        let backup = self.options.backup.clone();
+        let fits = |backup: &Arc<Backup>| backup.geometry().segment_bytes == settings.segment_bytes;
+        let opened = match &backup {
+            Some(backup) if !fits(backup) => {
+                Err("the segments of its disk have another size than the cluster's".to_owned())
+            }
+            _ => Store::open_member(options, self.options.threads).map_err(|e| e.to_string()),
+        };
+        let store = match opened {
+            Ok(store) => store,
+            Err(reason) => return self.quit(now_us, false, &reason, out),
+        };
+        let config = BackupConfig {
+            hash_seed: settings.hash_seed,
+            read_lease_ms: settings.read_lease_ms,
+            ahead_bytes: self.options.ahead_bytes,
+        };
+        let keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
+        self.life = Some(Life {
+            store: store.clone(),
+            remote: Remote::new(server, settings.segment_bytes, queue),
+            leases: Leases::new(settings.read_lease_ms, self.read_until.clone()),
+            settings,
+        });
+        out.push(NodeOutput::Opened { store, keeper });
+    }
+
+    fn members_changed(
+        &mut self,
+        now_us: u64,
+        changes: Vec<ServerChange>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let mut heard = Vec::new();
+        let me = self.member.id();
+        let Some(life) = self.life.as_mut() else {
+            return;
+        };
+        for change in changes {
+            let (gone, is_removed) = match change {
+                ServerChange::Added(entry) if entry.status == ServerStatus::Up => {
+                    if entry.server != me && entry.roles.backup && !entry.draining {
+                        life.log().backup_up(member_of(&entry, &life.settings));
+                    }
+                    continue;
+                }
+                ServerChange::Added(entry) => (entry.server, false),
+                ServerChange::Changed(_) => continue,
+                ServerChange::Crashed(server) => (server, false),
+                ServerChange::Removed(server) => (server, true),
+            };
+            let backup = BackupId(gone.number());
+            life.remote.lost(now_us, backup, &mut heard);
+            life.log().backup_lost(backup);
+            if self.options.backup.is_some() {
+                out.push(NodeOutput::Keep(match is_removed {
+                    true => Task::Removed(gone),
+                    false => Task::Crashed(gone),
+                }));
+            }
+        }
+        self.go_on(now_us, heard, out);
+    }
+
+    /// D2.
+    fn end(&mut self) {
+        self.ended = true;
+        if let Some(life) = &mut self.life {
+            life.leases.end();
+            life.remote.end();
+            // Whoever waits for a write hears that it will not come.
+            let nobody = Ticket(u64::MAX);
+            life.log().answered(nobody, Err(Rejection::Fenced));
+        }
+    }
+
+    fn quit(&mut self, now_us: u64, again: bool, reason: &str, out: &mut Vec<NodeOutput>) {
+        let mut said = Vec::new();
+        self.member.quit(again, reason, &mut said);
+        for output in said {
+            self.member_says(now_us, output, out);
+        }
+    }
+
+    // --- the store's side
+
+    fn go_on(&mut self, now_us: u64, mut heard: Vec<Heard>, out: &mut Vec<NodeOutput>) {
+        if self.ended {
+            return;
+        }
+        while !heard.is_empty() {
+            for one in std::mem::take(&mut heard) {
+                self.hear(now_us, one, &mut heard, out);
+            }
+        }
+        self.say_obeyed(now_us, out);
+        self.look(now_us);
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        let mut asked = Vec::new();
+        let head = life.remote.poll(now_us, &mut asked);
+        if let Some((token, question)) = head {
+            let address = self.member.coordinator().to_owned();
+            out.push(NodeOutput::AskCoordinator {
+                token,
+                address,
+                question,
+            });
+        }
+        for Asked {
+            call,
+            to,
+            question,
+            payload,
+        } in asked
+        {
+            let entry = self.member.members().get(to);
+            let address = entry.map(|entry| entry.addresses.native.clone());
+            // Of one that is not listed any more the list says so, and that ends its calls.
+            out.extend(address.map(|address| NodeOutput::AskPeer {
+                call,
+                to,
+                address,
+                question,
+                payload,
+            }));
+        }
+    }
+
+    fn hear(&mut self, now_us: u64, one: Heard, heard: &mut Vec<Heard>, out: &mut Vec<NodeOutput>) {
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        match one {
+            Heard::Answered(ticket, answer) => life.log().answered(ticket, answer),
+            Heard::Freed(backup, segment) => life.log().freed(backup, segment),
+            Heard::Synced(backup) => life.log().synced(backup),
+            Heard::Noted(min_open) => life.log().control_head_noted(min_open),
+            Heard::Granted(holder, sent_us) => {
+                life.leases.granted(holder, sent_us);
+                self.look_us = now_us;
+            }
+            Heard::Lost(backup) => {
+                life.remote.lost(now_us, backup, heard);
+                life.log().backup_lost(backup);
+            }
+            Heard::Fenced => {
+                let reason = "a backup or the coordinator takes it for crashed";
+                self.quit(now_us, true, reason, out);
+            }
+        }
+    }
+
+    /// D1.
+    fn say_obeyed(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
+        let (Some(life), Some((version, position))) = (&self.life, &self.obeyed) else {
+            return;
+        };
+        if life.log().reached(position) < Level::Synced {
+            life.log().demand(Level::Synced);
+            return;
+        }
+        let version = *version;
+        self.obeyed = None;
+        self.tell_member(now_us, Input::Obeyed { version }, out);
+    }
+
+    /// Leases, and whatever is done from time to time.
+    fn look(&mut self, now_us: u64) {
+        let Some(life) = self.life.as_mut().filter(|_| now_us >= self.look_us) else {
+            return;
+        };
+        self.look_us = now_us + LOOK_US;
+        self.pings
+            .retain(|_, (_, sent_us)| *sent_us + PING_US > now_us);
+        if now_us >= self.forgive_us {
+            self.forgive_us = now_us + FORGIVE_US;
+            life.log().forgive();
+        }
+        let holders = life.log().control_holders();
+        let due = life.leases.step(now_us, &holders);
+        life.remote.renew(now_us, due);
+    }
+}
+
+fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> placement::Member {
+    let bytes = u64::from(settings.segment_bytes);
+    let read_us = (bytes * MICROS_PER_SECOND)
+        .checked_div(entry.read_bytes_per_s)
+        .unwrap_or(1);
+    placement::Member {
+        backup: BackupId(entry.server.number()),
+        rack: entry.rack.clone(),
+        read_us: u32::try_from(read_us).unwrap_or(u32::MAX).max(1),
+    }
+}
+
+impl BackupService<RequestId> {
+    /// Does a task, or takes it in until [`settle`](Self::settle).
+    pub fn obey(&mut self, now_us: u64, task: Task, out: &mut Vec<NodeOutput>) {
+        match task {
+            Task::Peer {
+                request,
+                sender,
+                question,
+                payload,
+            } => {
+                let mut replies = Vec::new();
+                self.handle(now_us, request, sender, &question, &payload, &mut replies);
+                out.extend(replies.into_iter().map(NodeOutput::from));
+            }
+            Task::StartRead {
+                request,
+                recovery,
+                log,
+                min_open,
+            } => {
+                let (answer, payload) = self.start_read(now_us, recovery, log, min_open);
+                out.push(NodeOutput::Answer {
+                    request,
+                    answer,
+                    payload,
+                });
+            }
+            Task::Crashed(log) => self.crashed(log),
+            Task::Removed(log) => {
+                // What could not be dropped now is dropped when this disk's next life enlists (V4).
+                let _ = self.removed(log);
+            }
+        }
+    }
+
+    /// Commits what waits: to be called when [`due_us`](Self::due_us) has come.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn settle(
+        &mut self,
+        clock: &dyn Fn() -> u64,
+        out: &mut Vec<NodeOutput>,
+    ) -> Result<(), duramen_backup::Error> {
+        let mut replies = Vec::new();
+        let result = self.run(clock, &mut replies);
+        out.extend(replies.into_iter().map(NodeOutput::from));
+        result
+    }
+}
+
+impl From<Reply<RequestId>> for NodeOutput {
+    fn from(reply: Reply<RequestId>) -> NodeOutput {
+        NodeOutput::AnswerPeer {
+            request: reply.tag,
+            answer: reply.answer,
+            payload: reply.payload,
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! The way from a member's store to its backups and to the coordinator, and back.
+//!
+//! The store puts wishes into a [`Queue`], from any thread; [`Remote`] makes questions of them, repeats those that nobody answers,
+//! and says what the answers mean.
+//!
+//! **Invariants**
+//! - Q1: a wish is asked until it is answered, or its backup is lost: the rules wait for one of the two.
+//! - Q2: an answer counts once, and only for the question that is still open: what follows from an answer has another name.
+//! - Q3: a lease counts from when a question was sent first: whichever copy was answered (E1).
+//! - Q4: what is put on a new replica from another one is what was certified.
+//! - Q5: a backup that lacks what was asked for, or knows better, is lost for this log until its next life.
+//! - Q6: who is told that it is fenced, or not UP, asks nothing more.
+//!
+//! **Concurrency**: [`Queue`] is shared and is held only to push or take.
+//!
+//! Paper: [Ousterhout15 §4.2, §7.3]
+
+use crate::member::Token;
+use duramen::{Backups, Bytes, Call};
+use duramen_base::ids::{Level, SegmentId, ServerId};
+use duramen_cluster::replication::{BackupId, Rejection, Ticket};
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use duramen_wire::native::message::{
+    CoordinatorAnswer, Peer, PeerAnswer, Refusal, ToCoordinator, WriteReplica,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A question that nobody answers is asked again after this time.
+const PATIENCE_US: u64 = 500_000;
+/// One that found nobody, or was refused for now, after this time.
+const REST_US: u64 = 50_000;
+/// Tokens from here on are those of control heads; the member's are below.
+const HEAD_TOKENS: u64 = 1 << 63;
+
+/// Calls from here on are those of pings.
+pub(crate) const PING_CALLS: u64 = 1 << 63;
+
+/// Names a question to another server until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerCall(pub u64);
+
+/// What the store wants.
+enum Wish {
+    Call(Call),
+    Free(BackupId, SegmentId),
+    Sync(BackupId),
+    ControlHead(SegmentId),
+}
+
+/// Where the store puts what it wants.
+pub(crate) struct Queue {
+    wishes: Mutex<Vec<Wish>>,
+    /// Called after something was put in.
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Queue {
+    pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Queue {
+        Queue {
+            wishes: Mutex::default(),
+            wake,
+        }
+    }
+
+    fn push(&self, wish: Wish) {
+        let mut wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner);
+        wishes.push(wish);
+        drop(wishes);
+        (self.wake)();
+    }
+
+    fn take(&self) -> Vec<Wish> {
+        std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Backups for Queue {
+    fn send(&self, call: Call) {
+        self.push(Wish::Call(call));
+    }
+
+    fn free(&self, backup: BackupId, segment: SegmentId) {
+        self.push(Wish::Free(backup, segment));
+    }
+
+    fn sync(&self, backup: BackupId) {
+        self.push(Wish::Sync(backup));
+    }
+
+    fn control_head(&self, min_open: SegmentId) {
+        self.push(Wish::ControlHead(min_open));
+    }
+}
+
+/// A question that leaves.
+pub(crate) struct Asked {
+    pub call: PeerCall,
+    pub to: ServerId,
+    pub question: Peer,
+    pub payload: Arc<[u8]>,
+}
+
+/// What an answer means.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Answered(Ticket, Result<Level, Rejection>),
+    Freed(BackupId, SegmentId),
+    Synced(BackupId),
+    Noted(SegmentId),
+    /// A holder lets reads be served; when it had been asked.
+    Granted(BackupId, u64),
+    /// Q5.
+    Lost(BackupId),
+    /// Q6.
+    Fenced,
+}
+
+enum What {
+    Write {
+        ticket: Ticket,
+        write: WriteReplica,
+        payload: Arc<[u8]>,
+    },
+    /// The bytes of `write`, from the last of `holders`.
+    Fetch {
+        ticket: Ticket,
+        write: WriteReplica,
+        certificate: Certificate,
+        target: BackupId,
+        holders: Vec<BackupId>,
+    },
+    Free(SegmentId),
+    Sync,
+    Renew(SegmentId),
+}
+
+struct Open {
+    to: BackupId,
+    what: What,
+    /// When it left first.
+    sent_us: Option<u64>,
+    /// When it leaves (again).
+    due_us: u64,
+}
+
+/// See the module.
+pub(crate) struct Remote {
+    log: ServerId,
+    segment_bytes: u32,
+    queue: Arc<Queue>,
+    calls: BTreeMap<PeerCall, Open>,
+    /// The newest control segment that each backup was given.
+    controls: BTreeMap<BackupId, SegmentId>,
+    /// What the coordinator is to note, and when it is asked (again).
+    head: Option<(SegmentId, u64)>,
+    heads: BTreeMap<Token, SegmentId>,
+    next_call: u64,
+    next_token: u64,
+    ended: bool,
+}
+
+impl Remote {
+    pub fn new(log: ServerId, segment_bytes: u32, queue: Arc<Queue>) -> Remote {
+        Remote {
+            log,
+            segment_bytes,
+            queue,
+            calls: BTreeMap::new(),
+            controls: BTreeMap::new(),
+            head: None,
+            heads: BTreeMap::new(),
+            next_call: 0,
+            next_token: HEAD_TOKENS,
+            ended: false,
+        }
+    }
+
+    /// Whether an answer of the coordinator's is for here.
+    pub fn is_for_head(token: Token) -> bool {
+        token.0 >= HEAD_TOKENS
+    }
+
+    /// When [`poll`](Self::poll) has something to repeat.
+    pub fn due_us(&self) -> u64 {
+        let calls = self.calls.values().map(|open| open.due_us);
+        let head = self.head.map(|(_, due_us)| due_us);
+        calls.chain(head).min().unwrap_or(u64::MAX)
+    }
+
+    /// Takes the wishes, and asks what is to be asked now.
+    pub fn poll(&mut self, now_us: u64, out: &mut Vec<Asked>) -> Option<(Token, ToCoordinator)> {
+        let wishes = self.queue.take();
+        if self.ended {
+            return None; // Q6
+        }
+        for wish in wishes {
+            match wish {
+                Wish::Call(call) => self.wished(now_us, call),
+                Wish::Free(backup, segment) => {
+                    self.open(now_us, backup, What::Free(segment));
+                }
+                Wish::Sync(backup) => self.open(now_us, backup, What::Sync),
+                Wish::ControlHead(min_open) => {
+                    let known = self.head.map_or(SegmentId::NONE, |(known, _)| known);
+                    self.head = Some((min_open.max(known), now_us));
+                }
+            }
+        }
+        let is_over = |open: &Open| matches!(open.what, What::Renew(_)) && open.sent_us.is_some();
+        self.calls
+            .retain(|_, open| open.due_us > now_us || !is_over(open)); // asked anew by who wants it
+        for (call, open) in &mut self.calls {
+            if open.due_us <= now_us {
+                open.due_us = now_us + PATIENCE_US;
+                open.sent_us.get_or_insert(now_us); // Q3
+                let (question, payload) = question(self.log, &open.what);
+                out.push(Asked {
+                    call: *call,
+                    to: ServerId::from_number(open.to.0),
+                    question,
+                    payload,
+                });
+            }
+        }
+        let (min_open, due_us) = self.head.as_mut()?;
+        if *due_us > now_us {
+            return None;
+        }
+        *due_us = now_us + PATIENCE_US;
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        self.heads.insert(token, *min_open);
+        let question = ToCoordinator::ControlHead {
+            server: self.log,
+            min_open: *min_open,
+        };
+        Some((token, question))
+    }
+
+    fn open(&mut self, now_us: u64, to: BackupId, what: What) {
+        self.next_call += 1;
+        let open = Open {
+            to,
+            what,
+            sent_us: None,
+            due_us: now_us,
+        };
+        self.calls.insert(PeerCall(self.next_call), open);
+    }
+
+    fn wished(&mut self, now_us: u64, call: Call) {
+        let send = call.send;
+        if send.kind == Kind::Control {
+            let newest = self.controls.entry(send.backup).or_default();
+            *newest = (*newest).max(send.segment);
+        }
+        let write = WriteReplica {
+            log: self.log,
+            segment: send.segment,
+            kind: send.kind,
+            epoch: send.epoch,
+            offset: send.from,
+            certificate: (send.certificate.length > 0).then_some(send.certificate),
+            open: send.open,
+            close: send.close,
+            primary: send.primary,
+            level: call.level,
+            capacity: self.segment_bytes,
+        };
+        let ticket = send.ticket;
+        match call.bytes {
+            Bytes::Here(payload) => {
+                let what = What::Write {
+                    ticket,
+                    write,
+                    payload,
+                };
+                self.open(now_us, send.backup, what);
+            }
+            Bytes::At(mut holders) => {
+                holders.reverse(); // the last one is asked
+                let Some(holder) = holders.last().copied() else {
+                    return; // the rules give none only for what they know nobody to have
+                };
+                let what = What::Fetch {
+                    ticket,
+                    write,
+                    certificate: send.certificate,
+                    target: send.backup,
+                    holders,
+                };
+                self.open(now_us, holder, what);
+            }
+        }
+    }
+
+    /// Asks for the leases of these.
+    pub fn renew(&mut self, now_us: u64, holders: Vec<BackupId>) {
+        for holder in holders {
+            if let Some(control) = self.controls.get(&holder).copied() {
+                self.open(now_us, holder, What::Renew(control));
+            }
+        }
+    }
+
+    /// A server answered; `None`: it was not reached, or the connection broke.
+    pub fn answered(
+        &mut self,
+        now_us: u64,
+        call: PeerCall,
+        answer: Option<(PeerAnswer, Vec<u8>)>,
+        heard: &mut Vec<Heard>,
+    ) {
+        let Some(mut open) = self.calls.remove(&call) else {
+            return; // Q2
+        };
+        let (answer, payload) = match answer {
+            Some((PeerAnswer::Fenced, _)) => {
+                if let What::Write { ticket, .. } = open.what {
+                    heard.push(Heard::Answered(ticket, Err(Rejection::Fenced)));
+                }
+                return heard.push(Heard::Fenced);
+            }
+            None | Some((PeerAnswer::Refused(Refusal::NotReady { .. } | Refusal::NotUp(_)), _)) => {
+                open.due_us = now_us + REST_US;
+                self.calls.insert(call, open); // Q1
+                return;
+            }
+            Some(answer) => answer,
+        };
+        let (to, sent_us) = (open.to, open.sent_us.unwrap_or(0));
+        match (open.what, answer) {
+            (What::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
+                if leased && write.kind == Kind::Control {
+                    heard.push(Heard::Granted(to, sent_us));
+                }
+                heard.push(Heard::Answered(ticket, Ok(level)));
+            }
+            (What::Write { ticket, .. }, PeerAnswer::Busy | PeerAnswer::Full) => {
+                heard.push(Heard::Answered(ticket, Err(Rejection::Busy)));
+            }
+            (fetch @ What::Fetch { .. }, answer) => {
+                let bytes = matches!(answer, PeerAnswer::Segment).then_some(payload);
+                self.fetched(now_us, fetch, bytes, heard);
+            }
+            (What::Free(segment), PeerAnswer::Freed | PeerAnswer::Unknown) => {
+                heard.push(Heard::Freed(to, segment));
+            }
+            (What::Sync, PeerAnswer::Synced) => heard.push(Heard::Synced(to)),
+            (What::Renew(_), PeerAnswer::Leased) => heard.push(Heard::Granted(to, sent_us)),
+            (What::Renew(_), _) => {} // no lease from there
+            (What::Write { .. } | What::Free(_) | What::Sync, _) => heard.push(Heard::Lost(to)),
+        }
+    }
+
+    /// The bytes of a closed segment have come, or this holder does not have them.
+    fn fetched(
+        &mut self,
+        now_us: u64,
+        fetch: What,
+        bytes: Option<Vec<u8>>,
+        heard: &mut Vec<Heard>,
+    ) {
+        let What::Fetch {
+            ticket,
+            write,
+            certificate,
+            target,
+            mut holders,
+        } = fetch
+        else {
+            unreachable!("only called with one");
+        };
+        let good = bytes.filter(|bytes| Certificate::of(bytes) == certificate); // Q4
+        let (to, what) = match good {
+            Some(bytes) => {
+                let payload = Arc::from(&bytes[write.offset as usize..]);
+                let what = What::Write {
+                    ticket,
+                    write,
+                    payload,
+                };
+                (target, what)
+            }
+            None => {
+                holders.pop();
+                let Some(next) = holders.last().copied() else {
+                    // The rules ask again, with who has it by then.
+                    heard.push(Heard::Answered(ticket, Err(Rejection::Busy)));
+                    return;
+                };
+                let what = What::Fetch {
+                    ticket,
+                    write,
+                    certificate,
+                    target,
+                    holders,
+                };
+                (next, what)
+            }
+        };
+        self.open(now_us, to, what);
+    }
+
+    /// The coordinator answered; `None`: it was not reached.
+    pub fn head_answered(
+        &mut self,
+        now_us: u64,
+        token: Token,
+        answer: Option<&CoordinatorAnswer>,
+        heard: &mut Vec<Heard>,
+    ) {
+        let Some(min_open) = self.heads.remove(&token) else {
+            return;
+        };
+        match answer {
+            Some(CoordinatorAnswer::Noted) => {
+                heard.push(Heard::Noted(min_open));
+                self.heads.retain(|_, asked| *asked > min_open);
+                self.head.take_if(|(wanted, _)| *wanted <= min_open);
+            }
+            Some(CoordinatorAnswer::Refused(Refusal::NotUp(_))) => heard.push(Heard::Fenced),
+            _ => {
+                if let Some((_, due_us)) = &mut self.head {
+                    *due_us = now_us + REST_US;
+                }
+            }
+        }
+    }
+
+    /// A backup has crashed, or is lost for this log.
+    pub fn lost(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
+        let concerned = |open: &Open| {
+            let target = match open.what {
+                What::Fetch { target, .. } => target,
+                _ => open.to,
+            };
+            open.to == backup || target == backup
+        };
+        let calls: Vec<PeerCall> = self
+            .calls
+            .iter()
+            .filter(|(_, open)| concerned(open))
+            .map(|(call, _)| *call)
+            .collect();
+        for call in calls {
+            let open = self.calls.remove(&call).expect("it was just seen");
+            match open.what {
+                What::Fetch { target, .. } if target != backup => {
+                    self.fetched(now_us, open.what, None, heard);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Q6.
+    pub fn end(&mut self) {
+        self.ended = true;
+        self.calls.clear();
+        self.heads.clear();
+        self.head = None;
+    }
+}
+
+fn question(log: ServerId, what: &What) -> (Peer, Arc<[u8]>) {
+    let question = match what {
+        What::Write { write, payload, .. } => return (Peer::WriteReplica(*write), payload.clone()),
+        What::Fetch {
+            write, certificate, ..
+        } => Peer::ReadSegment {
+            log,
+            segment: write.segment,
+            certificate: *certificate,
+        },
+        What::Free(segment) => Peer::FreeReplicas {
+            log,
+            segments: vec![*segment],
+        },
+        What::Sync => Peer::SyncReplicas { log },
+        What::Renew(control) => Peer::RenewLease {
+            log,
+            control: *control,
+        },
+    };
+    (question, Arc::default())
+}

@@ -1,0 +1,707 @@
+//! Whole nodes with real engines and real backups on disks, and the real coordinator, over a network that loses, repeats and
+//! reorders: what is acknowledged is on the disks of others, whoever crashes; who is cut off reads nothing.
+
+use duramen::Store;
+use duramen_backup::os::OsDisk;
+use duramen_backup::{Backup, Geometry, Identity, Mode, ReplicaId, ReplicaInfo};
+use duramen_base::ids::{Level, RouteHash, SegmentId, ServerId, TableId};
+use duramen_cluster::control::State;
+use duramen_cluster::coordinator::store::{Memory, MetaStore};
+use duramen_cluster::coordinator::{self, CallId, Config, Coordinator, ReplyId};
+use duramen_cluster::planted::Planted;
+use duramen_format::entry::{self, Kind as EntryKind};
+use duramen_format::segment::{HEADER_BYTES, Kind};
+use duramen_node::{
+    BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,
+    Route, Token, View,
+};
+use duramen_wire::native::message::{
+    Addresses, Admin, ClusterSettings, CoordinatorAnswer, Enlist, Peer, Roles, ServerAnswer,
+    ToCoordinator,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const MEMORY: u64 = 64 << 20;
+const LEASE_MS: u32 = 500;
+const TABLE: TableId = TableId(1);
+/// Of the links that may be cut.
+const COORDINATOR: usize = usize::MAX;
+
+fn settings() -> ClusterSettings {
+    ClusterSettings {
+        replicas: 2,
+        segment_bytes: duramen::engine::segment_bytes(MEMORY) as u32,
+        hash_seed: 1,
+        ping_interval_ms: 100,
+        ping_timeout_ms: 50,
+        verdict_timeout_ms: 250,
+        read_lease_ms: LEASE_MS,
+        client_lease_ms: 10_000,
+        partition_bytes: 1 << 30,
+        partition_records: 1 << 30,
+        rpc_window: 512,
+        copyset_scatter: None,
+    }
+}
+
+/// What is on its way.
+#[derive(Clone)]
+enum Event {
+    ToCoordinator(coordinator::Input),
+    ToNode(usize, NodeInput),
+}
+
+struct Server {
+    node: Node,
+    backup: Arc<Backup>,
+    store: Option<Arc<Store>>,
+    keeper: Option<Box<BackupService<RequestId>>>,
+    view: Arc<View>,
+    woken: Arc<AtomicBool>,
+    is_alive: bool,
+    ended: Option<String>,
+    _dir: tempfile::TempDir,
+}
+
+#[derive(Clone)]
+enum Asker {
+    Node(usize, Token, ToCoordinator),
+    Person,
+}
+
+/// Who waits for an answer of a node's.
+#[derive(Clone, Copy)]
+enum Waiting {
+    Node(usize, PeerCall),
+    Coordinator(CallId),
+}
+
+struct Net {
+    coordinator: Coordinator,
+    meta: Memory,
+    servers: Vec<Server>,
+    events: BTreeMap<(u64, u64), Event>,
+    now_us: u64,
+    wakes_at_us: u64,
+    askers: BTreeMap<ReplyId, Asker>,
+    waiting: BTreeMap<RequestId, Waiting>,
+    answers: Vec<CoordinatorAnswer>,
+    /// What the coordinator has said it noted.
+    noted: BTreeMap<ServerId, SegmentId>,
+    cut: BTreeSet<(usize, usize)>,
+    next: u64,
+    random: u64,
+    lost_percent: u64,
+    fetched: usize,
+    /// What backups promised about the end of a log's reads: when it was asked for, and until when.
+    quiet: Vec<(ServerId, u64)>,
+}
+
+impl Net {
+    fn new(seed: u64, count: usize) -> Net {
+        let mut meta = Memory::new("one");
+        meta.acquire().unwrap().expect("nobody else leads");
+        let config = Config {
+            cluster: "test".to_owned(),
+            name: "coordinator:1".to_owned(),
+            term: 1,
+            seed,
+            settings: settings(),
+            planted: Planted::default(),
+        };
+        let (coordinator, outputs) = Coordinator::open(0, &meta.load().unwrap(), config).unwrap();
+        let mut net = Net {
+            coordinator,
+            meta,
+            servers: (0..count).map(|n| server(n, seed)).collect(),
+            events: BTreeMap::new(),
+            now_us: 0,
+            wakes_at_us: u64::MAX,
+            askers: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            answers: Vec::new(),
+            noted: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            next: 0,
+            random: seed,
+            lost_percent: 5,
+            fetched: 0,
+            quiet: Vec::new(),
+        };
+        net.coordinated(outputs);
+        net
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(99);
+        (self.random >> 33) % sides
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn at(&mut self, delay_us: u64, event: Event) {
+        let number = self.number();
+        self.events.insert((self.now_us + delay_us, number), event);
+    }
+
+    /// On its way for up to 20 ms, so in any order; perhaps lost, perhaps twice. Pings are quick and safe: one that is lost breaks
+    /// a connection in the field, and is noticed.
+    fn send(&mut self, from: usize, to: usize, event: Event, is_ping: bool) {
+        if self.cut.contains(&(from, to)) {
+            return;
+        }
+        if !is_ping && self.roll(100) < self.lost_percent {
+            return;
+        }
+        let copies = if !is_ping && self.roll(10) == 0 { 2 } else { 1 };
+        for _ in 0..copies {
+            let delay_us = 100 + self.roll(if is_ping { 2_000 } else { 20_000 });
+            self.at(delay_us, event.clone());
+        }
+    }
+
+    fn cut(&mut self, n: usize, others: impl IntoIterator<Item = usize>) {
+        for other in others {
+            self.cut.extend([(n, other), (other, n)]);
+        }
+    }
+
+    fn tell_coordinator(&mut self, input: coordinator::Input) {
+        let outputs = self.coordinator.handle(self.now_us, input);
+        self.coordinated(outputs);
+    }
+
+    fn coordinated(&mut self, outputs: Vec<coordinator::Output>) {
+        for output in outputs {
+            match output {
+                coordinator::Output::Answer { reply, answer } => {
+                    match self.askers[&reply].clone() {
+                        Asker::Person => self.answers.push(answer),
+                        Asker::Node(n, token, question) => {
+                            if let (ToCoordinator::ControlHead { server, min_open }, true) =
+                                (question, answer == CoordinatorAnswer::Noted)
+                            {
+                                let noted = self.noted.entry(server).or_default();
+                                *noted = (*noted).max(min_open);
+                            }
+                            let input = NodeInput::Member(Input::Answered { token, answer });
+                            self.send(COORDINATOR, n, Event::ToNode(n, input), false);
+                        }
+                    }
+                }
+                coordinator::Output::Ask {
+                    call,
+                    to,
+                    address,
+                    question,
+                } => {
+                    let n: usize = address.parse().unwrap();
+                    let request = RequestId(self.number());
+                    self.waiting.insert(request, Waiting::Coordinator(call));
+                    let told = NodeInput::Member(Input::Told {
+                        request,
+                        sender: ServerId::coordinator(1),
+                        target: to,
+                        question: question.clone(),
+                    });
+                    use duramen_wire::native::message::FromCoordinator;
+                    let is_ping = matches!(question, FromCoordinator::Ping { .. });
+                    self.send(COORDINATOR, n, Event::ToNode(n, told), is_ping);
+                }
+                coordinator::Output::Persist { token, batch } => {
+                    self.meta.commit(&batch).unwrap();
+                    self.tell_coordinator(coordinator::Input::Persisted { token });
+                }
+                coordinator::Output::WakeAt { at_us } => self.wakes_at_us = at_us,
+            }
+        }
+    }
+
+    fn tell(&mut self, n: usize, input: NodeInput) {
+        if !self.servers[n].is_alive {
+            return;
+        }
+        let mut out = Vec::new();
+        self.servers[n].node.handle(self.now_us, input, &mut out);
+        self.do_all(n, out);
+        self.let_work(n);
+    }
+
+    /// The store's and the keeper's threads, as far as they have something to do.
+    fn let_work(&mut self, n: usize) {
+        for _ in 0..100 {
+            let server = &mut self.servers[n];
+            let mut out = Vec::new();
+            let now_us = self.now_us;
+            if let Some(store) = server.store.as_ref().filter(|_| server.ended.is_none()) {
+                while store.background_step().unwrap() {}
+                store.log().unwrap().try_commit_here(Level::Synced);
+            }
+            if let Some(keeper) = &mut server.keeper {
+                while keeper.read_step() {}
+                if keeper.due_us().is_some_and(|due_us| due_us <= now_us) {
+                    keeper.settle(&|| now_us, &mut out).unwrap();
+                }
+                while server.backup.flush_step().unwrap() {}
+            }
+            if server.woken.swap(false, Ordering::SeqCst) {
+                server.node.handle(now_us, NodeInput::Tick, &mut out);
+            }
+            if out.is_empty() {
+                return;
+            }
+            self.do_all(n, out);
+        }
+        panic!("server {n} is never done");
+    }
+
+    fn do_all(&mut self, n: usize, out: Vec<NodeOutput>) {
+        for output in out {
+            self.done_by(n, output);
+        }
+    }
+
+    fn done_by(&mut self, n: usize, output: NodeOutput) {
+        let now_us = self.now_us;
+        let me = self.servers[n].node.member().id();
+        match output {
+            NodeOutput::AskCoordinator {
+                token, question, ..
+            } => {
+                let reply = ReplyId(self.number());
+                let asker = Asker::Node(n, token, question.clone());
+                self.askers.insert(reply, asker);
+                let asked = coordinator::Input::Asked {
+                    reply,
+                    sender: me,
+                    question,
+                };
+                // A question has a reply id: a repeated frame would be answered once by the driver.
+                if !self.cut.contains(&(n, COORDINATOR)) && self.roll(100) >= self.lost_percent {
+                    let delay_us = 100 + self.roll(20_000);
+                    self.at(delay_us, Event::ToCoordinator(asked));
+                }
+            }
+            NodeOutput::AskPeer {
+                call,
+                to,
+                address,
+                question,
+                payload,
+            } => {
+                let request = RequestId(self.number());
+                self.waiting.insert(request, Waiting::Node(n, call));
+                let is_ping = matches!(question, Peer::Ping { .. });
+                self.fetched += usize::from(matches!(question, Peer::ReadSegment { .. }));
+                let other: usize = address.parse().unwrap();
+                let asked = NodeInput::Asked {
+                    request,
+                    sender: me,
+                    target: to,
+                    question,
+                    payload: payload.to_vec(),
+                };
+                self.send(n, other, Event::ToNode(other, asked), is_ping);
+            }
+            NodeOutput::Answer {
+                request,
+                answer,
+                payload,
+            } => {
+                let Waiting::Coordinator(call) = self.waiting[&request] else {
+                    panic!("the coordinator is answered");
+                };
+                if let ServerAnswer::Replicas(replicas) = &answer
+                    && replicas.control.is_some()
+                {
+                    let left_us = u64::from(replicas.lease_left_ms) * 1000;
+                    self.quiet.push((replicas.log, now_us + left_us));
+                }
+                let is_ping = matches!(answer, ServerAnswer::Pong { .. });
+                let answered = coordinator::Input::Answered {
+                    call,
+                    answer,
+                    payload,
+                };
+                self.send(n, COORDINATOR, Event::ToCoordinator(answered), is_ping);
+            }
+            NodeOutput::AnswerPeer {
+                request,
+                answer,
+                payload,
+            } => {
+                let Waiting::Node(asker, call) = self.waiting[&request] else {
+                    panic!("a server is answered");
+                };
+                use duramen_wire::native::message::PeerAnswer;
+                let is_ping = matches!(answer, PeerAnswer::Pong { .. });
+                let answer = Some((answer, payload));
+                let answered = NodeInput::PeerAnswered { call, answer };
+                self.send(n, asker, Event::ToNode(asker, answered), is_ping);
+            }
+            NodeOutput::StoreId { server } => {
+                let stored = NodeInput::Member(Input::IdStored { server });
+                self.at(5_000, Event::ToNode(n, stored));
+            }
+            NodeOutput::Opened { store, keeper } => {
+                self.servers[n].store = Some(store);
+                self.servers[n].keeper = keeper;
+            }
+            NodeOutput::Keep(task) => {
+                let mut out = Vec::new();
+                let keeper = self.servers[n].keeper.as_mut().expect("it is a backup");
+                keeper.obey(now_us, task, &mut out);
+                self.do_all(n, out);
+            }
+            NodeOutput::View(view) => self.servers[n].view = view,
+            NodeOutput::Obey(order) => {
+                let store = self.servers[n].store.clone().expect("it is a member");
+                order.run(store.engine()).unwrap();
+                let version = order.version;
+                let obeyed = NodeInput::Member(Input::Obeyed { version });
+                self.at(3_000, Event::ToNode(n, obeyed));
+            }
+            NodeOutput::Settings(_) => {}
+            NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
+        }
+    }
+
+    fn due_us(&self, n: usize) -> u64 {
+        let server = &self.servers[n];
+        if !server.is_alive {
+            return u64::MAX;
+        }
+        let keeper = server.keeper.as_ref().and_then(|keeper| keeper.due_us());
+        server.node.due_us().min(keeper.unwrap_or(u64::MAX))
+    }
+
+    /// Runs until `is_done`; whether that came in time.
+    fn run(&mut self, for_us: u64, is_done: impl Fn(&Net) -> bool) -> bool {
+        let until_us = self.now_us + for_us;
+        loop {
+            self.check();
+            if is_done(self) {
+                return true;
+            }
+            let event = self.events.first_key_value();
+            let event = event.map_or(u64::MAX, |(at, _)| at.0);
+            let (n, due_us) = (0..self.servers.len())
+                .map(|n| (n, self.due_us(n)))
+                .min_by_key(|(_, due_us)| *due_us)
+                .unwrap();
+            let at_us = event.min(due_us).min(self.wakes_at_us);
+            if at_us > until_us {
+                self.now_us = until_us;
+                return false;
+            }
+            self.now_us = self.now_us.max(at_us);
+            if at_us == event {
+                match self.events.pop_first().unwrap().1 {
+                    Event::ToCoordinator(input) => self.tell_coordinator(input),
+                    Event::ToNode(n, input) => self.tell(n, input),
+                }
+            } else if at_us == due_us {
+                self.tell(n, NodeInput::Tick);
+            } else {
+                self.wakes_at_us = u64::MAX;
+                self.tell_coordinator(coordinator::Input::Tick);
+            }
+        }
+    }
+
+    /// Nobody reads when a backup, asked by a recovery, has said that it will not.
+    fn check(&self) {
+        for (log, quiet_us) in &self.quiet {
+            for server in &self.servers {
+                if server.node.member().id() == *log && self.now_us >= *quiet_us {
+                    assert!(
+                        !server.node.read_until().may_read(self.now_us),
+                        "at {}: {log} reads, a backup had said until {quiet_us}",
+                        self.now_us
+                    );
+                }
+            }
+        }
+    }
+
+    fn admin(&mut self, admin: Admin) -> CoordinatorAnswer {
+        let reply = ReplyId(self.number());
+        self.askers.insert(reply, Asker::Person);
+        self.tell_coordinator(coordinator::Input::Asked {
+            reply,
+            sender: ServerId::NONE,
+            question: ToCoordinator::Admin(admin),
+        });
+        self.answers.pop().expect("an answer at once")
+    }
+
+    /// All join, and one serves a table. Which.
+    fn begin(&mut self) -> usize {
+        let count = self.servers.len();
+        let all_joined = |net: &Net| {
+            let mut members = net.servers.iter().map(|s| s.node.member().members());
+            members.all(|members| members.up().count() == count)
+        };
+        assert!(self.run(20_000_000, all_joined), "not all joined");
+        self.admin(Admin::CreateTable {
+            name: "t".to_owned(),
+            servers: 1,
+            level: None,
+        });
+        assert!(self.run(20_000_000, |net| net.owner().is_some()));
+        self.owner().unwrap()
+    }
+
+    fn owner(&self) -> Option<usize> {
+        let serves = |server: &Server| server.view.route(TABLE, RouteHash(1)) == Route::Serve;
+        self.servers.iter().position(serves)
+    }
+
+    fn reads(&self, n: usize) -> bool {
+        self.servers[n].node.read_until().may_read(self.now_us)
+    }
+
+    /// Writes a key; whether it was acknowledged in time.
+    fn write(&mut self, n: usize, key: &[u8], value: &[u8]) -> bool {
+        let store = self.servers[n].store.clone().unwrap();
+        let mut session = store.engine().session().unwrap();
+        let mut guard = session.pin();
+        let hash = guard.hash(key);
+        guard.write(TABLE, hash, key, value, None).unwrap();
+        let position = guard.take_position();
+        drop(guard);
+        drop(session);
+        self.let_work(n);
+        let log = store.log().unwrap();
+        self.run(30_000_000, |_| log.reached(&position) >= Level::Synced)
+    }
+
+    /// What a recovery finds of a log without the disks of `gone`: by the control log's list.
+    fn recover(&self, log: ServerId, gone: &[usize]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let present: Vec<&Backup> = (self.servers.iter().enumerate())
+            .filter(|(n, _)| !gone.contains(n))
+            .map(|(_, server)| &*server.backup)
+            .collect();
+        let read = |segment: SegmentId, fits: &dyn Fn(&ReplicaInfo) -> bool| {
+            let of = |backup: &&Backup| {
+                let infos = backup.replicas_of(log.number()).into_iter();
+                infos
+                    .filter(|i| i.segment == segment && fits(i))
+                    .max_by_key(|i| i.length)
+            };
+            let holders = present.iter().filter_map(|b| Some((of(b)?.length, *b)));
+            let (length, backup) = holders.max_by_key(|(length, _)| *length)?;
+            let mut bytes = vec![0; length as usize];
+            let id = ReplicaId {
+                log: log.number(),
+                segment,
+            };
+            backup.read_of(id, &mut bytes).unwrap();
+            Some(bytes)
+        };
+        let noted = self.noted.get(&log).copied().unwrap_or_default();
+        let control = (present.iter())
+            .flat_map(|backup| backup.replicas_of(log.number()))
+            .filter(|i| i.kind == Kind::Control && i.segment >= noted && i.length > 0)
+            .max_by_key(|info| (info.segment, info.length))
+            .expect("a control segment");
+        assert!(!control.closed, "the newest control segment is open");
+        let bytes = read(control.segment, &|_| true).unwrap();
+        let state = State::replay(control.segment, &bytes).unwrap();
+        let mut newest: BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)> = BTreeMap::new();
+        for (segment, listed) in &state.segments {
+            let bytes = read(*segment, &|info| match listed.closed {
+                Some(certificate) => info.certificate() == certificate,
+                None => info.closed || info.epoch >= listed.epoch,
+            });
+            let bytes = bytes.unwrap_or_else(|| panic!("segment {segment} is listed and missing"));
+            let mut rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
+            while !rest.is_empty() {
+                let entry = entry::parse(rest).unwrap();
+                let known = newest.entry(entry.key.to_vec()).or_default();
+                if entry.version >= known.0 {
+                    let value = (entry.kind == EntryKind::Object).then(|| entry.value.to_vec());
+                    *known = (entry.version, value);
+                }
+                rest = &rest[entry.padded_bytes..];
+            }
+        }
+        let objects = newest.into_iter();
+        objects
+            .filter_map(|(key, (_, value))| Some((key, value?)))
+            .collect()
+    }
+}
+
+fn server(n: usize, seed: u64) -> Server {
+    let segment_bytes = settings().segment_bytes;
+    let dir = tempfile::tempdir().unwrap();
+    let geometry = Geometry {
+        segment_bytes,
+        wal_bytes: 16 << 20,
+        frames: 128,
+    };
+    let identity = Identity {
+        cluster: "test".to_owned(),
+        server: n as u64 + 1,
+        hash_seed: 1,
+    };
+    let disk = Arc::new(OsDisk::new(dir.path(), Mode::Buffered));
+    let on_disk = duramen_backup::Options::default();
+    let backup = Arc::new(Backup::create(disk, &on_disk, &geometry, &identity).unwrap());
+    let mut store = duramen::Options::memory(MEMORY);
+    store.level = Level::Synced;
+    store.engine.heads = 1;
+    store.engine.huge_pages = false;
+    let woken = Arc::new(AtomicBool::new(false));
+    let bell = woken.clone();
+    let options = NodeOptions {
+        candidate: Candidate {
+            enlist: Enlist {
+                nonce: n as u64 + 1,
+                cluster: "test".to_owned(),
+                addresses: Addresses {
+                    native: n.to_string(),
+                    resp: None,
+                    admin: None,
+                },
+                rack: None,
+                roles: Roles {
+                    master: true,
+                    backup: true,
+                },
+                replaces: None,
+                disk: n as u64 + 1,
+                read_bytes_per_s: 0,
+                segment_bytes,
+            },
+            coordinators: vec!["coordinator:1".to_owned()],
+            seed,
+        },
+        store,
+        backup: Some(backup.clone()),
+        ahead_bytes: 8 << 20,
+        threads: false,
+        wake: Arc::new(move || bell.store(true, Ordering::SeqCst)),
+    };
+    Server {
+        node: Node::new(0, options),
+        backup,
+        store: None,
+        keeper: None,
+        view: Arc::new(View::default()),
+        woken,
+        is_alive: true,
+        ended: None,
+        _dir: dir,
+    }
+}
+
+#[test]
+fn what_is_acknowledged_is_on_two_other_servers_disks_whoever_crashes() {
+    let mut fetched = 0;
+    for seed in 1..=5 {
+        let mut net = Net::new(seed, 4);
+        let owner = net.begin();
+        let log = net.servers[owner].node.member().id();
+        let others: Vec<usize> = (0..4).filter(|n| *n != owner).collect();
+        let mut model = BTreeMap::new();
+        let mut crashed = None;
+        for n in 0..80u64 {
+            let key = format!("key {}", n % 41).into_bytes();
+            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.roll(100_000) as usize];
+            let is_done = net.write(owner, &key, &value);
+            let store = net.servers[owner].store.as_ref().unwrap();
+            let waits_for = store.log().unwrap().describe();
+            assert!(is_done, "seed {seed}, write {n}: {waits_for}");
+            model.insert(key, value);
+            if n % 10 == 3 && crashed.is_none() {
+                let gone = others[net.roll(3) as usize];
+                assert!(net.recover(log, &[gone]) == model, "seed {seed}, write {n}");
+            }
+            if n == 40 {
+                // The one that holds most, so closed segments too.
+                let held = |n: &usize| net.servers[*n].backup.replicas_of(log.number()).len();
+                let victim = others.iter().copied().max_by_key(held).unwrap();
+                net.servers[victim].is_alive = false;
+                crashed = Some(victim);
+            }
+        }
+        let crashed = crashed.unwrap();
+        net.run(3_000_000, |_| false);
+        for other in others.iter().copied().filter(|n| *n != crashed) {
+            let found = net.recover(log, &[crashed, other]);
+            let store = net.servers[owner].store.as_ref().unwrap();
+            assert!(
+                found == model,
+                "seed {seed}: {}",
+                store.log().unwrap().describe()
+            );
+        }
+        let own = &net.servers[owner].backup;
+        assert!(own.replicas_of(log.number()).is_empty(), "never at itself");
+        for (n, server) in net.servers.iter().enumerate() {
+            assert_eq!(server.ended, None, "seed {seed}: server {n}");
+        }
+        assert!(net.run(2_000_000, |net| net.reads(owner)));
+        fetched += net.fetched;
+    }
+    assert!(
+        fetched > 0,
+        "closed segments were made good for from others"
+    );
+}
+
+#[test]
+fn who_is_cut_off_from_the_holders_of_its_control_segment_stops_reading() {
+    let mut net = Net::new(3, 4);
+    let owner = net.begin();
+    assert!(net.write(owner, b"key", b"value"));
+    assert!(net.run(5_000_000, |net| net.reads(owner)));
+    // Nothing is written: the lease is renewed.
+    for _ in 0..100 {
+        net.run(20_000, |_| false);
+        assert!(net.reads(owner), "at {}", net.now_us);
+    }
+    net.cut(owner, (0..4).filter(|n| *n != owner));
+    net.run(u64::from(LEASE_MS) * 1000 + 25_000, |_| false);
+    assert!(!net.reads(owner));
+    net.cut.clear();
+    assert_eq!(
+        net.servers[owner].ended, None,
+        "the coordinator still heard it"
+    );
+    assert!(net.run(5_000_000, |net| net.reads(owner)));
+}
+
+#[test]
+fn scenario_27_a_zombie_reads_nothing_once_a_backup_has_said_so() {
+    for seed in 1..=8 {
+        let mut net = Net::new(seed, 4);
+        let owner = net.begin();
+        let server = net.servers[owner].node.member().id();
+        assert!(net.write(owner, b"key", b"value"));
+        assert!(net.run(5_000_000, |net| net.reads(owner)));
+        // The owner hears nothing from anybody, but what it says may still arrive.
+        for other in (0..4).filter(|n| *n != owner).chain([COORDINATOR]) {
+            net.cut.insert((other, owner));
+        }
+        net.admin(Admin::CrashServer { server });
+        net.run(3_000_000, |_| false); // `check` looks all the time
+        assert!(!net.quiet.is_empty(), "seed {seed}: a holder was asked");
+        assert!(!net.write(owner, b"late", b"late"), "seed {seed}");
+        // It is told at last.
+        net.cut.clear();
+        assert!(net.run(5_000_000, |net| net.servers[owner].ended.is_some()));
+        let store = net.servers[owner].store.as_ref().unwrap();
+        assert!(store.log().unwrap().failure().is_some());
+    }
+}
