@@ -10,7 +10,7 @@ fn find(bug: Bug) -> Option<(u64, String)> {
         planted: Some(bug),
         ..config(false)
     };
-    (0..2000).find_map(|seed| {
+    (0..40_000).find_map(|seed| {
         let panic = catch_unwind(AssertUnwindSafe(|| live(seed, config))).err()?;
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
