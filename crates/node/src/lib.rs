@@ -12,12 +12,13 @@ mod lease;
 mod member;
 mod node;
 mod order;
+mod recovery;
 mod remote;
 mod view;
 
 pub use backup_service::{BackupConfig, BackupService, Reply};
 pub use lease::ReadUntil;
 pub use member::{Candidate, Input, Member, Order, Output, RequestId, Token};
-pub use node::{Node, NodeInput, NodeOptions, NodeOutput, Task};
+pub use node::{Forget, Node, NodeInput, NodeOptions, NodeOutput, Task};
 pub use remote::PeerCall;
 pub use view::{Map, NotATable, Owner, Ranges, Route, View};

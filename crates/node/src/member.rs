@@ -187,6 +187,8 @@ pub struct Member {
     /// What some list took away, and no order has purged yet; also if a later list gives it back.
     doomed: Ranges,
     order: Option<Order>,
+    /// Tables that no list drops: something is replayed into them.
+    held: Vec<TableEntry>,
     /// Who waits for the confirmation of a list.
     waiting: Option<(RequestId, TabletsVersion)>,
     map: Arc<Map>,
@@ -215,6 +217,7 @@ impl Member {
             stained: Ranges::default(),
             doomed: Ranges::default(),
             order: None,
+            held: Vec::new(),
             waiting: None,
             map: Arc::new(Map::default()),
             asking: BTreeMap::new(),
@@ -247,6 +250,32 @@ impl Member {
                 tablets_version: self.done,
             },
         }
+    }
+
+    /// Version of the list that was read last.
+    pub(crate) fn told_version(&self) -> TabletsVersion {
+        self.told.version
+    }
+
+    /// What must not be replayed over: it is owned, or waits to be purged. `None`: an order is under way.
+    pub(crate) fn taken(&self) -> Option<Ranges> {
+        let doomed = self.doomed.without(&self.owned);
+        let all = Ranges::new(self.owned.iter().chain(doomed.iter()));
+        let all = all.expect("what is doomed is cut by what is owned");
+        self.order.is_none().then_some(all)
+    }
+
+    /// From now on these tables stay, and no others do because of this.
+    pub(crate) fn hold(&mut self, tables: Vec<TableEntry>) {
+        self.held = tables;
+    }
+
+    /// There are objects of these ranges. Returns those that are not owned: they must be purged.
+    pub(crate) fn stain(&mut self, ranges: &Ranges) -> Ranges {
+        let owned = ranges.intersection(&self.owned).without(&self.stained);
+        let stained = self.stained.iter().chain(owned.iter());
+        self.stained = Ranges::new(stained).expect("they are cut");
+        ranges.without(&self.owned)
     }
 
     /// N5: somebody who knows has said so to another part of this server.
@@ -652,9 +681,12 @@ impl Member {
         if self.order.is_some() || self.done >= self.told.version {
             return;
         }
+        let mut tables = self.told.tables.clone();
+        let is_new = |held: &&TableEntry| self.told.tables.iter().all(|t| t.table != held.table);
+        tables.extend(self.held.iter().filter(is_new).cloned());
         let order = Order {
             version: self.told.version,
-            tables: self.told.tables.clone(),
+            tables,
             purge: self.doomed.iter().collect(),
         };
         self.order = Some(order.clone());

@@ -16,16 +16,17 @@
 use crate::backup_service::{BackupConfig, BackupService, Reply};
 use crate::lease::{Leases, ReadUntil};
 use crate::member::{Candidate, Input, Member, Order, Output, RequestId, Token};
+use crate::recovery::Recoveries;
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall, Queue, Remote};
-use crate::view::View;
+use crate::view::{Ranges, View};
 use duramen::{MemberOptions, Position, Store};
 use duramen_backup::Backup;
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId, TabletsVersion};
 use duramen_cluster::placement::{self, Layout};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_wire::native::message::{
-    ClusterSettings, FromCoordinator, Peer, PeerAnswer, Refusal, ServerAnswer, ServerChange,
-    ServerEntry, ServerStatus, ToCoordinator,
+    ClusterSettings, FromCoordinator, Peer, PeerAnswer, Recover, Refusal, ServerAnswer,
+    ServerChange, ServerEntry, ServerStatus, ToCoordinator,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,6 +72,8 @@ pub enum NodeInput {
         call: PeerCall,
         answer: Option<(PeerAnswer, Vec<u8>)>,
     },
+    /// [`NodeOutput::Forget`] is done.
+    Forgotten(Forget),
     /// The time of [`Node::due_us`] has come, or the store has woken somebody. May come at any time.
     Tick,
 }
@@ -83,7 +86,7 @@ pub enum NodeOutput {
         address: String,
         question: ToCoordinator,
     },
-    /// Ask another server, in this order on one connection. The sender is this server.
+    /// Ask another server, or this one itself, in this order on one connection. The sender is this server.
     AskPeer {
         call: PeerCall,
         to: ServerId,
@@ -116,10 +119,34 @@ pub enum NodeOutput {
     View(Arc<View>),
     /// [`Order::run`] it on the engine, on a worker, then say [`Input::Obeyed`].
     Obey(Order),
+    /// [`Forget::run`] it on a worker, then say [`NodeInput::Forgotten`].
+    Forget(Forget),
     /// The settings changed. Those of the log hold from the next life on.
     Settings(ClusterSettings),
     /// This life is over. `again`: enlist as a new one.
     Ended { again: bool, reason: String },
+}
+
+/// Objects of these ranges go: they were replayed here, and belong to somebody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forget {
+    ranges: Ranges,
+}
+
+impl Forget {
+    /// Repeating it is harmless. Must not be called with a guard held.
+    ///
+    /// # Errors
+    /// Run it again later.
+    pub fn run(&self, store: &Arc<Store>) -> Result<(), duramen::engine::Error> {
+        for (table, range) in self.ranges.iter() {
+            match store.engine().purge(table, range) {
+                Ok(_) | Err(duramen::engine::Error::NoSuchTable(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Work for who has the disk.
@@ -148,6 +175,9 @@ struct Life {
     store: Arc<Store>,
     remote: Remote,
     leases: Leases,
+    recoveries: Recoveries,
+    /// What is being purged: nothing is replayed over it.
+    forgetting: Vec<Forget>,
     settings: ClusterSettings,
 }
 
@@ -203,7 +233,12 @@ impl Node {
     /// When it wants a [`NodeInput::Tick`].
     pub fn due_us(&self) -> u64 {
         let life = self.life.iter().filter(|_| !self.ended);
-        let remote = life.map(|life| life.remote.due_us().min(self.look_us));
+        let remote = life.map(|life| {
+            life.remote
+                .due_us()
+                .min(life.recoveries.due_us())
+                .min(self.look_us)
+        });
         remote
             .chain([self.member.due_us()])
             .min()
@@ -218,6 +253,21 @@ impl Node {
                 if let Some(life) = &mut self.life {
                     life.remote
                         .head_answered(now_us, token, Some(&answer), &mut heard);
+                }
+            }
+            NodeInput::Member(Input::Answered { token, answer }) if Recoveries::is_for(token) => {
+                if let Some(life) = &mut self.life {
+                    life.recoveries.reported(now_us, token, Some(&answer));
+                }
+            }
+            NodeInput::Member(Input::Unanswered { token }) if Recoveries::is_for(token) => {
+                if let Some(life) = &mut self.life {
+                    life.recoveries.reported(now_us, token, None);
+                }
+            }
+            NodeInput::Forgotten(forget) => {
+                if let Some(life) = &mut self.life {
+                    life.forgetting.retain(|known| *known != forget);
                 }
             }
             NodeInput::Member(Input::Unanswered { token }) if Remote::is_for_head(token) => {
@@ -249,7 +299,11 @@ impl Node {
                         self.tell_member(now_us, Input::Ponged { nonce }, out);
                     }
                 } else if let Some(life) = &mut self.life {
-                    life.remote.answered(now_us, call, answer, &mut heard);
+                    if Recoveries::is_call(call) {
+                        life.recoveries.answered(now_us, call, answer);
+                    } else {
+                        life.remote.answered(now_us, call, answer, &mut heard);
+                    }
                 }
             }
             NodeInput::Tick => {}
@@ -355,7 +409,7 @@ impl Node {
                 answer,
                 payload: Vec::new(),
             },
-            Output::Delegate { request, question } => self.delegated(request, question),
+            Output::Delegate { request, question } => self.delegated(now_us, request, question),
             Output::StoreId { server } => NodeOutput::StoreId { server },
             Output::Joined { server, settings } => {
                 return self.joined(now_us, server, settings, out);
@@ -372,7 +426,12 @@ impl Node {
         out.push(said);
     }
 
-    fn delegated(&self, request: RequestId, question: FromCoordinator) -> NodeOutput {
+    fn delegated(
+        &mut self,
+        now_us: u64,
+        request: RequestId,
+        question: FromCoordinator,
+    ) -> NodeOutput {
         let answer = match question {
             FromCoordinator::StartRead {
                 recovery,
@@ -386,9 +445,19 @@ impl Node {
                     min_open,
                 });
             }
-            // Partitions go to servers that replay.
-            FromCoordinator::Recover(_) => ServerAnswer::Busy,
-            FromCoordinator::AbortRecovery { .. } => self.member.confirmed(),
+            FromCoordinator::Recover(order) => match self.begin_recovery(now_us, *order) {
+                true => ServerAnswer::Started,
+                false => ServerAnswer::Busy,
+            },
+            FromCoordinator::AbortRecovery {
+                recovery,
+                partition,
+            } => {
+                if let Some(life) = &mut self.life {
+                    life.recoveries.abort((recovery, partition));
+                }
+                self.member.confirmed()
+            }
             _ => ServerAnswer::Refused(Refusal::Invalid("this server is no backup".to_owned())),
         };
         NodeOutput::Answer {
@@ -396,6 +465,23 @@ impl Node {
             answer,
             payload: Vec::new(),
         }
+    }
+
+    /// Whether it replays this partition, from now on or already.
+    fn begin_recovery(&mut self, now_us: u64, order: Recover) -> bool {
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return false;
+        };
+        if life.recoveries.has((order.recovery, order.partition)) {
+            return true;
+        }
+        let is_free = life.forgetting.is_empty() && self.obeyed.is_none();
+        let Some(taken) = self.member.taken().filter(|_| is_free) else {
+            return false;
+        };
+        let has_begun = life.recoveries.begin(now_us, &life.store, order, &taken);
+        self.member.hold(life.recoveries.tables());
+        has_begun
     }
 
     fn joined(
@@ -442,6 +528,8 @@ impl Node {
             store: store.clone(),
             remote: Remote::new(server, settings.segment_bytes, queue),
             leases: Leases::new(settings.read_lease_ms, self.read_until.clone()),
+            recoveries: Recoveries::default(),
+            forgetting: Vec::new(),
             settings,
         });
         out.push(NodeOutput::Opened { store, keeper });
@@ -520,9 +608,21 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        let mut asked = Vec::new();
-        let head = life.remote.poll(now_us, &mut asked);
-        if let Some((token, question)) = head {
+        let (mut asked, mut reports, mut ended) = (Vec::new(), Vec::new(), Vec::new());
+        reports.extend(life.remote.poll(now_us, &mut asked));
+        let (me, told) = (self.member.id(), self.member.told_version());
+        life.recoveries
+            .poll(now_us, me, told, &mut asked, &mut reports, &mut ended);
+        self.member.hold(life.recoveries.tables());
+        for ranges in ended {
+            let ranges = self.member.stain(&ranges);
+            if !ranges.is_empty() {
+                let forget = Forget { ranges };
+                life.forgetting.push(forget.clone());
+                out.push(NodeOutput::Forget(forget));
+            }
+        }
+        for (token, question) in reports {
             let address = self.member.coordinator().to_owned();
             out.push(NodeOutput::AskCoordinator {
                 token,

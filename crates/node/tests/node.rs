@@ -10,14 +10,15 @@ use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{self, CallId, Config, Coordinator, ReplyId};
 use duramen_cluster::planted::Planted;
 use duramen_format::entry::{self, Kind as EntryKind};
+use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use duramen_node::{
     BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,
     Route, Token, View,
 };
 use duramen_wire::native::message::{
-    Addresses, Admin, ClusterSettings, CoordinatorAnswer, Enlist, Peer, Roles, ServerAnswer,
-    ToCoordinator,
+    Addresses, Admin, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, Peer,
+    PeerAnswer, Roles, ServerAnswer, ToCoordinator,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -101,6 +102,10 @@ struct Net {
 
 impl Net {
     fn new(seed: u64, count: usize) -> Net {
+        Net::with(seed, count, settings())
+    }
+
+    fn with(seed: u64, count: usize, settings: ClusterSettings) -> Net {
         let mut meta = Memory::new("one");
         meta.acquire().unwrap().expect("nobody else leads");
         let config = Config {
@@ -108,7 +113,7 @@ impl Net {
             name: "coordinator:1".to_owned(),
             term: 1,
             seed,
-            settings: settings(),
+            settings,
             planted: Planted::default(),
         };
         let (coordinator, outputs) = Coordinator::open(0, &meta.load().unwrap(), config).unwrap();
@@ -212,7 +217,6 @@ impl Net {
                         target: to,
                         question: question.clone(),
                     });
-                    use duramen_wire::native::message::FromCoordinator;
                     let is_ping = matches!(question, FromCoordinator::Ping { .. });
                     self.send(COORDINATOR, n, Event::ToNode(n, told), is_ping);
                 }
@@ -341,7 +345,6 @@ impl Net {
                 let Waiting::Node(asker, call) = self.waiting[&request] else {
                     panic!("a server is answered");
                 };
-                use duramen_wire::native::message::PeerAnswer;
                 let is_ping = matches!(answer, PeerAnswer::Pong { .. });
                 let answer = Some((answer, payload));
                 let answered = NodeInput::PeerAnswered { call, answer };
@@ -368,6 +371,11 @@ impl Net {
                 let version = order.version;
                 let obeyed = NodeInput::Member(Input::Obeyed { version });
                 self.at(3_000, Event::ToNode(n, obeyed));
+            }
+            NodeOutput::Forget(forget) => {
+                let store = self.servers[n].store.clone().expect("it is a member");
+                forget.run(&store).unwrap();
+                self.at(3_000, Event::ToNode(n, NodeInput::Forgotten(forget)));
             }
             NodeOutput::Settings(_) => {}
             NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
@@ -463,6 +471,21 @@ impl Net {
     fn owner(&self) -> Option<usize> {
         let serves = |server: &Server| server.view.route(TABLE, RouteHash(1)) == Route::Serve;
         self.servers.iter().position(serves)
+    }
+
+    fn owner_of(&self, key: &[u8]) -> usize {
+        let hash = KeyHasher::new(1).route(key);
+        let serves = |s: &Server| s.is_alive && s.view.route(TABLE, hash) == Route::Serve;
+        self.servers
+            .iter()
+            .position(serves)
+            .expect("somebody serves it")
+    }
+
+    fn serves_some(&self, n: usize) -> bool {
+        let view = &self.servers[n].view;
+        let mut hashes = (0..64).map(|n| RouteHash(n << 58 | 77));
+        self.servers[n].is_alive && hashes.any(|hash| view.route(TABLE, hash) == Route::Serve)
     }
 
     fn reads(&self, n: usize) -> bool {
@@ -704,4 +727,74 @@ fn scenario_27_a_zombie_reads_nothing_once_a_backup_has_said_so() {
         let store = net.servers[owner].store.as_ref().unwrap();
         assert!(store.log().unwrap().failure().is_some());
     }
+}
+
+/// What the present owners have in memory.
+fn served(net: &Net) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for n in 0..41u64 {
+        let key = format!("key {n}").into_bytes();
+        for server in net.servers.iter().filter(|server| server.is_alive) {
+            let store = server.store.as_ref().unwrap();
+            let mut session = store.engine().session().unwrap();
+            let guard = session.pin();
+            let hash = guard.hash(&key);
+            let route = KeyHasher::new(1).route(&key);
+            if server.view.route(TABLE, route) == Route::Serve
+                && let Some(object) = guard.read(TABLE, hash, &key).unwrap()
+            {
+                let known = found.insert(key.clone(), object.value.to_vec());
+                assert!(known.is_none(), "served twice");
+            }
+        }
+    }
+    found
+}
+
+/// Each hash by one server that is alive.
+fn everything_is_served(net: &Net) -> bool {
+    let alive = net.servers.iter().filter(|server| server.is_alive);
+    let mut hashes = (0..64).map(|n| RouteHash(n << 58 | 77));
+    hashes.all(|hash| {
+        let serves = |server: &&Server| server.view.route(TABLE, hash) == Route::Serve;
+        alive.clone().filter(serves).count() == 1
+    })
+}
+
+#[test]
+fn who_crashed_is_recovered_by_others_with_all_that_it_acknowledged() {
+    let mut owners_max = 0;
+    for seed in 1..=5 {
+        let settings = ClusterSettings {
+            partition_bytes: if seed % 2 == 0 { 1 << 20 } else { 1 << 30 },
+            ..settings()
+        };
+        let mut net = Net::with(seed, 5, settings);
+        let first = net.begin();
+        let mut model = BTreeMap::new();
+        for n in 0..60u64 {
+            let key = format!("key {}", n % 41).into_bytes();
+            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.roll(100_000) as usize];
+            assert!(net.write(first, &key, &value), "seed {seed}, write {n}");
+            model.insert(key, value);
+        }
+        net.servers[first].is_alive = false;
+        let is_recovered = net.run(20_000_000, everything_is_served);
+        assert!(is_recovered, "seed {seed}: the first is not recovered");
+        assert!(served(&net) == model, "seed {seed}");
+        // What was recovered is in the logs of its new owners: one of them may crash at once, with what was written since.
+        let owners: Vec<usize> = (0..5).filter(|n| net.serves_some(*n)).collect();
+        owners_max = owners_max.max(owners.len());
+        let second = net.owner_of(b"key 0");
+        assert!(net.write(second, b"key 0", b"after"), "seed {seed}");
+        model.insert(b"key 0".to_vec(), b"after".to_vec());
+        net.servers[second].is_alive = false;
+        let is_recovered = net.run(30_000_000, everything_is_served);
+        assert!(is_recovered, "seed {seed}: the second is not recovered");
+        assert!(served(&net) == model, "seed {seed}");
+        for server in net.servers.iter().filter(|server| server.is_alive) {
+            assert_eq!(server.ended, None, "seed {seed}");
+        }
+    }
+    assert!(owners_max > 1, "partitions went to several servers");
 }
