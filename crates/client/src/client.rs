@@ -121,10 +121,10 @@ impl Client {
         }
     }
 
-    /// Makes a table over so many servers; if there is one of that name, with the same answer of an earlier call lost, that one.
+    /// Makes a table over so many servers.
     ///
     /// # Errors
-    /// There is one of that name; or the coordinator refuses.
+    /// There is one of that name, which may be this call's own if the first answer to it was lost; or the coordinator refuses.
     pub fn create_table(
         &self,
         name: &str,
