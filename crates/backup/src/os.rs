@@ -6,7 +6,7 @@
 //!
 //! Commits that have to be durable go past the page cache with `RWF_DSYNC` in every mode: one call, and the shortest way to the
 //! medium (here 90 µs, where `pwrite` and `fdatasync` take 117). Large reads and writes past the page cache are split and
-//! have several parts under way ([`parallel`](crate::parallel)).
+//! have several parts under way (`parallel`).
 
 use std::any::Any;
 use std::fs::{self, OpenOptions};

@@ -8,7 +8,7 @@
 //!   server, and no two servers share more than one. A slot that nobody has had yet makes its group wait; the place of a crashed
 //!   server, or of one in the wrong rack, is taken by the same other one in all its groups, as far as racks allow.
 //!
-//! Paper: [Ousterhout15 §3.3] randomisation with refinement; [Cidon13] copysets by permutations, here from digits, so that
+//! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here from digits, so that
 //! joining servers change nothing for the others (90-traps.md §G).
 
 use crate::replication::BackupId;

@@ -129,7 +129,7 @@ pub enum Output {
     Ended { again: bool, reason: String },
 }
 
-/// What makes the store as a list of tablets says. See [`Order::run`](crate::order).
+/// What makes the store as a list of tablets says. See `Order::run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     pub version: TabletsVersion,

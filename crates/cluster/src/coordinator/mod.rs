@@ -5,7 +5,7 @@
 //! what is stored and nothing else; it restarts recoveries and tells everybody everything again.
 //!
 //! **Invariants**
-//! - K1: nothing is said that depends on a change that is not stored ([`pipeline`]). What a new leader reads is all that anybody
+//! - K1: nothing is said that depends on a change that is not stored (`pipeline`). What a new leader reads is all that anybody
 //!   was ever told.
 //! - K2: a server that is crashed stays so. A server that replaces it is another one, and is added after the old one is crashed,
 //!   in the same step or a later one.

@@ -24,7 +24,7 @@
 //! **Concurrency**: none in here. Clients are independent of each other: a server may hold several trackers and choose by client.
 //!
 //! Times are microseconds of a monotonic clock. A lease is measured from the sending of the question that was answered, so both
-//! clocks may differ by their rate alone; [`DRIFT_PERCENT`] is taken off.
+//! clocks may differ by their rate alone; `DRIFT_PERCENT` is taken off.
 //!
 //! Paper: RIFL [Lee15 §3-§4]; differs: leases are checked by asking for the time that is left, in advance, instead of a cluster
 //! clock in each request; a tracker holds results, not locations, so cleaning moves nothing here.

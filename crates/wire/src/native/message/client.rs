@@ -6,7 +6,7 @@
 use crate::native::codec::{Objects, Outcomes, Parts};
 use duramen_base::ids::{ClientId, KeyRange, Level, RouteHash, RpcId, TableId};
 
-/// Names a request so that it takes effect once. Paper: RIFL [Lee15].
+/// Names a request so that it takes effect once. Paper: RIFL Lee15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rpc {
     pub client: ClientId,
