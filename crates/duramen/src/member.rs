@@ -159,15 +159,15 @@ impl Store {
         let config = Config {
             replicas: options.replicas,
             one_stream: false,
-            server: options.log,
-            control_capacity: options.segment_bytes,
-            control_roll_bytes: restart::CONTROL_ROLL_BYTES.min(options.segment_bytes / 4),
             writes_max: WRITES_MAX,
             frees_max: FREES_MAX,
             coordinated: true,
             layout: options.layout,
-            #[cfg(feature = "planted")]
-            planted: None,
+            ..Config::one_backup(
+                options.log,
+                options.segment_bytes,
+                restart::CONTROL_ROLL_BYTES.min(options.segment_bytes / 4),
+            )
         };
         let master = Master::new(config, restart::new_state(), &[], &[]);
         let durable = Durable {

@@ -18,7 +18,6 @@ use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::units::MIB;
 use duramen_cluster::control::{Listed, State, Table};
-use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, TableId};
 use duramen_format::segment::Kind;
@@ -367,17 +366,9 @@ fn make_master(backup: &Backup, state: State, replicas: &[ReplicaInfo]) -> Maste
 /// One replica, on this disk.
 pub(crate) fn replication_config(backup: &Backup) -> Config {
     let segment_bytes = backup.geometry().segment_bytes;
-    Config {
-        replicas: 1,
-        one_stream: true,
-        server: backup.identity().server,
-        control_capacity: segment_bytes,
-        control_roll_bytes: CONTROL_ROLL_BYTES.min(segment_bytes / 4),
-        writes_max: usize::MAX,
-        frees_max: usize::MAX,
-        coordinated: false,
-        layout: Layout::Scatter,
-        #[cfg(feature = "planted")]
-        planted: None,
-    }
+    Config::one_backup(
+        backup.identity().server,
+        segment_bytes,
+        CONTROL_ROLL_BYTES.min(segment_bytes / 4),
+    )
 }

@@ -44,11 +44,11 @@ use duramen_base::ids::{
 };
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, RecoveryStatus, Refusal, ServerAnswer,
-    ServerChange, ServerStatus, Tablets, ToCoordinator,
+    ServerChange, ServerStatus, TableEntry, Tablets, ToCoordinator,
 };
 use pipeline::{Pipeline, Sealed};
 use push::Push;
-use records::{Key, Meta, MigrationRecord, Origin, ServerRecord, StoredTable, TabletRecord};
+use records::{Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::{Batch, Contents};
 
@@ -216,7 +216,7 @@ pub struct Coordinator {
     up: Vec<ServerId>,
     /// Their disks.
     disks: BTreeMap<u64, ServerId>,
-    tables: BTreeMap<TableId, StoredTable>,
+    tables: BTreeMap<TableId, TableEntry>,
     tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
     owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
     migrations: BTreeMap<MigrationId, Migration>,
@@ -279,7 +279,7 @@ impl Coordinator {
 
     fn empty(now_us: u64, config: Config) -> Coordinator {
         let pipeline = Pipeline::new(config.planted.is(Bug::TellsBeforePersisting));
-        let default = StoredTable {
+        let default = TableEntry {
             table: TableId::DEFAULT,
             name: "default".to_owned(),
             level: None,

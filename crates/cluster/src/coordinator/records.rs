@@ -20,7 +20,7 @@ use duramen_base::ids::{
     ClientId, KeyRange, ListVersion, MapVersion, MigrationId, RecoveryId, RouteHash, SegmentId,
     ServerId, TableId,
 };
-use duramen_wire::native::message::{ClusterSettings, ServerEntry, TableEntry};
+use duramen_wire::native::message::{ClusterSettings, ServerEntry};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this layout. A newer one is refused.
@@ -145,9 +145,6 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
         _ => None,
     }
 }
-
-/// Everything that is stored of tables.
-pub(super) type StoredTable = TableEntry;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Tables and their tablets: made, cut, dropped, and told.
 
-use super::records::{Key, Origin, StoredTable, TabletRecord};
+use super::records::{Key, Origin, TabletRecord};
 use super::{Coordinator, invalid, refused};
 use crate::recovery::plan::slices;
 use duramen_base::ids::{
@@ -8,8 +8,8 @@ use duramen_base::ids::{
 };
 use duramen_format::control::TABLE_NAME_BYTES_MAX;
 use duramen_wire::native::message::{
-    AdminAnswer, CoordinatorAnswer, Refusal, TabletEntry, TabletMap, TabletRoute, TabletState,
-    Tablets,
+    AdminAnswer, CoordinatorAnswer, Refusal, TableEntry, TabletEntry, TabletMap, TabletRoute,
+    TabletState, Tablets,
 };
 
 /// Most tablets that a table is made of: one per slot.
@@ -52,7 +52,7 @@ impl Coordinator {
             self.meta.next_table.0 += 1;
             self.put_meta();
         }
-        let entry = StoredTable { table, name, level };
+        let entry = TableEntry { table, name, level };
         self.put(Key::Table(table), &entry);
         self.tables.insert(table, entry.clone());
         let ranges = slices(KeyRange::ALL, u64::from(servers));

@@ -96,6 +96,25 @@ pub struct Config {
     pub planted: Option<Bug>,
 }
 
+impl Config {
+    /// One replica on one backup, whose commits are atomic and ordered: a single server.
+    pub fn one_backup(server: u64, control_capacity: u32, control_roll_bytes: u32) -> Config {
+        Config {
+            replicas: 1,
+            one_stream: true,
+            server,
+            control_capacity,
+            control_roll_bytes,
+            writes_max: usize::MAX,
+            frees_max: usize::MAX,
+            coordinated: false,
+            layout: Layout::Scatter,
+            #[cfg(feature = "planted")]
+            planted: None,
+        }
+    }
+}
+
 /// What to tell a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Send {
