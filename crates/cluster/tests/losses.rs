@@ -3,6 +3,10 @@
 //! everybody crashes, a recovery by the rules of docs/protocols.md finds every byte that was acknowledged, or waits.
 //! `DURAMEN_SEEDS=first..last` runs other seeds. Scenarios by their numbers in 90-traps.md §I.
 
+#[path = "common/dice.rs"]
+mod dice;
+
+use dice::Dice;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
 use duramen_cluster::placement::Layout;
@@ -15,23 +19,6 @@ use duramen_format::segment::Kind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const MACHINES: usize = 7;
-
-/// Small numbers, all from one seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % sides
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.roll(100) < percent
-    }
-}
 
 /// What a backup holds of one segment.
 #[derive(Clone, Debug)]

@@ -1,36 +1,23 @@
 //! Three members, real stores and the real coordinator, over a network that loses, repeats and reorders.
 
+#[path = "common/coordinator.rs"]
+mod common;
+#[path = "common/settings.rs"]
+mod settings;
+
+use common::{Dice, coordinator};
 use duramen_base::ids::{RouteHash, ServerId, TableId};
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
-use duramen_cluster::coordinator::{self, CallId, Config, Coordinator, ReplyId};
-use duramen_cluster::planted::Planted;
+use duramen_cluster::coordinator::{self, CallId, Coordinator, ReplyId};
 use duramen_engine::{Options, Store};
 use duramen_node::{Candidate, Input, Member, Output, RequestId, Route, View};
 use duramen_wire::native::message::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator,
-    Peer, PeerAnswer, Roles, ServerAnswer, ToCoordinator,
+    Addresses, Admin, AdminAnswer, CoordinatorAnswer, Enlist, FromCoordinator, Peer, PeerAnswer,
+    Roles, ServerAnswer, ToCoordinator,
 };
+use settings::settings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-const SEGMENT_BYTES: u32 = 1 << 20;
-
-fn settings() -> ClusterSettings {
-    ClusterSettings {
-        replicas: 2,
-        segment_bytes: SEGMENT_BYTES,
-        hash_seed: 1,
-        ping_interval_ms: 100,
-        ping_timeout_ms: 50,
-        verdict_timeout_ms: 250,
-        read_lease_ms: 500,
-        client_lease_ms: 10_000,
-        partition_bytes: 1 << 20,
-        partition_records: 1 << 20,
-        rpc_window: 512,
-        copyset_scatter: None,
-    }
-}
 
 /// What is on its way.
 #[derive(Clone)]
@@ -66,24 +53,14 @@ struct Net {
     pings: BTreeMap<RequestId, usize>,
     answers: Vec<CoordinatorAnswer>,
     next: u64,
-    random: u64,
+    dice: Dice,
     /// Of a hundred messages, pings excepted: one that is lost breaks a connection in the field, and is noticed.
     lost_percent: u64,
 }
 
 impl Net {
     fn new(seed: u64, count: usize) -> Net {
-        let mut meta = Memory::new("one");
-        meta.acquire().unwrap().expect("nobody else leads");
-        let config = Config {
-            cluster: "test".to_owned(),
-            name: "coordinator:1".to_owned(),
-            term: 1,
-            seed,
-            settings: settings(),
-            planted: Planted::default(),
-        };
-        let (coordinator, outputs) = Coordinator::open(0, &meta.load().unwrap(), config).unwrap();
+        let (meta, coordinator, outputs) = coordinator(seed, settings());
         let nodes = (0..count).map(|n| node(n, seed)).collect();
         let mut net = Net {
             coordinator,
@@ -97,19 +74,11 @@ impl Net {
             pings: BTreeMap::new(),
             answers: Vec::new(),
             next: 0,
-            random: seed,
+            dice: Dice(seed),
             lost_percent: 10,
         };
         net.coordinated(outputs);
         net
-    }
-
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(99);
-        (self.random >> 33) % sides
     }
 
     fn number(&mut self) -> u64 {
@@ -119,13 +88,17 @@ impl Net {
 
     /// On its way for up to 20 ms, so in any order; perhaps lost, perhaps twice.
     fn send(&mut self, event: Event, is_ping: bool) {
-        if !is_ping && self.roll(100) < self.lost_percent {
+        if !is_ping && self.dice.roll(100) < self.lost_percent {
             return;
         }
-        let copies = if !is_ping && self.roll(10) == 0 { 2 } else { 1 };
+        let copies = if !is_ping && self.dice.roll(10) == 0 {
+            2
+        } else {
+            1
+        };
         for _ in 0..copies {
             let limit_us = if is_ping { 2_000 } else { 20_000 };
-            let at_us = self.now_us + 100 + self.roll(limit_us);
+            let at_us = self.now_us + 100 + self.dice.roll(limit_us);
             let number = self.number();
             self.events.insert((at_us, number), event.clone());
         }
@@ -259,8 +232,8 @@ impl Net {
 
     /// A question has a reply id: a repeated frame would be answered once by the driver.
     fn send_once(&mut self, asked: coordinator::Input) {
-        if self.roll(100) >= self.lost_percent {
-            let at_us = self.now_us + 100 + self.roll(20_000);
+        if self.dice.roll(100) >= self.lost_percent {
+            let at_us = self.now_us + 100 + self.dice.roll(20_000);
             let number = self.number();
             self.events
                 .insert((at_us, number), Event::ToCoordinator(asked));
@@ -368,7 +341,7 @@ fn node(n: usize, seed: u64) -> Node {
             replaces: None,
             disk: n as u64 + 1,
             read_bytes_per_s: 0,
-            segment_bytes: SEGMENT_BYTES,
+            segment_bytes: settings().segment_bytes,
         },
         coordinators: vec!["coordinator:1".to_owned()],
         seed,

@@ -1,14 +1,19 @@
 //! Whole nodes with real engines and real backups on disks, and the real coordinator, over a network that loses, repeats and
 //! reorders: what is acknowledged is on the disks of others, whoever crashes; who is cut off reads nothing.
 
+#[path = "common/coordinator.rs"]
+mod common;
+#[path = "common/settings.rs"]
+mod settings;
+
+use common::{Dice, coordinator};
 use duramen::Store;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Geometry, Identity, Mode, ReplicaId, ReplicaInfo};
 use duramen_base::ids::{Level, RouteHash, SegmentId, ServerId, TableId};
 use duramen_cluster::control::State;
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
-use duramen_cluster::coordinator::{self, CallId, Config, Coordinator, ReplyId};
-use duramen_cluster::planted::Planted;
+use duramen_cluster::coordinator::{self, CallId, Coordinator, ReplyId};
 use duramen_format::entry::{self, Kind as EntryKind};
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{HEADER_BYTES, Kind};
@@ -32,18 +37,11 @@ const COORDINATOR: usize = usize::MAX;
 
 fn settings() -> ClusterSettings {
     ClusterSettings {
-        replicas: 2,
         segment_bytes: duramen::engine::segment_bytes(MEMORY) as u32,
-        hash_seed: 1,
-        ping_interval_ms: 100,
-        ping_timeout_ms: 50,
-        verdict_timeout_ms: 250,
         read_lease_ms: LEASE_MS,
-        client_lease_ms: 10_000,
         partition_bytes: 1 << 30,
         partition_records: 1 << 30,
-        rpc_window: 512,
-        copyset_scatter: None,
+        ..settings::settings()
     }
 }
 
@@ -93,7 +91,7 @@ struct Net {
     noted: BTreeMap<ServerId, SegmentId>,
     cut: BTreeSet<(usize, usize)>,
     next: u64,
-    random: u64,
+    dice: Dice,
     lost_percent: u64,
     fetched: usize,
     /// What backups promised about the end of a log's reads: when it was asked for, and until when.
@@ -106,17 +104,7 @@ impl Net {
     }
 
     fn with(seed: u64, count: usize, settings: ClusterSettings) -> Net {
-        let mut meta = Memory::new("one");
-        meta.acquire().unwrap().expect("nobody else leads");
-        let config = Config {
-            cluster: "test".to_owned(),
-            name: "coordinator:1".to_owned(),
-            term: 1,
-            seed,
-            settings,
-            planted: Planted::default(),
-        };
-        let (coordinator, outputs) = Coordinator::open(0, &meta.load().unwrap(), config).unwrap();
+        let (meta, coordinator, outputs) = coordinator(seed, settings);
         let mut net = Net {
             coordinator,
             meta,
@@ -130,21 +118,13 @@ impl Net {
             noted: BTreeMap::new(),
             cut: BTreeSet::new(),
             next: 0,
-            random: seed,
+            dice: Dice(seed),
             lost_percent: 5,
             fetched: 0,
             quiet: Vec::new(),
         };
         net.coordinated(outputs);
         net
-    }
-
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(99);
-        (self.random >> 33) % sides
     }
 
     fn number(&mut self) -> u64 {
@@ -163,12 +143,16 @@ impl Net {
         if self.cut.contains(&(from, to)) {
             return;
         }
-        if !is_ping && self.roll(100) < self.lost_percent {
+        if !is_ping && self.dice.roll(100) < self.lost_percent {
             return;
         }
-        let copies = if !is_ping && self.roll(10) == 0 { 2 } else { 1 };
+        let copies = if !is_ping && self.dice.roll(10) == 0 {
+            2
+        } else {
+            1
+        };
         for _ in 0..copies {
-            let delay_us = 100 + self.roll(if is_ping { 2_000 } else { 20_000 });
+            let delay_us = 100 + self.dice.roll(if is_ping { 2_000 } else { 20_000 });
             self.at(delay_us, event.clone());
         }
     }
@@ -289,8 +273,9 @@ impl Net {
                     question,
                 };
                 // A question has a reply id: a repeated frame would be answered once by the driver.
-                if !self.cut.contains(&(n, COORDINATOR)) && self.roll(100) >= self.lost_percent {
-                    let delay_us = 100 + self.roll(20_000);
+                if !self.cut.contains(&(n, COORDINATOR)) && self.dice.roll(100) >= self.lost_percent
+                {
+                    let delay_us = 100 + self.dice.roll(20_000);
                     self.at(delay_us, Event::ToCoordinator(asked));
                 }
             }
@@ -640,14 +625,14 @@ fn what_is_acknowledged_is_on_two_other_servers_disks_whoever_crashes() {
         let mut crashed = None;
         for n in 0..80u64 {
             let key = format!("key {}", n % 41).into_bytes();
-            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.roll(100_000) as usize];
+            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.dice.roll(100_000) as usize];
             let is_done = net.write(owner, &key, &value);
             let store = net.servers[owner].store.as_ref().unwrap();
             let waits_for = store.log().unwrap().describe();
             assert!(is_done, "seed {seed}, write {n}: {waits_for}");
             model.insert(key, value);
             if n % 10 == 3 && crashed.is_none() {
-                let gone = others[net.roll(3) as usize];
+                let gone = others[net.dice.roll(3) as usize];
                 assert!(net.recover(log, &[gone]) == model, "seed {seed}, write {n}");
             }
             if n == 40 {
@@ -774,7 +759,7 @@ fn who_crashed_is_recovered_by_others_with_all_that_it_acknowledged() {
         let mut model = BTreeMap::new();
         for n in 0..60u64 {
             let key = format!("key {}", n % 41).into_bytes();
-            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.roll(100_000) as usize];
+            let value = vec![b'a' + (n % 26) as u8; 20_000 + net.dice.roll(100_000) as usize];
             assert!(net.write(first, &key, &value), "seed {seed}, write {n}");
             model.insert(key, value);
         }

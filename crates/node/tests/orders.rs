@@ -1,13 +1,17 @@
 //! One member, told what a test wants, in the order that it wants.
 
+#[path = "common/settings.rs"]
+mod settings;
+
 use duramen_base::ids::{
     KeyRange, ListVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
 };
 use duramen_node::{Candidate, Input, Member, Order, Output, RequestId};
 use duramen_wire::native::message::{
-    Addresses, ClusterSettings, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Refusal,
-    Roles, ServerAnswer, ServerEntry, ServerList, ServerStatus, TabletEntry, TabletState, Tablets,
+    Addresses, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Refusal, Roles, ServerAnswer,
+    ServerEntry, ServerList, ServerStatus, TabletEntry, TabletState, Tablets,
 };
+use settings::settings;
 
 const ME: ServerId = ServerId::new(4, 2);
 const OLD: ServerId = ServerId::new(4, 1);
@@ -16,23 +20,6 @@ const ROLES: Roles = Roles {
     master: true,
     backup: true,
 };
-
-fn settings() -> ClusterSettings {
-    ClusterSettings {
-        replicas: 2,
-        segment_bytes: 1 << 20,
-        hash_seed: 1,
-        ping_interval_ms: 100,
-        ping_timeout_ms: 50,
-        verdict_timeout_ms: 250,
-        read_lease_ms: 500,
-        client_lease_ms: 10_000,
-        partition_bytes: 1 << 20,
-        partition_records: 1 << 20,
-        rpc_window: 512,
-        copyset_scatter: None,
-    }
-}
 
 fn handle(member: &mut Member, input: Input) -> Vec<Output> {
     let mut out = Vec::new();

@@ -7,10 +7,13 @@
 //! some backups: either it sees that something is missing, or everything promised is there.
 //! `DURAMEN_SEEDS=first..last` runs other seeds.
 
+#[path = "../common/dice.rs"]
+mod dice;
 #[cfg(feature = "planted")]
 mod planted;
 mod scenarios;
 
+use dice::Dice;
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
 use duramen_cluster::placement::Layout;
@@ -19,23 +22,6 @@ use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
 use duramen_format::segment::Kind;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Small numbers, all from one seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % sides
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.roll(100) < percent
-    }
-}
 
 /// What a backup holds of one segment.
 #[derive(Clone, Debug)]

@@ -1,0 +1,35 @@
+//! The real coordinator, its store in memory, and chance from a seed.
+
+use duramen_cluster::coordinator::store::{Memory, MetaStore};
+use duramen_cluster::coordinator::{Config, Coordinator, Output};
+use duramen_cluster::planted::Planted;
+use duramen_wire::native::message::ClusterSettings;
+
+/// One that leads, over an empty store, at time 0.
+pub fn coordinator(seed: u64, settings: ClusterSettings) -> (Memory, Coordinator, Vec<Output>) {
+    let mut meta = Memory::new("one");
+    meta.acquire().unwrap().expect("nobody else leads");
+    let config = Config {
+        cluster: "test".to_owned(),
+        name: "coordinator:1".to_owned(),
+        term: 1,
+        seed,
+        settings,
+        planted: Planted::default(),
+    };
+    let (coordinator, outputs) = Coordinator::open(0, &meta.load().unwrap(), config).unwrap();
+    (meta, coordinator, outputs)
+}
+
+/// Small numbers, all from one seed.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(99);
+        (self.0 >> 33) % sides
+    }
+}
