@@ -4,6 +4,7 @@
 //! never leaves the thread that read it. What threads must tell one another goes through mailboxes ([`shared`]).
 
 mod admin;
+pub mod cluster;
 pub mod config;
 pub mod durability;
 mod error;

@@ -19,6 +19,7 @@ pub use commits::Commits;
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
 pub use mailbox::{Mailbox, Message};
 
+use crate::cluster::Membership;
 use crate::config::{ConfigFile, ServerConfig, Setting};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
@@ -105,6 +106,8 @@ pub struct Shared {
     /// Empty while the server loads its data. Filled once.
     loaded: OnceLock<Loaded>,
     progress: Mutex<Progress>,
+    /// Empty: of no cluster, or not told yet. Filled once, before [`Shared::serve`].
+    membership: OnceLock<Arc<Membership>>,
     /// One per reactor thread, by number.
     pub threads: Box<[ThreadShared]>,
     /// What the commands share beyond the store.
@@ -140,6 +143,7 @@ impl Shared {
             commands: crate::exec::State::new(threads.len()),
             loaded: OnceLock::new(),
             progress: Mutex::default(),
+            membership: OnceLock::new(),
             threads,
             started: Instant::now(),
             started_unix_ms: SystemTime::now()
@@ -163,6 +167,17 @@ impl Shared {
     /// Loading is over: from now on clients are served from `store`. To be called once.
     pub fn serve(&self, store: Arc<Store>, durability: Option<Arc<Durability>>) {
         self.loaded.get_or_init(|| Loaded { store, durability });
+    }
+
+    /// This server is a member of a cluster. To be called once, before [`serve`](Self::serve).
+    pub fn join(&self, membership: Arc<Membership>) {
+        self.membership.get_or_init(|| membership);
+    }
+
+    /// None: of no cluster, or no member yet.
+    #[inline]
+    pub fn membership(&self) -> Option<&Arc<Membership>> {
+        self.membership.get()
     }
 
     /// The data; None while it is loaded.

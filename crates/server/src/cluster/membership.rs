@@ -1,0 +1,98 @@
+//! What the reactors of a member look at: who serves which key, and until when they may answer.
+//!
+//! **Invariants**
+//! - M1: a request is executed by a view that was current when its guard was pinned or renewed: who takes a range away waits for
+//!   the guards from before (`Store::quiesce` of the engine), and so for every request that went by an older view.
+//! - M2: no reply leaves unless [`Membership::may_reply`] says so after the request was executed. A reply that may not leave waits:
+//!   a lease that is granted later proves that nobody else served the key meanwhile, and a life that ends closes the connection.
+//!
+//! **Concurrency** the node's thread writes, everybody reads. Release in `publish`, pairs with Acquire in [`ViewCache::get`].
+//!
+//! Paper: [Ousterhout15 §3, §7.4].
+
+use duramen_node::{ReadUntil, View};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+/// One life of a member: from the id that the coordinator gave it to its end.
+pub struct Membership {
+    /// The clock of the node: microseconds since then.
+    origin: Instant,
+    view: RwLock<Arc<View>>,
+    /// Grows with every change of `view`.
+    generation: AtomicU64,
+    read_until: Arc<ReadUntil>,
+}
+
+impl Membership {
+    /// Before the first view: nothing is served. `origin`, `read_until`: of the node.
+    pub fn new(origin: Instant, read_until: Arc<ReadUntil>) -> Membership {
+        Membership {
+            origin,
+            view: RwLock::default(),
+            generation: AtomicU64::new(1),
+            read_until,
+        }
+    }
+
+    /// Microseconds on the node's clock.
+    pub fn now_us(&self) -> u64 {
+        self.origin.elapsed().as_micros() as u64
+    }
+
+    /// Whether replies may leave now (M2).
+    pub fn may_reply(&self) -> bool {
+        self.read_until.may_read(self.now_us())
+    }
+
+    pub fn publish(&self, view: Arc<View>) {
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = view;
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// The view of now. For a hot path keep a [`ViewCache`].
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One thread's copy of the view, refreshed when it changes: reading it costs one load of a line that is seldom written.
+#[derive(Default)]
+pub struct ViewCache {
+    generation: u64,
+    view: Arc<View>,
+}
+
+impl ViewCache {
+    /// To be called after the guard was pinned or renewed (M1).
+    pub fn get(&mut self, membership: &Membership) -> &Arc<View> {
+        let generation = membership.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            self.view = membership.view();
+        }
+        &self.view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::{RouteHash, ServerId, TableId, TabletsVersion};
+    use duramen_node::{Map, Ranges, Route};
+
+    #[test]
+    fn a_cache_sees_what_was_published_and_nobody_replies_without_a_lease() {
+        let membership = Membership::new(Instant::now(), Arc::default());
+        let mut cache = ViewCache::default();
+        let at = |view: &View| matches!(view.route(TableId(1), RouteHash(0)), Route::ClusterDown);
+        assert!(at(cache.get(&membership)));
+        let me = ServerId::new(0, 1);
+        let (none, map) = (Ranges::default(), Arc::<Map>::default());
+        let view = View::new(me, TabletsVersion(1), none.clone(), none, map);
+        membership.publish(Arc::new(view));
+        assert_eq!(cache.get(&membership).me(), me);
+        assert!(!membership.may_reply());
+    }
+}
