@@ -386,11 +386,14 @@ impl Core {
         let live = self.live_bytes();
         let slack = (4 + self.heads.len() + 2 * self.contexts.len()) * self.space.segment_bytes();
         let goal = live + live / 8 + slack as u64;
+        // What is begun is ended: where it stops does not depend on how much a step frees.
+        let floor = live + live / 16 + (self.contexts.len() * self.space.segment_bytes()) as u64;
         let committed = self.segment_bytes_committed();
         let shrinking = self.pacer.shrinker.lock().expect("shrinker").look(Look {
             live,
             committed,
             goal,
+            floor,
             log_time: self.log_time(),
         });
         self.pacer

@@ -14,9 +14,10 @@ const STUCK_LOOKS: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     pub live: u64,
-    /// Memory of segments now, and how much of it should do.
+    /// Memory of segments now; beyond `goal` it is too much, and then it is to fall to `floor`.
     pub committed: u64,
     pub goal: u64,
+    pub floor: u64,
     /// Log time: bytes ever appended.
     pub log_time: u64,
 }
@@ -68,7 +69,7 @@ impl Shrinker {
         } else {
             self.stuck_looks += 1;
         }
-        self.shrinking = look.committed > look.goal;
+        self.shrinking = look.committed > look.floor;
         if self.shrinking && self.stuck_looks >= STUCK_LOOKS {
             self.shrinking = false;
             self.in_vain_at = Some(look.log_time);
@@ -85,6 +86,7 @@ mod tests {
             live,
             committed,
             goal: live + live / 8,
+            floor: live + live / 16,
             log_time,
         }
     }
@@ -98,7 +100,8 @@ mod tests {
         assert!(!shrinker.look(look(610, 2000, 3)));
         assert!(shrinker.look(look(400, 2000, 4)));
         assert!(shrinker.look(look(400, 600, 5)));
-        assert!(!shrinker.look(look(400, 450, 6)), "the goal is reached");
+        assert!(shrinker.look(look(400, 449, 6)), "not at the floor yet");
+        assert!(!shrinker.look(look(400, 425, 6)), "the floor is reached");
         assert!(!shrinker.look(look(400, 900, 7)), "it may grow again");
     }
 
@@ -110,7 +113,7 @@ mod tests {
         }
         let looks = (0..).take_while(|_| !shrinker.look(look(1000, 2000, 99)));
         assert_eq!(looks.count() as u32, QUIET_LOOKS - 1);
-        assert!(!shrinker.look(look(1000, 1100, 99)));
+        assert!(!shrinker.look(look(1000, 1062, 99)));
     }
 
     /// Fragments of large objects: every victim is as long as its survivor.
