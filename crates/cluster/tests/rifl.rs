@@ -159,7 +159,11 @@ fn records_move_with_their_range() {
         from.finish(rpc(1, id, 0), &[id as u8]);
     }
     let range = KeyRange::new(RouteHash(15), RouteHash(25));
-    let moved = from.export(TABLE, &range);
+    let begun = from.begin(1, TABLE, RouteHash(20), rpc(1, 4, 0));
+    assert_eq!(begun, Begin::Execute);
+    assert_eq!(from.export(TABLE, &range), None, "one is under way");
+    from.abandon(rpc(1, 4, 0));
+    let moved = from.export(TABLE, &range).unwrap();
     assert_eq!(
         moved.iter().map(|moved| moved.rpc.id.0).collect::<Vec<_>>(),
         [2]
@@ -449,6 +453,7 @@ impl World {
         }
         let range = tablet_range(tablet);
         let moved = self.masters[from].tracker.export(TABLE, &range);
+        let moved = moved.expect("what was under way is durable");
         self.meet(to, moved);
         self.give(tablet, to);
         self.masters[from].tracker.purge(TABLE, &range);

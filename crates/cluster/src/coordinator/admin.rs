@@ -16,7 +16,7 @@ impl Coordinator {
             Admin::Split { table, at } => self.split(table, at),
             Admin::Migrate { table, range, to } => self.migrate(table, range, to),
             Admin::AbortMigration { migration } => {
-                if self.abort_migration(migration) {
+                if self.abort_migration(migration, "somebody aborted it") {
                     return done;
                 }
                 invalid(format!("there is no migration {migration}"))
@@ -54,6 +54,7 @@ impl Coordinator {
             tablets: self.routes(|_| true),
             recoveries: self.recovery_statuses(),
             migrations: self.migration_statuses(),
+            migrations_ended: self.moved.iter().cloned().collect(),
         }
     }
 }

@@ -9,13 +9,24 @@ use super::{Coordinator, Migration, Timer, invalid, refused};
 use crate::planted::Bug;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_wire::native::message::{
-    AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationStatus, Refusal,
+    AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, MigrationStatus, Refusal,
 };
 
 /// Tablets that leave a drained server at a time.
 const DRAIN_AT_ONCE: usize = 2;
 /// After a migration of a drained server has failed.
 const DRAIN_REST_US: u64 = 1_000_000;
+/// Migrations that ended and are still shown.
+const MOVED_KEPT: usize = 16;
+
+/// How far a migration is, by its target's word. Not stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    pub phase: MigrationPhase,
+    pub bytes: u64,
+    pub bytes_total: u64,
+    pub entries: u64,
+}
 
 impl Coordinator {
     pub(super) fn migrate(
@@ -79,9 +90,9 @@ impl Coordinator {
     fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
         let id = MigrationId(self.random.number());
         self.put(Key::Migration(id), &record);
-        let since_us = self.now_us;
         self.moving.insert((record.table, record.range.first), id);
-        self.migrations.insert(id, Migration { record, since_us });
+        self.migrations
+            .insert(id, Migration::new(record, self.now_us));
         self.affect(record.from);
         self.affect(record.to);
         id
@@ -115,8 +126,8 @@ impl Coordinator {
             MigrationOutcome::Complete { creation } if server == record.to => {
                 self.end_migration(id, creation);
             }
-            MigrationOutcome::Failed { .. } if server == record.to || server == record.from => {
-                self.abort_migration(id);
+            MigrationOutcome::Failed { reason } if server == record.to || server == record.from => {
+                self.abort_migration(id, &reason);
                 self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(record.from));
             }
             _ => return CoordinatorAnswer::Stale,
@@ -141,11 +152,9 @@ impl Coordinator {
     }
 
     fn end_migration(&mut self, id: MigrationId, creation: SegmentId) {
-        let Some(Migration { record, .. }) = self.migrations.remove(&id) else {
+        let Some(record) = self.remove_migration(id, MigrationPhase::Done, None) else {
             return;
         };
-        self.moving.remove(&(record.table, record.range.first));
-        self.delete(Key::Migration(id));
         let tablet = TabletRecord {
             last: record.range.last,
             owner: record.to, // K4
@@ -159,18 +168,55 @@ impl Coordinator {
         self.settle_all();
     }
 
-    pub(super) fn abort_migration(&mut self, id: MigrationId) -> bool {
-        let Some(Migration { record, .. }) = self.migrations.remove(&id) else {
-            return false;
-        };
+    fn remove_migration(
+        &mut self,
+        id: MigrationId,
+        phase: MigrationPhase,
+        reason: Option<&str>,
+    ) -> Option<MigrationRecord> {
+        let migration = self.migrations.remove(&id)?;
+        let record = migration.record;
         self.moving.remove(&(record.table, record.range.first));
         self.delete(Key::Migration(id));
+        let mut status = self.migration_status(id, &migration);
+        status.phase = phase;
+        status.reason = reason.map(str::to_owned);
+        self.moved.push_back(status);
+        if self.moved.len() > MOVED_KEPT {
+            self.moved.pop_front();
+        }
+        Some(record)
+    }
+
+    /// `reason`: for people.
+    pub(super) fn abort_migration(&mut self, id: MigrationId, reason: &str) -> bool {
+        let removed = self.remove_migration(id, MigrationPhase::GivenUp, Some(reason));
+        let Some(record) = removed else {
+            return false;
+        };
         self.affect(record.from);
         self.affect(record.to);
         true
     }
 
-    pub(super) fn abort_migrations_where(&mut self, is_over: impl Fn(&MigrationRecord) -> bool) {
+    pub(super) fn migration_progress(
+        &mut self,
+        server: ServerId,
+        id: MigrationId,
+        progress: Progress,
+    ) -> CoordinatorAnswer {
+        let known = self.migrations.get_mut(&id);
+        if let Some(migration) = known.filter(|migration| migration.record.to == server) {
+            migration.progress = progress;
+        }
+        CoordinatorAnswer::Noted
+    }
+
+    pub(super) fn abort_migrations_where(
+        &mut self,
+        reason: &str,
+        is_over: impl Fn(&MigrationRecord) -> bool,
+    ) {
         let over: Vec<MigrationId> = self
             .migrations
             .iter()
@@ -178,7 +224,7 @@ impl Coordinator {
             .map(|(id, _)| *id)
             .collect();
         for id in over {
-            self.abort_migration(id);
+            self.abort_migration(id, reason);
         }
     }
 
@@ -186,21 +232,36 @@ impl Coordinator {
     pub(super) fn abort_migrations_of(&mut self, dead: ServerId) {
         let outlives = self.config.planted.is(Bug::MigrationOutlivesSource);
         let careless = self.config.planted.is(Bug::MigratedToTheDead);
-        self.abort_migrations_where(|record| {
+        self.abort_migrations_where(&format!("server {dead} crashed"), |record| {
             record.to == dead && !careless || record.from == dead && !outlives
         });
     }
 
     pub(super) fn migration_statuses(&self) -> Vec<MigrationStatus> {
-        let status = |(id, migration): (&MigrationId, &Migration)| MigrationStatus {
-            migration: *id,
-            table: migration.record.table,
-            range: migration.record.range,
-            from: migration.record.from,
-            to: migration.record.to,
-            elapsed_ms: (self.now_us - migration.since_us) / 1000,
-        };
-        self.migrations.iter().map(status).collect()
+        let all = self.migrations.iter();
+        all.map(|(id, migration)| self.migration_status(*id, migration))
+            .collect()
+    }
+
+    fn migration_status(&self, id: MigrationId, migration: &Migration) -> MigrationStatus {
+        let Migration {
+            record,
+            since_us,
+            progress,
+        } = migration;
+        MigrationStatus {
+            migration: id,
+            table: record.table,
+            range: record.range,
+            from: record.from,
+            to: record.to,
+            phase: progress.phase,
+            bytes: progress.bytes,
+            bytes_total: progress.bytes_total,
+            entries: progress.entries,
+            elapsed_ms: (self.now_us - since_us) / 1000,
+            reason: None,
+        }
     }
 
     pub(super) fn drain(&mut self, server: ServerId) -> CoordinatorAnswer {
@@ -214,7 +275,7 @@ impl Coordinator {
             self.change_member(server, |entry| entry.draining = true);
         }
         // What is on its way to it turns around.
-        self.abort_migrations_where(|record| record.to == server);
+        self.abort_migrations_where("its target is being drained", |record| record.to == server);
         self.drain_further(server);
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }
@@ -225,7 +286,9 @@ impl Coordinator {
         }
         if self.servers[&server].record.entry.draining {
             self.change_member(server, |entry| entry.draining = false);
-            self.abort_migrations_where(|record| record.from == server);
+            self.abort_migrations_where("its source is not drained any more", |record| {
+                record.from == server
+            });
         }
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }

@@ -43,8 +43,8 @@ use duramen_base::ids::{
     ClientId, ListVersion, MapVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
 };
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, FromCoordinator, RecoveryStatus, Refusal, ServerAnswer,
-    ServerChange, ServerStatus, TableEntry, Tablets, ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RecoveryStatus, Refusal,
+    ServerAnswer, ServerChange, ServerStatus, TableEntry, Tablets, ToCoordinator,
 };
 use pipeline::{Pipeline, Sealed};
 use push::Push;
@@ -165,6 +165,19 @@ impl Server {
 struct Migration {
     record: MigrationRecord,
     since_us: u64,
+    /// What its target says.
+    progress: migrations::Progress,
+}
+
+impl Migration {
+    fn new(record: MigrationRecord, since_us: u64) -> Migration {
+        let progress = migrations::Progress::default();
+        Migration {
+            record,
+            since_us,
+            progress,
+        }
+    }
 }
 
 /// What a stored batch sets off.
@@ -222,6 +235,8 @@ pub struct Coordinator {
     migrations: BTreeMap<MigrationId, Migration>,
     /// Tablets that migrate.
     moving: BTreeMap<(TableId, RouteHash), MigrationId>,
+    /// The last migrations that ended.
+    moved: VecDeque<MigrationStatus>,
     /// Leases of clients, by when they end.
     clients: BTreeMap<ClientId, u64>,
     recoveries: BTreeMap<ServerId, Recovery>,
@@ -308,6 +323,7 @@ impl Coordinator {
             owned: BTreeMap::new(),
             migrations: BTreeMap::new(),
             moving: BTreeMap::new(),
+            moved: VecDeque::new(),
             clients: BTreeMap::new(),
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -369,8 +385,8 @@ impl Coordinator {
             Key::Migration(id) => {
                 let record: MigrationRecord = records::decode(value)?;
                 self.moving.insert((record.table, record.range.first), id);
-                let since_us = self.now_us;
-                self.migrations.insert(id, Migration { record, since_us });
+                let migration = Migration::new(record, self.now_us);
+                self.migrations.insert(id, migration);
             }
             Key::Client(id) => {
                 self.renew_client(id);
@@ -559,6 +575,22 @@ impl Coordinator {
                 server,
                 outcome,
             } => self.migration_done(sender, server, migration, outcome),
+            ToCoordinator::MigrationProgress {
+                migration,
+                server,
+                bytes,
+                bytes_total,
+                entries,
+                phase,
+            } => self.by_member(sender, server, |this| {
+                let progress = migrations::Progress {
+                    phase,
+                    bytes,
+                    bytes_total,
+                    entries,
+                };
+                this.migration_progress(server, migration, progress)
+            }),
         })
     }
 

@@ -77,7 +77,7 @@ impl Coordinator {
         if table == TableId::DEFAULT {
             return invalid("the default table cannot be dropped");
         }
-        self.abort_migrations_where(|record| record.table == table);
+        self.abort_migrations_where("its table is dropped", |record| record.table == table);
         let firsts: Vec<RouteHash> = self
             .tablets_in(table, KeyRange::ALL)
             .map(|(first, _)| first)

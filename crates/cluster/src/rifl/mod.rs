@@ -207,13 +207,11 @@ impl Tracker {
             && known.is_some_and(|known| known.records.contains_key(&id))
     }
 
-    /// The records of a range that another master takes over, for it to meet (L6). The range is locked: nothing of it is under way.
-    ///
-    /// # Panics
-    /// If something is.
-    pub fn export(&self, table: TableId, range: &KeyRange) -> Vec<Completion> {
+    /// The records of a range that another master takes over, for it to meet (L6). The range is locked: nothing of it begins any
+    /// more. `None`: something of it is not durable yet (L2). Ask again.
+    pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<Completion>> {
         if self.has_bug(Bug::RecordsStayBehind) {
-            return Vec::new();
+            return Some(Vec::new());
         }
         let mut all = Vec::new();
         for (id, client) in &self.clients {
@@ -221,7 +219,7 @@ impl Tracker {
                 if record.table != table || !range.contains(record.route) {
                     continue;
                 }
-                let result = record.result.as_ref().expect("L6: the range is locked");
+                let result = record.result.as_ref()?;
                 if *rpc <= client.acknowledged {
                     continue; // L3: nobody asks for it any more.
                 }
@@ -238,7 +236,7 @@ impl Tracker {
             }
         }
         all.sort_unstable_by_key(|completion| (completion.rpc.client, completion.rpc.id));
-        all
+        Some(all)
     }
 
     /// The range is not owned any more: what is remembered of it is forgotten, and the cleaner need not keep it. What is under way

@@ -5,8 +5,8 @@ use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, T
 use duramen_cluster::planted::Bug;
 use duramen_cluster::planted::Planted;
 use duramen_wire::native::message::{
-    Admin, AdminAnswer, CoordinatorAnswer, MigrationOutcome, Refusal, TabletMap, TabletState,
-    Tablets, ToCoordinator,
+    Admin, AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, Refusal, TabletMap,
+    TabletState, Tablets, ToCoordinator,
 };
 use std::collections::BTreeMap;
 
@@ -319,6 +319,49 @@ fn a_target_without_space_ends_a_migration() {
     )); // unlocked
     assert_eq!(told[&to].tablets, []);
     assert_eq!(complete(&mut rig, migration, to), CoordinatorAnswer::Stale);
+    let status = rig.coordinator.status();
+    assert_eq!(status.migrations, []);
+    let [ended] = &status.migrations_ended[..] else {
+        panic!("{status:?}");
+    };
+    assert_eq!(ended.phase, MigrationPhase::GivenUp);
+    assert_eq!(ended.reason.as_deref(), Some("no space"));
+}
+
+#[test]
+fn its_target_says_how_far_a_migration_is() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(2);
+    let table = rig.create_table("a", 1);
+    let from = owner_of(&mut rig, table, RouteHash(0));
+    let to = servers.into_iter().find(|s| *s != from).unwrap();
+    let migration = migrate(&mut rig, table, KeyRange::ALL, to);
+    let says = |server, bytes| ToCoordinator::MigrationProgress {
+        migration,
+        server,
+        bytes,
+        bytes_total: 1000,
+        entries: 3,
+        phase: MigrationPhase::Copying,
+    };
+    assert_eq!(
+        rig.coordinator.status().migrations[0].phase,
+        MigrationPhase::Waiting
+    );
+    assert_eq!(rig.ask(to, says(to, 100)), Some(CoordinatorAnswer::Noted));
+    rig.ask(from, says(from, 999)); // only the target knows
+    let under_way = rig.coordinator.status().migrations[0].clone();
+    assert_eq!(
+        (under_way.phase, under_way.bytes),
+        (MigrationPhase::Copying, 100)
+    );
+    complete(&mut rig, migration, to);
+    rig.be_good();
+    let status = rig.coordinator.status();
+    assert_eq!(status.migrations, []);
+    let ended = status.migrations_ended.last().unwrap();
+    assert_eq!((ended.phase, ended.bytes), (MigrationPhase::Done, 100));
+    rig.ask(to, says(to, 100)); // too late: nothing
 }
 
 #[test]

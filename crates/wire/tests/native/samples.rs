@@ -197,6 +197,14 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Servers,
     ];
     all.extend(admin().into_iter().map(ToCoordinator::Admin));
+    all.push(ToCoordinator::MigrationProgress {
+        migration,
+        server: LOG,
+        bytes: 2,
+        bytes_total: 3,
+        entries: 4,
+        phase: MigrationPhase::Copying,
+    });
     all
 }
 
@@ -251,7 +259,12 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         range: RANGE,
         from: LOG,
         to: OTHER,
+        phase: MigrationPhase::GivenUp,
+        bytes: 1,
+        bytes_total: 2,
+        entries: 3,
         elapsed_ms: 4,
+        reason: Some("x".into()),
     };
     let status = Status {
         cluster: "c".into(),
@@ -263,7 +276,8 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         tables: vec![table()],
         tablets: vec![route()],
         recoveries: vec![recovery.clone()],
-        migrations: vec![migration],
+        migrations: vec![migration.clone()],
+        migrations_ended: vec![migration],
     };
     let admin = [
         AdminAnswer::Done,
@@ -459,6 +473,7 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
         sequence: 3,
         safe_version: 1000,
         last: true,
+        bytes_total: 5000,
     };
     vec![
         (Peer::Ping { nonce: 1 }, b""),

@@ -62,7 +62,10 @@ pub struct Status {
     pub tables: Vec<TableEntry>,
     pub tablets: Vec<TabletRoute>,
     pub recoveries: Vec<RecoveryStatus>,
+    /// Under way, by id.
     pub migrations: Vec<MigrationStatus>,
+    /// The last ones that ended, oldest first.
+    pub migrations_ended: Vec<MigrationStatus>,
 }
 
 /// How far a recovery is.
@@ -103,5 +106,29 @@ pub struct MigrationStatus {
     pub range: KeyRange,
     pub from: ServerId,
     pub to: ServerId,
+    pub phase: MigrationPhase,
+    /// Of entries that the target has, and about how many it will be; 0 as long as nobody knows.
+    pub bytes: u64,
+    pub bytes_total: u64,
+    pub entries: u64,
+    /// Until its end.
     pub elapsed_ms: u64,
+    /// Why it was given up, for people.
+    pub reason: Option<String>,
+}
+
+/// What a migration does now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MigrationPhase {
+    /// Source and target have not begun.
+    #[default]
+    Waiting,
+    /// The source serves, and sends what it has.
+    Copying,
+    /// Nobody serves: the target makes the rest durable.
+    Switching,
+    /// The target owns it.
+    Done,
+    /// The source owns it as before.
+    GivenUp,
 }

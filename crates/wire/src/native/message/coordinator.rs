@@ -1,8 +1,8 @@
 //! Questions to the coordinator.
 
 use super::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, RangeLoad, Refusal, Roles, ServerList,
-    TabletMap,
+    Addresses, Admin, AdminAnswer, ClusterSettings, MigrationPhase, RangeLoad, Refusal, Roles,
+    ServerList, TabletMap,
 };
 use duramen_base::ids::{
     ClientId, ListVersion, MapVersion, MigrationId, RecoveryId, SegmentId, ServerId, TableId,
@@ -74,6 +74,16 @@ pub enum ToCoordinator {
     Servers,
     /// For people and tools. → `Admin`
     Admin(Admin),
+    /// For people who wait, by the target. → `Noted`
+    MigrationProgress {
+        migration: MigrationId,
+        server: ServerId,
+        /// Of entries taken over so far, and about how many it will be.
+        bytes: u64,
+        bytes_total: u64,
+        entries: u64,
+        phase: MigrationPhase,
+    },
 }
 
 /// See [`ToCoordinator::Enlist`].

@@ -30,7 +30,8 @@ pub enum Peer {
         log: ServerId,
         segments: Vec<SegmentId>,
     },
-    /// Entries of a tablet that moves. Payload: whole entries, one after the other. → `Migrated`
+    /// Entries of a tablet that moves. Payload: whole entries, one after the other. → `Migrated`, `NotYet` or
+    /// `MigrationRefused`
     MigrateEntries(MigrateEntries),
     /// The holder of a control segment lets its master serve reads, when nothing is being written. → `Leased`, or `Fenced`
     RenewLease { log: ServerId, control: SegmentId },
@@ -89,12 +90,15 @@ pub struct ReadReplica {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrateEntries {
     pub migration: MigrationId,
-    /// From 0, by one; the target takes each once and in order.
+    /// From 0, by one; in any order, and repeated until answered.
     pub sequence: u64,
     /// No object version at or below this one is given again.
     pub safe_version: u64,
-    /// The source serves no more writes, and this is the rest: once it is durable, the target reports `MigrationDone`.
+    /// The source serves nothing any more, and this is the highest sequence: once all is durable, the target reports
+    /// `MigrationDone`.
     pub last: bool,
+    /// About how many bytes of entries there are.
+    pub bytes_total: u64,
 }
 
 /// What servers answer each other.
@@ -141,11 +145,11 @@ pub enum PeerAnswer {
     NotNeeded {
         segments: Vec<SegmentId>,
     },
-    /// The entries are durable.
+    /// The target has these entries. That they are durable it tells the coordinator.
     Migrated {
         sequence: u64,
     },
-    /// The target has no space, or does not know this migration: the source gives it up.
+    /// The target has no space: the source gives it up.
     MigrationRefused {
         reason: String,
     },
