@@ -8,17 +8,26 @@
 //! Paper: [Ousterhout15 §3, §7]; differs: what a server owns is told to it declaratively (docs/protocols.md).
 
 mod backup_service;
+mod job;
+mod keeper;
 mod lease;
 mod member;
 mod node;
+mod node_types;
 mod order;
+mod owned;
+mod ranges;
 mod recovery;
 mod remote;
 mod view;
 
 pub use backup_service::{BackupConfig, BackupService, Reply};
+pub use job::{Job, JobDone};
+pub use keeper::Task;
 pub use lease::ReadUntil;
 pub use member::{Candidate, Input, Member, Order, Output, RequestId, Token};
-pub use node::{Forget, Node, NodeInput, NodeOptions, NodeOutput, Task};
+pub use node::Node;
+pub use node_types::{NodeInput, NodeOptions, NodeOutput};
+pub use ranges::{NotATable, Ranges, Tenures};
 pub use remote::PeerCall;
-pub use view::{Map, NotATable, Owner, Ranges, Route, View};
+pub use view::{Map, Owner, Route, View};

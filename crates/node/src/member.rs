@@ -16,8 +16,9 @@
 //! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (90-traps.md §D), a server that is called crashed ends
 //! itself because of what it is told, and serves no read after its leases because of time.
 
-use crate::view::{Map, Ranges, View};
-use duramen_base::ids::{KeyRange, ServerId, TableId, TabletsVersion};
+use crate::owned::Owned;
+use crate::view::{Map, View};
+use duramen_base::ids::{KeyRange, ListVersion, ServerId, TableId, TabletsVersion};
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_wire::native::message::{
@@ -34,8 +35,10 @@ const PATIENCE_US: u64 = 500_000;
 const REST_US: u64 = 100_000;
 /// How often the map is asked for, so that redirects are not much older than this.
 const MAP_US: u64 = 1_000_000;
-/// How often it says what it has: the answer says whether it still is a member (N5), and what was lost is told again.
+/// How often it says what it has, if it knows nobody else: the answer says whether it still is a member (N5).
 const CONFIRM_US: u64 = 1_000_000;
+/// How often, while others would let it know (F4 of the detector): what was lost is told again.
+const CONFIRM_SELDOM_US: u64 = 10_000_000;
 
 /// Names a question that came in until it is answered. Given by whoever drives the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,7 +70,11 @@ pub enum Input {
         answer: CoordinatorAnswer,
     },
     /// A server answered a ping.
-    Ponged { nonce: u64 },
+    Ponged {
+        nonce: u64,
+        /// The one that it has.
+        list_version: ListVersion,
+    },
     /// No coordinator is there, or the connection broke: nobody will answer.
     Unanswered { token: Token },
     /// The connection to a server was refused or reset.
@@ -176,19 +183,7 @@ pub struct Member {
     term: u32,
     members: Members,
     detector: Option<Detector>,
-    /// Read whole, and made so as far as taking away goes.
-    told: Tablets,
-    owned: Ranges,
-    /// Made so.
-    done: TabletsVersion,
-    served: Ranges,
-    /// What was owned in this life, and is not doomed: there may be objects of it.
-    stained: Ranges,
-    /// What some list took away, and no order has purged yet; also if a later list gives it back.
-    doomed: Ranges,
-    order: Option<Order>,
-    /// Tables that no list drops: something is replayed into them.
-    held: Vec<TableEntry>,
+    owned: Owned,
     /// Who waits for the confirmation of a list.
     waiting: Option<(RequestId, TabletsVersion)>,
     map: Arc<Map>,
@@ -210,14 +205,7 @@ impl Member {
             term: 0,
             members: Members::new(),
             detector: None,
-            told: Tablets::default(),
-            owned: Ranges::default(),
-            done: TabletsVersion(0),
-            served: Ranges::default(),
-            stained: Ranges::default(),
-            doomed: Ranges::default(),
-            order: None,
-            held: Vec::new(),
+            owned: Owned::default(),
             waiting: None,
             map: Arc::new(Map::default()),
             asking: BTreeMap::new(),
@@ -247,35 +235,26 @@ impl Member {
             Phase::Ended => ServerAnswer::Refused(Refusal::NotUp(self.me)),
             _ => ServerAnswer::Confirmed {
                 list_version: self.members.version(),
-                tablets_version: self.done,
+                tablets_version: self.owned.done(),
             },
         }
     }
 
-    /// Version of the list that was read last.
-    pub(crate) fn told_version(&self) -> TabletsVersion {
-        self.told.version
+    /// What it is told to own.
+    pub(crate) fn owned(&self) -> &Owned {
+        &self.owned
     }
 
-    /// What must not be replayed over: it is owned, or waits to be purged. `None`: an order is under way.
-    pub(crate) fn taken(&self) -> Option<Ranges> {
-        let doomed = self.doomed.without(&self.owned);
-        let all = Ranges::new(self.owned.iter().chain(doomed.iter()));
-        let all = all.expect("what is doomed is cut by what is owned");
-        self.order.is_none().then_some(all)
+    pub(crate) fn owned_mut(&mut self) -> &mut Owned {
+        &mut self.owned
     }
 
-    /// From now on these tables stay, and no others do because of this.
-    pub(crate) fn hold(&mut self, tables: Vec<TableEntry>) {
-        self.held = tables;
-    }
-
-    /// There are objects of these ranges. Returns those that are not owned: they must be purged.
-    pub(crate) fn stain(&mut self, ranges: &Ranges) -> Ranges {
-        let owned = ranges.intersection(&self.owned).without(&self.stained);
-        let stained = self.stained.iter().chain(owned.iter());
-        self.stained = Ranges::new(stained).expect("they are cut");
-        ranges.without(&self.owned)
+    /// Says what is served now: something was locked, or let go.
+    #[allow(dead_code, reason = "of a migration's source")]
+    pub(crate) fn publish_now(&self, out: &mut Vec<Output>) {
+        if matches!(self.phase, Phase::Member) {
+            self.publish(out);
+        }
     }
 
     /// N5: somebody who knows has said so to another part of this server.
@@ -320,7 +299,7 @@ impl Member {
                     let answer = PeerAnswer::Pong {
                         nonce,
                         list_version: self.members.version(),
-                        tablets_version: self.done,
+                        tablets_version: self.owned.done(),
                     };
                     out.push(Output::AnswerPeer { request, answer });
                 }
@@ -336,9 +315,16 @@ impl Member {
                     self.again(asking, now_us + REST_US);
                 }
             }
-            Input::Ponged { nonce } => {
+            Input::Ponged {
+                nonce,
+                list_version,
+            } => {
                 if let Some(detector) = &mut self.detector {
                     detector.pong(now_us, nonce);
+                    if detector.heard(now_us, list_version) {
+                        self.timers.insert(Asking::Confirm, now_us); // N5
+                        self.tick(now_us, out);
+                    }
                 }
             }
             Input::Unreachable { server } => {
@@ -377,7 +363,7 @@ impl Member {
             Asking::Confirm => ToCoordinator::Confirm {
                 server: self.me,
                 list_version: self.members.version(),
-                tablets_version: self.done,
+                tablets_version: self.owned.done(),
             },
             Asking::Map => ToCoordinator::Map {
                 table: None,
@@ -451,7 +437,15 @@ impl Member {
             }
             (_, CoordinatorAnswer::Refused(refusal)) => self.refused(now_us, asking, refusal, out),
             (Asking::Enlist | Asking::Map, _) => self.again(asking, now_us + REST_US),
-            (Asking::Confirm, _) => self.again(asking, now_us + CONFIRM_US),
+            (Asking::Confirm, _) => {
+                let is_alone = self.detector.as_ref().is_none_or(Detector::is_alone);
+                let pause_us = if is_alone {
+                    CONFIRM_US
+                } else {
+                    CONFIRM_SELDOM_US
+                };
+                self.again(asking, now_us + pause_us);
+            }
             (Asking::Suspect(_), _) => {}
         }
     }
@@ -640,80 +634,45 @@ impl Member {
             _ => Vec::new(),
         };
         self.act(now_us, acts, out);
+        if self.detector.as_ref().is_some_and(Detector::is_alone) {
+            let confirm = self.timers.get_mut(&Asking::Confirm);
+            confirm.map(|at_us| *at_us = (*at_us).min(now_us + CONFIRM_US)); // N5
+        }
     }
 
     // --- owning tablets
 
     fn publish(&self, out: &mut Vec<Output>) {
-        let (owned, served) = (self.owned.clone(), self.served.clone());
-        let view = View::new(self.me, self.done, owned, served, self.map.clone());
+        let view = self.owned.view(self.me, self.map.clone());
         out.push(Output::View(Arc::new(view)));
     }
 
     fn tablets(&mut self, request: RequestId, tablets: Tablets, out: &mut Vec<Output>) {
-        if tablets.version > self.told.version {
-            let (owned, served) = match (Ranges::all_of(&tablets), Ranges::served_of(&tablets)) {
-                (Ok(owned), Ok(served)) => (owned, served),
-                (Err(error), _) | (_, Err(error)) => {
-                    let refusal = Refusal::Invalid(error.to_string());
-                    let answer = ServerAnswer::Refused(refusal);
-                    return out.push(Output::Answer { request, answer });
-                }
-            };
-            self.owned = owned;
-            self.served = self.served.intersection(&served); // N2, N3
-            self.told = tablets;
-            let lost = self.stained.without(&self.owned);
-            self.stained = self.stained.without(&lost);
-            let doomed = self.doomed.iter().chain(lost.iter());
-            self.doomed = Ranges::new(doomed).expect("what is stained is not doomed");
+        if tablets.version > self.owned.told().version {
+            if let Err(error) = self.owned.tell(tablets) {
+                let refusal = Refusal::Invalid(error.to_string());
+                let answer = ServerAnswer::Refused(refusal);
+                return out.push(Output::Answer { request, answer });
+            }
             self.publish(out);
-            self.next_order(out);
+            out.extend(self.owned.next_order().map(Output::Obey));
         }
-        if self.done >= self.told.version {
+        let told = self.owned.told().version;
+        if self.owned.done() >= told {
             return self.confirm(request, out); // N4
         }
         // An earlier question is one that the coordinator has given up.
-        self.waiting = Some((request, self.told.version));
-    }
-
-    fn next_order(&mut self, out: &mut Vec<Output>) {
-        if self.order.is_some() || self.done >= self.told.version {
-            return;
-        }
-        let mut tables = self.told.tables.clone();
-        let is_new = |held: &&TableEntry| self.told.tables.iter().all(|t| t.table != held.table);
-        tables.extend(self.held.iter().filter(is_new).cloned());
-        let order = Order {
-            version: self.told.version,
-            tables,
-            purge: self.doomed.iter().collect(),
-        };
-        self.order = Some(order.clone());
-        out.push(Output::Obey(order));
+        self.waiting = Some((request, told));
     }
 
     fn obeyed(&mut self, now_us: u64, version: TabletsVersion, out: &mut Vec<Output>) {
-        let Some(order) = self.order.take_if(|order| order.version == version) else {
-            return;
-        };
-        let purged = Ranges::new(order.purge).expect("they were cut from ranges");
-        self.doomed = self.doomed.without(&purged);
-        if version == self.told.version {
-            self.done = version;
-            self.served = Ranges::served_of(&self.told).expect("it was read");
-            // What is owned may be written to, served or not.
-            self.stained = self.owned.clone();
-            assert!(
-                self.doomed.is_empty(),
-                "an order purges all that lists before it took away"
-            );
+        if self.owned.obeyed(version) {
             self.publish(out);
             self.timers.insert(Asking::Map, now_us);
             if let Some((request, _)) = self.waiting.take() {
                 self.confirm(request, out);
             }
         }
-        self.next_order(out);
+        out.extend(self.owned.next_order().map(Output::Obey));
     }
 }

@@ -1,7 +1,8 @@
 //! One server of a cluster, whole: membership, the store, its way to its backups, its leases.
 //!
 //! [`Node::handle`] is told what arrived and says what to do, in this order. It never waits: what reads and writes the disk comes
-//! out as a [`Task`] for whoever has the [`BackupService`] that came with [`NodeOutput::Opened`], a worker's thread in a server.
+//! out as a [`Task`] for whoever has the [`BackupService`] that came with [`NodeOutput::Opened`], a thread of its own in a server;
+//! what takes long otherwise comes out as a [`Job`].
 //!
 //! **Invariants**
 //! - D1: a list is confirmed after what it makes is synced: what a crash then leaves behind is what was confirmed.
@@ -13,20 +14,23 @@
 //!
 //! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
 
-use crate::backup_service::{BackupConfig, BackupService, Reply};
+use crate::backup_service::{BackupConfig, BackupService};
+use crate::job::{Job, JobDone, JobResult};
+use crate::keeper::Task;
 use crate::lease::{Leases, ReadUntil};
-use crate::member::{Candidate, Input, Member, Order, Output, RequestId, Token};
+use crate::member::{Input, Member, Order, Output, RequestId, Token};
+pub use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
+use crate::order::Forget;
 use crate::recovery::Recoveries;
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall, Queue, Remote};
-use crate::view::{Ranges, View};
 use duramen::{MemberOptions, Position, Store};
 use duramen_backup::Backup;
-use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId, TabletsVersion};
+use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::placement::{self, Layout};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_wire::native::message::{
-    ClusterSettings, FromCoordinator, Peer, PeerAnswer, Recover, Refusal, ServerAnswer,
-    ServerChange, ServerEntry, ServerStatus, ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
+    ServerAnswer, ServerChange, ServerEntry, ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,138 +41,9 @@ const LOOK_US: u64 = 20_000;
 const FORGIVE_US: u64 = 100_000;
 /// A ping that nobody answered is forgotten after this time.
 const PING_US: u64 = 5_000_000;
+/// A job that could not be done, for want of memory, is tried again after this time.
+const AGAIN_US: u64 = 100_000;
 const MICROS_PER_SECOND: u64 = 1_000_000;
-
-/// What a node is made of.
-pub struct NodeOptions {
-    pub candidate: Candidate,
-    /// Engine, levels and figures. A member's store has no directory.
-    pub store: duramen::Options,
-    /// What it keeps for others; `None`: it is no backup.
-    pub backup: Option<Arc<Backup>>,
-    /// Bytes of replicas that are kept in memory, sorted, per log that is recovered.
-    pub ahead_bytes: usize,
-    /// Whether the store starts threads; if not, whoever drives the node calls `background_step` and `try_commit_here`.
-    pub threads: bool,
-    /// Asks for a call of [`Node::handle`] soon. Called with locks of the store held: must only signal.
-    pub wake: Arc<dyn Fn() + Send + Sync>,
-}
-
-/// What happened.
-#[derive(Clone, Debug)]
-pub enum NodeInput {
-    /// What a [`Member`] hears, pings excepted.
-    Member(Input),
-    /// Another server asks.
-    Asked {
-        request: RequestId,
-        sender: ServerId,
-        target: ServerId,
-        question: Peer,
-        payload: Vec<u8>,
-    },
-    /// Another server answered; `None`: it was not reached, or the connection broke.
-    PeerAnswered {
-        call: PeerCall,
-        answer: Option<(PeerAnswer, Vec<u8>)>,
-    },
-    /// [`NodeOutput::Forget`] is done.
-    Forgotten(Forget),
-    /// The time of [`Node::due_us`] has come, or the store has woken somebody. May come at any time.
-    Tick,
-}
-
-/// What to do.
-pub enum NodeOutput {
-    /// Ask the coordinator at this address, `host:port`.
-    AskCoordinator {
-        token: Token,
-        address: String,
-        question: ToCoordinator,
-    },
-    /// Ask another server, or this one itself, in this order on one connection. The sender is this server.
-    AskPeer {
-        call: PeerCall,
-        to: ServerId,
-        address: String,
-        question: Peer,
-        payload: Arc<[u8]>,
-    },
-    /// Answer the coordinator.
-    Answer {
-        request: RequestId,
-        answer: ServerAnswer,
-        payload: Vec<u8>,
-    },
-    /// Answer a server.
-    AnswerPeer {
-        request: RequestId,
-        answer: PeerAnswer,
-        payload: Vec<u8>,
-    },
-    /// Store this id where the next life finds it, then say [`Input::IdStored`].
-    StoreId { server: ServerId },
-    /// A member at last. The store is open; `keeper` takes [`NodeOutput::Keep`], in order.
-    Opened {
-        store: Arc<Store>,
-        keeper: Option<Box<BackupService<RequestId>>>,
-    },
-    /// For the keeper: [`BackupService::obey`].
-    Keep(Task),
-    /// From now on, requests go by this view, and reads also by [`Node::read_until`].
-    View(Arc<View>),
-    /// [`Order::run`] it on the engine, on a worker, then say [`Input::Obeyed`].
-    Obey(Order),
-    /// [`Forget::run`] it on a worker, then say [`NodeInput::Forgotten`].
-    Forget(Forget),
-    /// The settings changed. Those of the log hold from the next life on.
-    Settings(ClusterSettings),
-    /// This life is over. `again`: enlist as a new one.
-    Ended { again: bool, reason: String },
-}
-
-/// Objects of these ranges go: they were replayed here, and belong to somebody else.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forget {
-    ranges: Ranges,
-}
-
-impl Forget {
-    /// Repeating it is harmless. Must not be called with a guard held.
-    ///
-    /// # Errors
-    /// Run it again later.
-    pub fn run(&self, store: &Arc<Store>) -> Result<(), duramen::engine::Error> {
-        for (table, range) in self.ranges.iter() {
-            match store.engine().purge(table, range) {
-                Ok(_) | Err(duramen::engine::Error::NoSuchTable(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Work for who has the disk.
-#[derive(Clone, Debug)]
-pub enum Task {
-    Peer {
-        request: RequestId,
-        sender: ServerId,
-        question: Peer,
-        payload: Vec<u8>,
-    },
-    StartRead {
-        request: RequestId,
-        recovery: RecoveryId,
-        log: ServerId,
-        min_open: SegmentId,
-    },
-    /// D3.
-    Crashed(ServerId),
-    /// D3.
-    Removed(ServerId),
-}
 
 /// As long as it is a member.
 struct Life {
@@ -178,7 +53,14 @@ struct Life {
     recoveries: Recoveries,
     /// What is being purged: nothing is replayed over it.
     forgetting: Vec<Forget>,
+    /// Jobs that could not be done, and when they are tried again.
+    again: Vec<(u64, Again)>,
     settings: ClusterSettings,
+}
+
+enum Again {
+    Obey(Order),
+    Forget(Forget),
 }
 
 impl Life {
@@ -238,6 +120,13 @@ impl Node {
                 .due_us()
                 .min(life.recoveries.due_us())
                 .min(self.look_us)
+                .min(
+                    life.again
+                        .iter()
+                        .map(|(at_us, _)| *at_us)
+                        .min()
+                        .unwrap_or(u64::MAX),
+                )
         });
         remote
             .chain([self.member.due_us()])
@@ -249,41 +138,13 @@ impl Node {
     pub fn handle(&mut self, now_us: u64, input: NodeInput, out: &mut Vec<NodeOutput>) {
         let mut heard = Vec::new();
         match input {
-            NodeInput::Member(Input::Answered { token, answer }) if Remote::is_for_head(token) => {
-                if let Some(life) = &mut self.life {
-                    life.remote
-                        .head_answered(now_us, token, Some(&answer), &mut heard);
-                }
+            NodeInput::Member(Input::Answered { token, answer }) if is_own(token) => {
+                self.coordinator_answered(now_us, token, Some(&answer), &mut heard);
             }
-            NodeInput::Member(Input::Answered { token, answer }) if Recoveries::is_for(token) => {
-                if let Some(life) = &mut self.life {
-                    life.recoveries.reported(now_us, token, Some(&answer));
-                }
+            NodeInput::Member(Input::Unanswered { token }) if is_own(token) => {
+                self.coordinator_answered(now_us, token, None, &mut heard);
             }
-            NodeInput::Member(Input::Unanswered { token }) if Recoveries::is_for(token) => {
-                if let Some(life) = &mut self.life {
-                    life.recoveries.reported(now_us, token, None);
-                }
-            }
-            NodeInput::Forgotten(forget) => {
-                if let Some(life) = &mut self.life {
-                    life.forgetting.retain(|known| *known != forget);
-                }
-            }
-            NodeInput::Member(Input::Unanswered { token }) if Remote::is_for_head(token) => {
-                if let Some(life) = &mut self.life {
-                    life.remote.head_answered(now_us, token, None, &mut heard);
-                }
-            }
-            NodeInput::Member(Input::Obeyed { version }) => {
-                if let Some(log) = self
-                    .life
-                    .as_ref()
-                    .and_then(|life| life.store.engine().log())
-                {
-                    self.obeyed = Some((version, log.appended()));
-                }
-            }
+            NodeInput::JobDone(done) => self.job_done(now_us, done),
             NodeInput::Member(input) => self.tell_member(now_us, input, out),
             NodeInput::Asked {
                 request,
@@ -294,9 +155,21 @@ impl Node {
             } => self.asked(now_us, request, sender, target, question, payload, out),
             NodeInput::PeerAnswered { call, answer } => {
                 if let Some((nonce, _)) = self.pings.remove(&call) {
-                    if matches!(answer, Some((PeerAnswer::Pong { nonce: got, .. }, _)) if got == nonce)
+                    if let Some((
+                        PeerAnswer::Pong {
+                            nonce: got,
+                            list_version,
+                            ..
+                        },
+                        _,
+                    )) = answer
+                        && got == nonce
                     {
-                        self.tell_member(now_us, Input::Ponged { nonce }, out);
+                        let ponged = Input::Ponged {
+                            nonce,
+                            list_version,
+                        };
+                        self.tell_member(now_us, ponged, out);
                     }
                 } else if let Some(life) = &mut self.life {
                     if Recoveries::is_call(call) {
@@ -312,6 +185,24 @@ impl Node {
             self.tell_member(now_us, Input::Tick, out);
         }
         self.go_on(now_us, heard, out);
+    }
+
+    /// What the coordinator said to a part of the node that is not the member; `None`: nobody was reached.
+    fn coordinator_answered(
+        &mut self,
+        now_us: u64,
+        token: Token,
+        answer: Option<&CoordinatorAnswer>,
+        heard: &mut Vec<Heard>,
+    ) {
+        let Some(life) = &mut self.life else {
+            return;
+        };
+        if Recoveries::is_for(token) {
+            life.recoveries.reported(now_us, token, answer);
+        } else {
+            life.remote.head_answered(now_us, token, answer, heard);
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
@@ -415,7 +306,7 @@ impl Node {
                 return self.joined(now_us, server, settings, out);
             }
             Output::View(view) => NodeOutput::View(view),
-            Output::Obey(order) => NodeOutput::Obey(order),
+            Output::Obey(order) => return self.obey(order, out),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
             Output::Settings(settings) => NodeOutput::Settings(settings),
             Output::Ended { again, reason } => {
@@ -476,11 +367,11 @@ impl Node {
             return true;
         }
         let is_free = life.forgetting.is_empty() && self.obeyed.is_none();
-        let Some(taken) = self.member.taken().filter(|_| is_free) else {
+        let Some(taken) = self.member.owned().taken().filter(|_| is_free) else {
             return false;
         };
         let has_begun = life.recoveries.begin(now_us, &life.store, order, &taken);
-        self.member.hold(life.recoveries.tables());
+        self.member.owned_mut().hold(life.recoveries.tables());
         has_begun
     }
 
@@ -530,6 +421,7 @@ impl Node {
             leases: Leases::new(settings.read_lease_ms, self.read_until.clone()),
             recoveries: Recoveries::default(),
             forgetting: Vec::new(),
+            again: Vec::new(),
             settings,
         });
         out.push(NodeOutput::Opened { store, keeper });
@@ -592,6 +484,65 @@ impl Node {
         }
     }
 
+    // --- jobs
+
+    fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
+        if let Some(life) = &self.life {
+            let store = life.store.clone();
+            let work = move || {
+                let result = order.run(store.engine());
+                JobResult::Obeyed(order, result)
+            };
+            out.push(NodeOutput::Job(Job::new("order", work)));
+        }
+    }
+
+    fn forget(&self, forget: Forget, out: &mut Vec<NodeOutput>) {
+        if let Some(life) = &self.life {
+            let store = life.store.clone();
+            let work = move || {
+                let result = forget.run(store.engine());
+                JobResult::Forgot(forget, result)
+            };
+            out.push(NodeOutput::Job(Job::new("forget", work)));
+        }
+    }
+
+    fn job_done(&mut self, now_us: u64, done: JobDone) {
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        let again_us = now_us + AGAIN_US;
+        match done.result {
+            JobResult::Obeyed(order, Ok(())) => {
+                let log = life.store.engine().log();
+                let position = log.expect("a member's store has a log").appended();
+                self.obeyed = Some((order.version, position));
+            }
+            JobResult::Obeyed(order, Err(_)) => life.again.push((again_us, Again::Obey(order))),
+            JobResult::Forgot(forget, Ok(())) => {
+                life.forgetting.retain(|known| *known != forget);
+            }
+            JobResult::Forgot(forget, Err(_)) => {
+                life.again.push((again_us, Again::Forget(forget)));
+            }
+        }
+    }
+
+    fn try_again(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        let due = life.again.extract_if(.., |(at_us, _)| *at_us <= now_us);
+        let due: Vec<Again> = due.map(|(_, again)| again).collect();
+        for again in due {
+            match again {
+                Again::Obey(order) => self.obey(order, out),
+                Again::Forget(forget) => self.forget(forget, out),
+            }
+        }
+    }
+
     // --- the store's side
 
     fn go_on(&mut self, now_us: u64, mut heard: Vec<Heard>, out: &mut Vec<NodeOutput>) {
@@ -604,23 +555,28 @@ impl Node {
             }
         }
         self.say_obeyed(now_us, out);
+        self.try_again(now_us, out);
         self.look(now_us);
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
         let (mut asked, mut reports, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         reports.extend(life.remote.poll(now_us, &mut asked));
-        let (me, told) = (self.member.id(), self.member.told_version());
+        let (me, told) = (self.member.id(), self.member.owned().told().version);
         life.recoveries
             .poll(now_us, me, told, &mut asked, &mut reports, &mut ended);
-        self.member.hold(life.recoveries.tables());
+        self.member.owned_mut().hold(life.recoveries.tables());
+        let mut forgets = Vec::new();
         for ranges in ended {
-            let ranges = self.member.stain(&ranges);
+            let ranges = self.member.owned_mut().stain(&ranges);
             if !ranges.is_empty() {
                 let forget = Forget { ranges };
                 life.forgetting.push(forget.clone());
-                out.push(NodeOutput::Forget(forget));
+                forgets.push(forget);
             }
+        }
+        for forget in forgets {
+            self.forget(forget, out);
         }
         for (token, question) in reports {
             let address = self.member.coordinator().to_owned();
@@ -706,6 +662,11 @@ impl Node {
     }
 }
 
+/// Whether an answer of the coordinator's is not for the member.
+fn is_own(token: Token) -> bool {
+    Remote::is_for_head(token) || Recoveries::is_for(token)
+}
+
 fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> placement::Member {
     let bytes = u64::from(settings.segment_bytes);
     let read_us = (bytes * MICROS_PER_SECOND)
@@ -715,66 +676,5 @@ fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> placement::Memb
         backup: BackupId(entry.server.number()),
         rack: entry.rack.clone(),
         read_us: u32::try_from(read_us).unwrap_or(u32::MAX).max(1),
-    }
-}
-
-impl BackupService<RequestId> {
-    /// Does a task, or takes it in until [`settle`](Self::settle).
-    pub fn obey(&mut self, now_us: u64, task: Task, out: &mut Vec<NodeOutput>) {
-        match task {
-            Task::Peer {
-                request,
-                sender,
-                question,
-                payload,
-            } => {
-                let mut replies = Vec::new();
-                self.handle(now_us, request, sender, &question, &payload, &mut replies);
-                out.extend(replies.into_iter().map(NodeOutput::from));
-            }
-            Task::StartRead {
-                request,
-                recovery,
-                log,
-                min_open,
-            } => {
-                let (answer, payload) = self.start_read(now_us, recovery, log, min_open);
-                out.push(NodeOutput::Answer {
-                    request,
-                    answer,
-                    payload,
-                });
-            }
-            Task::Crashed(log) => self.crashed(log),
-            Task::Removed(log) => {
-                // What could not be dropped now is dropped when this disk's next life enlists (V4).
-                let _ = self.removed(log);
-            }
-        }
-    }
-
-    /// Commits what waits: to be called when [`due_us`](Self::due_us) has come.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub fn settle(
-        &mut self,
-        clock: &dyn Fn() -> u64,
-        out: &mut Vec<NodeOutput>,
-    ) -> Result<(), duramen_backup::Error> {
-        let mut replies = Vec::new();
-        let result = self.run(clock, &mut replies);
-        out.extend(replies.into_iter().map(NodeOutput::from));
-        result
-    }
-}
-
-impl From<Reply<RequestId>> for NodeOutput {
-    fn from(reply: Reply<RequestId>) -> NodeOutput {
-        NodeOutput::AnswerPeer {
-            request: reply.tag,
-            answer: reply.answer,
-            payload: reply.payload,
-        }
     }
 }

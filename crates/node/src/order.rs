@@ -1,6 +1,7 @@
 //! Makes a store as the coordinator's list of tablets says.
 
 use crate::member::Order;
+use crate::ranges::Ranges;
 use duramen_engine::{Error, Store};
 use std::sync::Arc;
 
@@ -36,6 +37,28 @@ impl Order {
             } else {
                 let floor = store.version_floor();
                 store.restore_table(entry.table, &entry.name, floor, entry.level)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Objects of these ranges go: they were replayed here, and belong to somebody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Forget {
+    pub ranges: Ranges,
+}
+
+impl Forget {
+    /// Repeating it is harmless. Must not be called with a guard held.
+    ///
+    /// # Errors
+    /// Run it again later.
+    pub fn run(&self, store: &Arc<Store>) -> Result<(), Error> {
+        for (table, range) in self.ranges.iter() {
+            match store.purge(table, range) {
+                Ok(_) | Err(Error::NoSuchTable(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

@@ -13,8 +13,8 @@
 //! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which says what belongs to the log (docs/protocols.md).
 
 use crate::member::Token;
+use crate::ranges::Ranges;
 use crate::remote::{Asked, PeerCall};
-use crate::view::Ranges;
 use duramen::Store;
 use duramen::engine::{SideCommit, SideError, SideLog, SidePlan};
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId, TableId, TabletsVersion};

@@ -5,14 +5,14 @@
 //! **Invariants**
 //! - V1: `Serve` is said of what the coordinator listed for this very member as served, and of nothing else: the map that
 //!   clients are redirected by only ever says where *others* are.
-//! - V2: ranges of a table do not overlap.
-//!
-//! **Layout** ranges of all tables in one sorted list: a lookup is one binary search in what is served here, usually the last.
+//! - V3: what is served here says since which list it is, without a break: what an older map led here may be a late copy
+//!   (docs/protocols.md, Exactly once, 6).
 //!
 //! Paper: [Ousterhout15 §3]; differs: redirects for clients of RESP come from the same map as the native clients' cache.
 
-use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
-use duramen_wire::native::message::{Addresses, TabletMap, TabletRoute, Tablets};
+use crate::ranges::{NotATable, Ranges, Tenures};
+use duramen_base::ids::{MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
+use duramen_wire::native::message::{Addresses, TabletMap, TabletRoute};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,132 +39,13 @@ pub enum Route<'a> {
     ClusterDown,
 }
 
-/// A list of tablets that cannot be one.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("table {table}: {range} overlaps another range, or ends before it begins")]
-pub struct NotATable {
-    pub table: TableId,
-    pub range: KeyRange,
-}
-
-/// Ranges of tables, without overlaps (V2).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranges(Vec<(TableId, KeyRange)>);
-
-impl Ranges {
-    /// # Errors
-    /// [`NotATable`]: V2 does not hold.
-    pub fn new(ranges: impl IntoIterator<Item = (TableId, KeyRange)>) -> Result<Ranges, NotATable> {
-        let mut ranges: Vec<(TableId, KeyRange)> = ranges.into_iter().collect();
-        ranges.sort_unstable();
-        let wrong = |at: usize, &(table, range): &(TableId, KeyRange)| {
-            let before = at.checked_sub(1).map(|before| ranges[before]);
-            range.first > range.last
-                || before.is_some_and(|(other, last)| other == table && last.overlaps(&range))
-        };
-        let found = ranges
-            .iter()
-            .enumerate()
-            .find(|(at, entry)| wrong(*at, entry));
-        if let Some((_, &(table, range))) = found {
-            return Err(NotATable { table, range });
-        }
-        Ok(Ranges(ranges))
-    }
-
-    /// Those of a message's tablets that are served.
-    ///
-    /// # Errors
-    /// [`NotATable`]: its tablets overlap, served or not.
-    pub fn served_of(tablets: &Tablets) -> Result<Ranges, NotATable> {
-        let entries = || tablets.tablets.iter();
-        Ranges::new(entries().map(|entry| (entry.table, entry.range)))?;
-        let served = entries().filter(|entry| entry.state.is_served());
-        Ranges::new(served.map(|entry| (entry.table, entry.range)))
-    }
-
-    /// All of a message's tablets.
-    ///
-    /// # Errors
-    /// [`NotATable`].
-    pub fn all_of(tablets: &Tablets) -> Result<Ranges, NotATable> {
-        Ranges::new(
-            tablets
-                .tablets
-                .iter()
-                .map(|entry| (entry.table, entry.range)),
-        )
-    }
-
-    /// By table and hash.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (TableId, KeyRange)> {
-        self.0.iter().copied()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn contains(&self, table: TableId, hash: RouteHash) -> bool {
-        let next = self
-            .0
-            .partition_point(|(other, range)| (*other, range.first) <= (table, hash));
-        let candidate = next.checked_sub(1).map(|at| self.0[at]);
-        candidate.is_some_and(|(other, range)| other == table && range.contains(hash))
-    }
-
-    /// What both have.
-    pub fn intersection(&self, other: &Ranges) -> Ranges {
-        let mut both = Vec::new();
-        self.overlapping(other, |table, range, with| {
-            both.extend(range.intersection(&with).map(|range| (table, range)));
-        });
-        Ranges(both)
-    }
-
-    /// What this has and the other one has not.
-    pub fn without(&self, other: &Ranges) -> Ranges {
-        let mut rest = Vec::new();
-        for (table, range) in self.iter() {
-            let mut left = Some(range);
-            for (_, cut) in other
-                .iter()
-                .filter(|(of, cut)| *of == table && cut.overlaps(&range))
-            {
-                let Some(whole) = left else { break };
-                if whole.first < cut.first {
-                    let before = KeyRange::new(whole.first, RouteHash(cut.first.0 - 1));
-                    rest.push((table, before));
-                }
-                left = cut
-                    .last
-                    .next()
-                    .filter(|first| *first <= whole.last)
-                    .map(|first| KeyRange::new(first, whole.last));
-            }
-            rest.extend(left.map(|range| (table, range)));
-        }
-        Ranges(rest)
-    }
-
-    fn overlapping(&self, other: &Ranges, mut visit: impl FnMut(TableId, KeyRange, KeyRange)) {
-        for (table, range) in self.iter() {
-            for (of, with) in other.iter() {
-                if of == table && with.overlaps(&range) {
-                    visit(table, range, with);
-                }
-            }
-        }
-    }
-}
-
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// `NONE`: no member.
     me: ServerId,
     tablets_version: TabletsVersion,
-    served: Ranges,
+    served: Tenures,
     owned: Ranges,
     map: Arc<Map>,
 }
@@ -213,7 +94,7 @@ impl Map {
 }
 
 impl View {
-    /// Of member `me`, which was told to own `owned` and serves `served` of it.
+    /// Of member `me`, which was told to own `owned` and serves `served` of it, from this list on.
     pub fn new(
         me: ServerId,
         tablets_version: TabletsVersion,
@@ -221,9 +102,21 @@ impl View {
         served: Ranges,
         map: Arc<Map>,
     ) -> View {
+        let served = Tenures::new(served, tablets_version);
+        View::with_tenures(me, tablets_version, owned, served, map)
+    }
+
+    /// As [`View::new`], of who has served for longer.
+    pub fn with_tenures(
+        me: ServerId,
+        tablets_version: TabletsVersion,
+        owned: Ranges,
+        served: Tenures,
+        map: Arc<Map>,
+    ) -> View {
         assert_ne!(me, ServerId::NONE, "a view of a member");
         assert!(
-            served.without(&owned).is_empty(),
+            served.ranges().without(&owned).is_empty(),
             "only what is owned is served (V1)"
         );
         View {
@@ -250,12 +143,18 @@ impl View {
 
     /// What is served here.
     pub fn served(&self) -> &Ranges {
-        &self.served
+        self.served.ranges()
+    }
+
+    /// Since which list a key is served here without a break; `None`: it is not. A native request that came by a map of a lower
+    /// version is not executed (V3).
+    pub fn serves_since(&self, table: TableId, hash: RouteHash) -> Option<TabletsVersion> {
+        self.served.since(table, hash)
     }
 
     /// Where a request goes.
     pub fn route(&self, table: TableId, hash: RouteHash) -> Route<'_> {
-        if self.served.contains(table, hash) {
+        if self.served.ranges().contains(table, hash) {
             return Route::Serve; // V1
         }
         if self.me == ServerId::NONE {
@@ -289,8 +188,8 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use duramen_base::ids::{MigrationId, SegmentId};
-    use duramen_wire::native::message::{TabletEntry, TabletState};
+    use duramen_base::ids::{KeyRange, MigrationId, SegmentId};
+    use duramen_wire::native::message::{TabletEntry, TabletState, Tablets};
 
     const ME: ServerId = ServerId::new(0, 1);
     const OTHER: ServerId = ServerId::new(1, 1);
@@ -410,39 +309,5 @@ mod tests {
         assert_eq!(Ranges::served_of(&tablets), Ok(ranges(&[(0, 9)])));
         tablets.tablets = vec![entry(0, 9, normal), entry(5, 19, incoming)];
         assert!(Ranges::served_of(&tablets).is_err());
-    }
-
-    /// Against a set of single hashes.
-    #[test]
-    fn ranges_are_cut_as_sets_are() {
-        let all = [
-            vec![],
-            vec![(0, u64::MAX)],
-            vec![(0, 4), (8, 8), (10, 20)],
-            vec![(2, 9), (11, 12), (14, 14), (20, 30)],
-            vec![(0, 0), (5, 7), (u64::MAX, u64::MAX)],
-        ];
-        for one in &all {
-            for other in &all {
-                let (a, b) = (ranges(one), ranges(other));
-                let (both, rest) = (a.intersection(&b), a.without(&b));
-                assert_eq!(
-                    Ranges::new(both.iter()),
-                    Ok(both.clone()),
-                    "sorted, without overlaps"
-                );
-                assert_eq!(Ranges::new(rest.iter()), Ok(rest.clone()));
-                for hash in (0..40).chain([u64::MAX - 1, u64::MAX]).map(RouteHash) {
-                    let (in_a, in_b) = (a.contains(TABLE, hash), b.contains(TABLE, hash));
-                    assert_eq!(both.contains(TABLE, hash), in_a && in_b);
-                    assert_eq!(
-                        rest.contains(TABLE, hash),
-                        in_a && !in_b,
-                        "{one:?} {other:?} {hash}"
-                    );
-                    assert!(!both.contains(TableId(4), hash));
-                }
-            }
-        }
     }
 }

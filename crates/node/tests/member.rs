@@ -203,11 +203,25 @@ impl Net {
                 self.send(Event::ToCoordinator(answered), is_ping);
             }
             Output::AnswerPeer { request, answer } => {
-                let PeerAnswer::Pong { nonce, .. } = answer else {
+                let PeerAnswer::Pong {
+                    nonce,
+                    list_version,
+                    ..
+                } = answer
+                else {
                     panic!("{answer:?}");
                 };
                 let asker = self.pings[&request];
-                self.send(Event::ToMember(asker, Input::Ponged { nonce }), true);
+                self.send(
+                    Event::ToMember(
+                        asker,
+                        Input::Ponged {
+                            nonce,
+                            list_version,
+                        },
+                    ),
+                    true,
+                );
             }
             Output::StoreId { server } => {
                 let number = self.number();

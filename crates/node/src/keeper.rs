@@ -1,0 +1,91 @@
+//! The part of a node that has the disk: it does what the rest asks of it, in the order in which it is asked.
+//!
+//! Paper: [Ousterhout15 §4.2]
+
+use crate::backup_service::{BackupService, Reply};
+use crate::member::RequestId;
+use crate::node::NodeOutput;
+use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
+use duramen_wire::native::message::Peer;
+
+/// Work for who has the disk.
+#[derive(Clone, Debug)]
+pub enum Task {
+    Peer {
+        request: RequestId,
+        sender: ServerId,
+        question: Peer,
+        payload: Vec<u8>,
+    },
+    StartRead {
+        request: RequestId,
+        recovery: RecoveryId,
+        log: ServerId,
+        min_open: SegmentId,
+    },
+    /// D3.
+    Crashed(ServerId),
+    /// D3.
+    Removed(ServerId),
+}
+
+impl BackupService<RequestId> {
+    /// Does a task, or takes it in until [`settle`](Self::settle).
+    pub fn obey(&mut self, now_us: u64, task: Task, out: &mut Vec<NodeOutput>) {
+        match task {
+            Task::Peer {
+                request,
+                sender,
+                question,
+                payload,
+            } => {
+                let mut replies = Vec::new();
+                self.handle(now_us, request, sender, &question, &payload, &mut replies);
+                out.extend(replies.into_iter().map(NodeOutput::from));
+            }
+            Task::StartRead {
+                request,
+                recovery,
+                log,
+                min_open,
+            } => {
+                let (answer, payload) = self.start_read(now_us, recovery, log, min_open);
+                out.push(NodeOutput::Answer {
+                    request,
+                    answer,
+                    payload,
+                });
+            }
+            Task::Crashed(log) => self.crashed(log),
+            Task::Removed(log) => {
+                // What could not be dropped now is dropped when this disk's next life enlists (V4).
+                let _ = self.removed(log);
+            }
+        }
+    }
+
+    /// Commits what waits: to be called when [`due_us`](Self::due_us) has come.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn settle(
+        &mut self,
+        clock: &dyn Fn() -> u64,
+        out: &mut Vec<NodeOutput>,
+    ) -> Result<(), duramen_backup::Error> {
+        let mut replies = Vec::new();
+        let result = self.run(clock, &mut replies);
+        out.extend(replies.into_iter().map(NodeOutput::from));
+        result
+    }
+}
+
+impl From<Reply<RequestId>> for NodeOutput {
+    fn from(reply: Reply<RequestId>) -> NodeOutput {
+        NodeOutput::AnswerPeer {
+            request: reply.tag,
+            answer: reply.answer,
+            payload: reply.payload,
+        }
+    }
+}

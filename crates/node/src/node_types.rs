@@ -1,0 +1,103 @@
+//! What a node is made of, what it is told, and what it says.
+//!
+//! Paper: [Ousterhout15 §3, §6]
+
+use crate::backup_service::BackupService;
+use crate::job::{Job, JobDone};
+use crate::keeper::Task;
+use crate::member::{Candidate, Input, RequestId, Token};
+use crate::remote::PeerCall;
+use crate::view::View;
+use duramen::Store;
+use duramen_backup::Backup;
+use duramen_base::ids::ServerId;
+use duramen_wire::native::message::{
+    ClusterSettings, Peer, PeerAnswer, ServerAnswer, ToCoordinator,
+};
+use std::sync::Arc;
+
+/// What a node is made of.
+pub struct NodeOptions {
+    pub candidate: Candidate,
+    /// Engine, levels and figures. A member's store has no directory.
+    pub store: duramen::Options,
+    /// What it keeps for others; `None`: it is no backup.
+    pub backup: Option<Arc<Backup>>,
+    /// Bytes of replicas that are kept in memory, sorted, per log that is recovered.
+    pub ahead_bytes: usize,
+    /// Whether the store starts threads; if not, whoever drives the node calls `background_step` and `try_commit_here`.
+    pub threads: bool,
+    /// Asks for a call of [`Node::handle`] soon. Called with locks of the store held: must only signal.
+    pub wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum NodeInput {
+    /// What a [`Member`] hears, pings excepted.
+    Member(Input),
+    /// Another server asks.
+    Asked {
+        request: RequestId,
+        sender: ServerId,
+        target: ServerId,
+        question: Peer,
+        payload: Vec<u8>,
+    },
+    /// Another server answered; `None`: it was not reached, or the connection broke.
+    PeerAnswered {
+        call: PeerCall,
+        answer: Option<(PeerAnswer, Vec<u8>)>,
+    },
+    /// [`NodeOutput::Job`] is done.
+    JobDone(JobDone),
+    /// The time of [`Node::due_us`] has come, or the store has woken somebody. May come at any time.
+    Tick,
+}
+
+/// What to do.
+pub enum NodeOutput {
+    /// Ask the coordinator at this address, `host:port`.
+    AskCoordinator {
+        token: Token,
+        address: String,
+        question: ToCoordinator,
+    },
+    /// Ask another server, or this one itself, in this order on one connection. The sender is this server.
+    AskPeer {
+        call: PeerCall,
+        to: ServerId,
+        address: String,
+        question: Peer,
+        payload: Arc<[u8]>,
+    },
+    /// Answer the coordinator.
+    Answer {
+        request: RequestId,
+        answer: ServerAnswer,
+        payload: Vec<u8>,
+    },
+    /// Answer a server.
+    AnswerPeer {
+        request: RequestId,
+        answer: PeerAnswer,
+        payload: Vec<u8>,
+    },
+    /// Store this id where the next life finds it, then say [`Input::IdStored`].
+    StoreId { server: ServerId },
+    /// A member at last. The store is open; `keeper` takes [`NodeOutput::Keep`], in order.
+    Opened {
+        store: Arc<Store>,
+        keeper: Option<Box<BackupService<RequestId>>>,
+    },
+    /// For the keeper: [`BackupService::obey`].
+    Keep(Task),
+    /// From now on, requests go by this view, and reads also by [`Node::read_until`].
+    View(Arc<View>),
+    /// [`Job::run`] it, on any thread but the node's, then say [`NodeInput::JobDone`].
+    Job(Job),
+    /// The settings changed. Those of the log hold from the next life on.
+    Settings(ClusterSettings),
+    /// This life is over. `again`: enlist as a new one.
+    Ended { again: bool, reason: String },
+}

@@ -1,0 +1,280 @@
+//! What a member was told to own, and how far that is made so.
+//!
+//! **Invariants** N2 to N4 of [`crate::member`], and
+//! - N7: a range that is to come here from elsewhere is empty when the first of it comes, also if this server had it before and
+//!   never heard that it had left.
+//! - N8: what is locked is not served until a newer list says what has become of it.
+//!
+//! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (90-traps.md §D).
+
+use crate::member::Order;
+use crate::ranges::{NotATable, Ranges, Tenures};
+use crate::view::{Map, View};
+use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
+use duramen_wire::native::message::{TableEntry, TabletEntry, TabletState, Tablets};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Owned {
+    /// Read whole, and made so as far as taking away goes.
+    told: Tablets,
+    owned: Ranges,
+    /// Made so.
+    done: TabletsVersion,
+    served: Tenures,
+    /// What was owned in this life, and is not doomed: there may be objects of it.
+    stained: Ranges,
+    /// What some list took away, and no order has purged yet; also if a later list gives it back.
+    doomed: Ranges,
+    order: Option<Order>,
+    /// Tables that no list drops: something is replayed into them.
+    held: Vec<TableEntry>,
+    /// N8: what migrations have locked.
+    locked: BTreeMap<MigrationId, Ranges>,
+}
+
+impl Owned {
+    /// The list that was read last.
+    pub fn told(&self) -> &Tablets {
+        &self.told
+    }
+
+    /// The list that is made so.
+    pub fn done(&self) -> TabletsVersion {
+        self.done
+    }
+
+    /// A newer list is read, and takes away at once (N2, N3).
+    ///
+    /// # Errors
+    /// It cannot be one: nothing has changed.
+    ///
+    /// # Panics
+    /// If it is not newer (N4).
+    pub fn tell(&mut self, tablets: Tablets) -> Result<(), NotATable> {
+        assert!(tablets.version > self.told.version, "N4");
+        let owned = Ranges::all_of(&tablets)?;
+        let served = Ranges::served_of(&tablets)?;
+        let stays = self.staying(&tablets);
+        self.owned = owned;
+        self.served = self.served.kept(&served);
+        self.told = tablets;
+        let lost = self.stained.without(&stays);
+        self.stained = self.stained.without(&lost);
+        let doomed = self.doomed.iter().chain(lost.iter());
+        self.doomed = Ranges::new(doomed).expect("what is stained is not doomed");
+        let told = &self.told.tablets;
+        let goes_on = |migration: &MigrationId| {
+            let is_it = |entry: &TabletEntry| matches!(entry.state, TabletState::Outgoing { migration: of, .. } if of == *migration);
+            told.iter().any(is_it)
+        };
+        self.locked.retain(|migration, _| goes_on(migration));
+        Ok(())
+    }
+
+    /// N7: what is here of these stays: it is served, or comes by the migration by which it came so far.
+    fn staying(&self, tablets: &Tablets) -> Ranges {
+        let incoming = |entry: &TabletEntry| match entry.state {
+            TabletState::Incoming { migration, .. } => Some(migration),
+            _ => None,
+        };
+        let mut stays: Vec<(TableId, KeyRange)> = Vec::new();
+        for entry in &tablets.tablets {
+            match incoming(entry) {
+                None => stays.push((entry.table, entry.range)),
+                Some(migration) => {
+                    let same = self.told.tablets.iter().filter(|known| {
+                        known.table == entry.table && incoming(known) == Some(migration)
+                    });
+                    let common = same.filter_map(|known| known.range.intersection(&entry.range));
+                    stays.extend(common.map(|range| (entry.table, range)));
+                }
+            }
+        }
+        Ranges::new(stays).expect("they are cut from a list without overlaps")
+    }
+
+    /// The next order, if one is due: one at a time.
+    pub fn next_order(&mut self) -> Option<Order> {
+        if self.order.is_some() || self.done >= self.told.version {
+            return None;
+        }
+        let mut tables = self.told.tables.clone();
+        let is_new = |held: &&TableEntry| self.told.tables.iter().all(|t| t.table != held.table);
+        tables.extend(self.held.iter().filter(is_new).cloned());
+        let order = Order {
+            version: self.told.version,
+            tables,
+            purge: self.doomed.iter().collect(),
+        };
+        self.order = Some(order.clone());
+        Some(order)
+    }
+
+    /// An order is done; whether the list is made so by it.
+    pub fn obeyed(&mut self, version: TabletsVersion) -> bool {
+        let Some(order) = self.order.take_if(|order| order.version == version) else {
+            return false;
+        };
+        let purged = Ranges::new(order.purge).expect("they were cut from ranges");
+        self.doomed = self.doomed.without(&purged);
+        if version != self.told.version {
+            return false;
+        }
+        self.done = version;
+        let served = Ranges::served_of(&self.told).expect("it was read");
+        self.served = self.served.renewed(&served, version);
+        // What is owned may be written to, served or not.
+        self.stained = self.owned.clone();
+        assert!(
+            self.doomed.is_empty(),
+            "an order purges all that lists before it took away"
+        );
+        true
+    }
+
+    /// What readers go by.
+    pub fn view(&self, me: ServerId, map: Arc<Map>) -> View {
+        let mut served = self.served.clone();
+        for locked in self.locked.values() {
+            served = served.kept(&served.ranges().without(locked)); // N8
+        }
+        View::with_tenures(me, self.done, self.owned.clone(), served, map)
+    }
+
+    /// N8.
+    #[allow(dead_code, reason = "of a migration's source")]
+    pub fn lock(&mut self, migration: MigrationId, ranges: Ranges) {
+        self.locked.insert(migration, ranges);
+    }
+
+    /// The source has locked too early, and nobody was told of it.
+    #[allow(dead_code, reason = "of a migration's source")]
+    pub fn unlock(&mut self, migration: MigrationId) {
+        self.locked.remove(&migration);
+    }
+
+    /// What must not be replayed over: it is owned, or waits to be purged. `None`: an order is under way.
+    pub fn taken(&self) -> Option<Ranges> {
+        let doomed = self.doomed.without(&self.owned);
+        let all = Ranges::new(self.owned.iter().chain(doomed.iter()));
+        let all = all.expect("what is doomed is cut by what is owned");
+        self.order.is_none().then_some(all)
+    }
+
+    /// From now on these tables stay, and no others do because of this.
+    pub fn hold(&mut self, tables: Vec<TableEntry>) {
+        self.held = tables;
+    }
+
+    /// There are objects of these ranges. Returns those that are not owned: they must be purged.
+    pub fn stain(&mut self, ranges: &Ranges) -> Ranges {
+        let owned = ranges.intersection(&self.owned).without(&self.stained);
+        let stained = self.stained.iter().chain(owned.iter());
+        self.stained = Ranges::new(stained).expect("they are cut");
+        ranges.without(&self.owned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Route;
+    use duramen_base::ids::{RouteHash, SegmentId};
+
+    const ME: ServerId = ServerId::new(0, 1);
+    const OTHER: ServerId = ServerId::new(1, 1);
+    const TABLE: TableId = TableId(1);
+    const NORMAL: TabletState = TabletState::Normal {
+        creation: SegmentId::NONE,
+    };
+
+    fn incoming(migration: u64) -> TabletState {
+        TabletState::Incoming {
+            migration: MigrationId(migration),
+            from: OTHER,
+        }
+    }
+
+    fn outgoing(migration: u64) -> TabletState {
+        TabletState::Outgoing {
+            creation: SegmentId::NONE,
+            migration: MigrationId(migration),
+            to: OTHER,
+        }
+    }
+
+    fn range(first: u64, last: u64) -> KeyRange {
+        KeyRange::new(RouteHash(first), RouteHash(last))
+    }
+
+    fn tell(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) -> Order {
+        let entry = |(first, last, state): &(u64, u64, TabletState)| TabletEntry {
+            table: TABLE,
+            range: range(*first, *last),
+            state: *state,
+        };
+        let tablets = Tablets {
+            version: TabletsVersion(version),
+            tables: Vec::new(),
+            tablets: tablets.iter().map(entry).collect(),
+        };
+        owned.tell(tablets).unwrap();
+        owned.next_order().expect("nothing else is under way")
+    }
+
+    fn make(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) {
+        let order = tell(owned, version, tablets);
+        assert!(owned.obeyed(order.version));
+    }
+
+    fn serves(owned: &Owned, hash: u64) -> bool {
+        let view = owned.view(ME, Arc::default());
+        view.route(TABLE, RouteHash(hash)) == Route::Serve
+    }
+
+    #[test]
+    fn what_comes_anew_is_emptied_first_though_its_leaving_was_never_heard_of() {
+        let mut owned = Owned::default();
+        make(&mut owned, 1, &[(0, 9, NORMAL)]);
+        // It left in version 2, which was lost, and comes back.
+        let order = tell(&mut owned, 3, &[(0, 9, incoming(7))]);
+        assert_eq!(order.purge, [(TABLE, range(0, 9))]);
+        assert!(owned.obeyed(order.version) && !serves(&owned, 5));
+        // The same migration goes on, and ends here: what came by it stays.
+        let order = tell(&mut owned, 4, &[(0, 4, incoming(7)), (5, 9, incoming(8))]);
+        assert_eq!(
+            order.purge,
+            [(TABLE, range(5, 9))],
+            "another one begins anew"
+        );
+        assert!(owned.obeyed(order.version));
+        let order = tell(&mut owned, 5, &[(0, 4, NORMAL)]);
+        assert_eq!(order.purge, [(TABLE, range(5, 9))]);
+        assert!(owned.obeyed(order.version) && serves(&owned, 4));
+    }
+
+    #[test]
+    fn what_is_locked_is_not_served_until_a_list_says_what_became_of_it() {
+        let mut owned = Owned::default();
+        make(&mut owned, 1, &[(0, 9, NORMAL), (20, 29, NORMAL)]);
+        make(&mut owned, 2, &[(0, 9, outgoing(7)), (20, 29, NORMAL)]);
+        let since = |owned: &Owned, hash| {
+            let view = owned.view(ME, Arc::default());
+            view.serves_since(TABLE, RouteHash(hash))
+                .map(|since| since.0)
+        };
+        assert_eq!(since(&owned, 5), Some(1));
+        owned.lock(MigrationId(7), Ranges::new([(TABLE, range(0, 9))]).unwrap());
+        assert!(!serves(&owned, 5) && serves(&owned, 25));
+        make(&mut owned, 3, &[(0, 9, outgoing(7)), (20, 25, NORMAL)]);
+        assert!(!serves(&owned, 5), "it says nothing new of it");
+        make(&mut owned, 4, &[(0, 9, NORMAL)]);
+        assert_eq!(since(&owned, 5), Some(1), "it never left");
+        owned.lock(MigrationId(8), Ranges::new([(TABLE, range(0, 9))]).unwrap());
+        owned.unlock(MigrationId(8));
+        assert!(serves(&owned, 5));
+    }
+}
