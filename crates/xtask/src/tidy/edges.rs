@@ -6,7 +6,7 @@ use super::House;
 /// `base ← format ← engine ← server ← cli`, `base ← wire ← {cluster, client, server}`,
 /// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim, xtask and fuzz are
 /// programs around the product: nobody sees them.
-const BELOW: [(&str, &[&str]); 16] = [
+const BELOW: [(&str, &[&str]); 17] = [
     ("duramen-base", &[]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format"]),
@@ -18,11 +18,17 @@ const BELOW: [(&str, &[&str]); 16] = [
         &["duramen-engine", "duramen-backup", "duramen-cluster"],
     ),
     ("duramen-wire", &["duramen-format"]),
+    ("duramen-net", &["duramen-wire"]),
     ("duramen-client", &["duramen-wire"]),
     ("duramen-node", &["duramen"]),
     (
         "duramen-server",
-        &["duramen-node", "duramen-metastore", "duramen-wire"],
+        &[
+            "duramen-node",
+            "duramen-metastore",
+            "duramen-net",
+            "duramen-wire",
+        ],
     ),
     ("duramen-bench", &["duramen-server"]),
     ("duramen-cli", &["duramen-bench"]),

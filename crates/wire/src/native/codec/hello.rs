@@ -27,6 +27,13 @@ pub enum Role {
     Client = 1,
     Server = 2,
     Coordinator = 3,
+    /// A server, on a connection for what waits for disks: replicas are written and read on it, and nothing else. So no ping waits
+    /// behind them.
+    Replica = 4,
+}
+
+impl Role {
+    const ALL: [Role; 4] = [Role::Client, Role::Server, Role::Coordinator, Role::Replica];
 }
 
 /// See the file's head.
@@ -164,7 +171,7 @@ pub fn parse_hello(input: &[u8]) -> Result<HelloParsed<'_>, HelloError> {
     if min == 0 || min > max {
         return Err(HelloError::Versions { min, max });
     }
-    let Some(role) = [Role::Client, Role::Server, Role::Coordinator]
+    let Some(role) = Role::ALL
         .into_iter()
         .find(|known| *known as u8 == role)
     else {

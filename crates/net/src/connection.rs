@@ -1,0 +1,132 @@
+//! One connection of a hub: what is known of it, and the table of all.
+
+use crate::input::Input;
+use crate::output::Output;
+use duramen_wire::native::codec::Role;
+use rustix::event::epoll::EventFlags;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// Names a connection of a hub; never given twice by one hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub(crate) u64);
+
+impl ConnectionId {
+    fn new(slot: usize, generation: u32) -> ConnectionId {
+        ConnectionId(u64::from(generation) << 32 | slot as u64)
+    }
+
+    fn slot(self) -> usize {
+        self.0 as u32 as usize
+    }
+}
+
+/// Who opened it.
+#[derive(Clone, Debug)]
+pub(crate) enum Side {
+    /// The other side. Its role is known from its hello on.
+    Theirs {
+        role: Option<Role>,
+        peer: SocketAddr,
+    },
+    /// This one, for a link.
+    Ours { link: usize },
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Connecting {
+        until: Instant,
+    },
+    Hello {
+        until: Instant,
+    },
+    Open,
+    /// Its goodbye is on its way, what comes is thrown away.
+    Closing {
+        until: Instant,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub id: ConnectionId,
+    pub fd: OwnedFd,
+    pub side: Side,
+    pub phase: Phase,
+    pub input: Input,
+    pub output: Output,
+    pub interest: EventFlags,
+    /// When the socket last took something, or had nothing to take.
+    pub moved: Instant,
+    /// Questions of the other side that wait for their answers.
+    pub unanswered: usize,
+    /// It is among those to be flushed.
+    pub is_dirty: bool,
+}
+
+impl Connection {
+    pub fn is_theirs(&self) -> bool {
+        matches!(self.side, Side::Theirs { .. })
+    }
+}
+
+/// All connections of a hub.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    slots: Vec<Option<Box<Connection>>>,
+    generations: Vec<u32>,
+    free: Vec<usize>,
+    /// Those that the other side opened.
+    pub theirs: usize,
+}
+
+impl Table {
+    pub fn add(
+        &mut self,
+        fd: OwnedFd,
+        side: Side,
+        phase: Phase,
+        input: Input,
+        now: Instant,
+    ) -> &mut Connection {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.generations.push(0);
+            self.slots.len() - 1
+        });
+        self.generations[slot] += 1;
+        self.theirs += usize::from(matches!(side, Side::Theirs { .. }));
+        self.slots[slot].insert(Box::new(Connection {
+            id: ConnectionId::new(slot, self.generations[slot]),
+            fd,
+            side,
+            phase,
+            input,
+            output: Output::default(),
+            interest: EventFlags::empty(),
+            moved: now,
+            unanswered: 0,
+            is_dirty: false,
+        }))
+    }
+
+    pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let connection = self.slots.get_mut(id.slot())?.as_mut()?;
+        (connection.id == id).then_some(connection)
+    }
+
+    pub fn take(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
+        self.get_mut(id)?;
+        let connection = self.slots[id.slot()].take()?;
+        self.theirs -= usize::from(connection.is_theirs());
+        self.free.push(id.slot());
+        Some(connection)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.slots.iter().flatten().map(|connection| &**connection)
+    }
+}

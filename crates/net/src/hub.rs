@@ -1,0 +1,515 @@
+//! The hub: all connections of one thread, and what happens on them.
+
+mod traffic;
+
+use crate::connection::{ConnectionId, Phase, Side, Table};
+use crate::handle::Handle;
+use crate::input::{Buffers, Input, Message};
+use crate::link::{Links, State};
+use crate::output::Payload;
+use crate::quiet::Quiet;
+use crate::resolve::Resolver;
+use crate::{Reason, socket};
+use duramen_wire::native::codec::{CLIENT_FRAME_BYTES_MAX, Hello, PEER_FRAME_BYTES_MAX, Role};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+const BELL: u64 = u64::MAX;
+/// Listeners count down from here.
+const LISTENER: u64 = u64::MAX - 1;
+const LISTENERS_MAX: usize = 64;
+const EVENTS_MAX: usize = 256;
+/// Most connections taken from a listener in one round.
+const ACCEPTS_MAX: usize = 64;
+const SWEEP: Duration = Duration::from_secs(1);
+/// How long a refused peer may take to read why.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// How long nothing is accepted when the system has no descriptors left.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// What a hub bears.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest frame from servers and coordinators, and from clients, in bytes.
+    pub peer_frame_bytes: usize,
+    pub client_frame_bytes: usize,
+    /// Who leaves more than this lying is cut.
+    pub output_bytes: usize,
+    /// Who leaves more than this lying, or has asked so many questions without an answer yet, is not read from meanwhile.
+    pub pause_bytes: usize,
+    pub pause_questions: usize,
+    /// Most connections that others opened.
+    pub connections: usize,
+    /// How long connecting, and saying hello, may take.
+    pub hello: Duration,
+    /// How long sent bytes may stay without any sign that they arrive.
+    pub patience: Duration,
+    /// Between two attempts to connect: doubles from the one to the other.
+    pub retry_min: Duration,
+    pub retry_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            peer_frame_bytes: PEER_FRAME_BYTES_MAX,
+            client_frame_bytes: CLIENT_FRAME_BYTES_MAX,
+            output_bytes: 256 << 20,
+            pause_bytes: 16 << 20,
+            pause_questions: 4096,
+            connections: 4096,
+            hello: Duration::from_secs(3),
+            patience: Duration::from_secs(10),
+            retry_min: Duration::from_millis(10),
+            retry_max: Duration::from_millis(250),
+        }
+    }
+}
+
+/// What a hub is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// As what it answers those who connect.
+    pub role: Role,
+    /// Empty: any cluster.
+    pub cluster: String,
+    /// What both sides must show; empty if the cluster asks for nothing.
+    pub token: Vec<u8>,
+    pub limits: Limits,
+    /// Connections of these roles are not kept: they come out as [`Event::Handed`].
+    pub hands_over: fn(Role) -> bool,
+}
+
+impl Options {
+    pub fn new(role: Role, cluster: &str) -> Options {
+        Options {
+            role,
+            cluster: cluster.to_owned(),
+            token: Vec::new(),
+            limits: Limits::default(),
+            hands_over: |_| false,
+        }
+    }
+}
+
+/// A connection on its way to the thread that will have it. Both hellos are over.
+#[derive(Debug)]
+pub struct Incoming {
+    /// Does not block.
+    pub fd: OwnedFd,
+    pub role: Role,
+    pub peer: SocketAddr,
+    /// What came behind the hello.
+    pub received: Vec<u8>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event<M> {
+    /// Somebody connected and may ask.
+    Accepted {
+        connection: ConnectionId,
+        role: Role,
+        peer: SocketAddr,
+    },
+    /// See [`Options::hands_over`].
+    Handed(Incoming),
+    /// To be answered by [`Hub::reply`], once.
+    Question {
+        connection: ConnectionId,
+        role: Role,
+        message: Message,
+    },
+    /// An accepted connection is gone.
+    Closed {
+        connection: ConnectionId,
+        reason: Reason,
+    },
+    /// To a question of [`Hub::ask`].
+    Answer { request: u64, message: Message },
+    /// A link broke or could not be opened: these questions, perhaps none, get no answer.
+    Unanswered {
+        address: String,
+        role: Role,
+        requests: Vec<u64>,
+        reason: Reason,
+    },
+    /// By a [`Handle`].
+    Told(M),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Connection(u64),
+    Link(usize),
+    Accept,
+    Sweep,
+}
+
+struct Listener {
+    fd: OwnedFd,
+    is_resting: bool,
+}
+
+/// See the crate's head.
+pub struct Hub<M> {
+    options: Options,
+    epoll: OwnedFd,
+    handle: Handle<M>,
+    listeners: Vec<Listener>,
+    table: Table,
+    links: Links,
+    buffers: Buffers,
+    resolver: Resolver,
+    timers: BinaryHeap<Reverse<(Instant, Timer)>>,
+    dirty: Vec<ConnectionId>,
+    /// What happened outside of `poll`.
+    pending: Vec<Event<M>>,
+    quiet: Quiet,
+    now: Instant,
+}
+
+impl<M: Send + 'static> Hub<M> {
+    /// # Errors
+    /// The process has no descriptors left.
+    pub fn new(options: Options) -> std::io::Result<Hub<M>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let handle = Handle::new()?;
+        epoll::add(
+            &epoll,
+            handle.bell(),
+            EventData::new_u64(BELL),
+            EventFlags::IN,
+        )?;
+        let now = Instant::now();
+        Ok(Hub {
+            options,
+            epoll,
+            handle,
+            listeners: Vec::new(),
+            table: Table::default(),
+            links: Links::default(),
+            buffers: Buffers::default(),
+            resolver: Resolver::default(),
+            timers: BinaryHeap::from([Reverse((now + SWEEP, Timer::Sweep))]),
+            dirty: Vec::new(),
+            pending: Vec::new(),
+            quiet: Quiet::new(now),
+            now,
+        })
+    }
+
+    /// For other threads.
+    pub fn handle(&self) -> Handle<M> {
+        self.handle.clone()
+    }
+
+    /// Takes connections at this address from now on; returns the real one if its port was 0.
+    ///
+    /// # Errors
+    /// The address is in use, or not of this machine.
+    pub fn listen(&mut self, address: SocketAddr) -> std::io::Result<SocketAddr> {
+        assert!(self.listeners.len() < LISTENERS_MAX, "a few listeners");
+        let (fd, address) = socket::listen(address)?;
+        let data = EventData::new_u64(LISTENER - self.listeners.len() as u64);
+        epoll::add(&self.epoll, &fd, data, EventFlags::IN)?;
+        self.listeners.push(Listener {
+            fd,
+            is_resting: false,
+        });
+        Ok(address)
+    }
+
+    /// Asks whoever is at `address` (`host:port`), on a connection that says `role`. `request`: of the envelope, and unique among
+    /// what this hub has asked and not heard about. `encode` appends a question that is followed by `payload`.
+    pub fn ask(
+        &mut self,
+        address: &str,
+        role: Role,
+        request: u64,
+        payload: Payload,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let number = self.links.find(address, role, self.now);
+        let limit = self.options.limits.output_bytes;
+        let link = self.links.get_mut(number);
+        link.outstanding.insert(request);
+        match link.state {
+            State::Open(id) => {
+                let connection = self.table.get_mut(id).expect("an open link has one");
+                connection.output.push(payload, encode);
+                if connection.output.bytes() > limit {
+                    self.close_because(id, Reason::Slow);
+                } else {
+                    self.soil(id);
+                }
+            }
+            State::Opening(_) | State::Resolving | State::Waiting => {
+                link.queue.push(payload, encode);
+                if link.queue.bytes() > limit {
+                    match link.state {
+                        State::Opening(id) => self.close_because(id, Reason::Slow),
+                        _ => self.link_broke(number, Reason::Slow),
+                    }
+                }
+            }
+            State::Idle => {
+                link.queue.push(payload, encode);
+                link.state = State::Waiting;
+                let retry = link.retry;
+                if retry <= self.now {
+                    self.open_link(number);
+                } else {
+                    self.timers.push(Reverse((retry, Timer::Link(number))));
+                }
+            }
+        }
+    }
+
+    /// This question is given up: its answer, should it come, is dropped.
+    pub fn forget(&mut self, address: &str, role: Role, request: u64) {
+        let link = self.links.find(address, role, self.now);
+        self.links.get_mut(link).outstanding.remove(&request);
+    }
+
+    /// Answers a question. If who asked is gone, nothing happens.
+    pub fn reply(
+        &mut self,
+        connection: ConnectionId,
+        payload: Payload,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let limit = self.options.limits.output_bytes;
+        let Some(found) = self.table.get_mut(connection) else {
+            return;
+        };
+        if found.phase != Phase::Open {
+            return;
+        }
+        found.unanswered = found.unanswered.saturating_sub(1);
+        found.output.push(payload, encode);
+        if found.output.bytes() > limit {
+            self.close_because(connection, Reason::Slow);
+        } else {
+            self.soil(connection);
+        }
+    }
+
+    /// Ends an accepted connection at once.
+    pub fn close(&mut self, connection: ConnectionId) {
+        self.close_because(connection, Reason::Here);
+    }
+
+    /// Ends the links to this address: whoever was there is known to be gone.
+    pub fn close_links(&mut self, address: &str) {
+        for number in self.links.to(address) {
+            match self.links.get_mut(number).state {
+                State::Idle => {}
+                State::Opening(id) | State::Open(id) => self.close_because(id, Reason::Here),
+                State::Waiting | State::Resolving => self.link_broke(number, Reason::Here),
+            }
+        }
+    }
+
+    /// Takes a connection that another hub handed over.
+    pub fn adopt(&mut self, incoming: Incoming) {
+        let Incoming {
+            fd,
+            role,
+            peer,
+            received,
+        } = incoming;
+        let side = Side::Theirs {
+            role: Some(role),
+            peer,
+        };
+        let input = Input::with(received);
+        let id = self.table.add(fd, side, Phase::Open, input, self.now).id;
+        if self.watch(id, EventFlags::IN) {
+            self.pending.push(Event::Accepted {
+                connection: id,
+                role,
+                peer,
+            });
+            self.cut_frames(id);
+        }
+    }
+
+    /// Sends what was queued, waits until something happens or `timeout` has passed, and says what happened.
+    pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event<M>>) {
+        self.now = Instant::now();
+        self.flush_dirty();
+        let mut ready = Vec::with_capacity(EVENTS_MAX);
+        let timeout = self.timeout(timeout);
+        // EINTR and everything else: an empty round, and then again.
+        let spare = rustix::buffer::spare_capacity(&mut ready);
+        let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
+        self.now = Instant::now();
+        let mut is_told = false;
+        for event in &ready {
+            let (data, flags) = (event.data.u64(), event.flags);
+            if data == BELL {
+                is_told = true;
+            } else if data > LISTENER - LISTENERS_MAX as u64 {
+                self.accept((LISTENER - data) as usize);
+            } else {
+                self.happened(ConnectionId(data), flags);
+            }
+        }
+        if is_told {
+            let told = self.handle.take();
+            self.pending.extend(told.into_iter().map(Event::Told));
+            for (link, address) in self.resolver.take() {
+                self.resolved(link, address);
+            }
+        }
+        self.fire_timers();
+        events.append(&mut self.pending);
+    }
+
+    fn timeout(&mut self, wanted: Option<Duration>) -> Option<Timespec> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| {
+            let left = at.saturating_duration_since(self.now);
+            left + Duration::from_micros(50)
+        });
+        let least = if self.pending.is_empty() {
+            wanted.into_iter().chain(timer).min()
+        } else {
+            Some(Duration::ZERO)
+        };
+        least.and_then(|least| Timespec::try_from(least).ok())
+    }
+
+    // --- accepting
+
+    fn accept(&mut self, listener: usize) {
+        for _ in 0..ACCEPTS_MAX {
+            match socket::accept(&self.listeners[listener].fd) {
+                Ok((fd, peer)) => {
+                    let Some(peer) = peer else { continue };
+                    if self.table.theirs >= self.options.limits.connections {
+                        self.warn(peer, "too many connections");
+                        continue; // which closes it
+                    }
+                    self.greet(fd, peer);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                Err(errno) => {
+                    // No descriptors, no memory: it stays in the queue of the system until there are some.
+                    if let Some(more) = self.quiet.says(self.now) {
+                        tracing::warn!(more, "cannot accept a connection: {errno}");
+                    }
+                    self.rest(listener, true);
+                    let at = self.now + ACCEPT_REST;
+                    self.timers.push(Reverse((at, Timer::Accept)));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn rest(&mut self, listener: usize, rests: bool) {
+        let data = EventData::new_u64(LISTENER - listener as u64);
+        let flags = if rests {
+            EventFlags::empty()
+        } else {
+            EventFlags::IN
+        };
+        self.listeners[listener].is_resting = rests;
+        // Can only fail for want of kernel memory; then it is tried again by the next timer.
+        let _ = epoll::modify(&self.epoll, &self.listeners[listener].fd, data, flags);
+    }
+
+    fn greet(&mut self, fd: OwnedFd, peer: SocketAddr) {
+        socket::tune(&fd, self.options.limits.patience);
+        let until = self.now + self.options.limits.hello;
+        let side = Side::Theirs { role: None, peer };
+        let input = Input::default();
+        let phase = Phase::Hello { until };
+        let id = self.table.add(fd, side, phase, input, self.now).id;
+        if !self.watch(id, EventFlags::IN) {
+            return;
+        }
+        self.say_hello(id, self.options.role);
+        self.flush(id);
+        self.timers.push(Reverse((until, Timer::Connection(id.0))));
+    }
+
+    fn say_hello(&mut self, id: ConnectionId, role: Role) {
+        let Options { cluster, token, .. } = &self.options;
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.output.push(Payload::None, |out| {
+                Hello::new(role, cluster, token).encode(out);
+            });
+        }
+    }
+
+    // --- links
+
+    fn open_link(&mut self, number: usize) {
+        let link = self.links.get_mut(number);
+        match link.address.parse() {
+            Ok(address) => self.connect(number, address),
+            Err(_) => {
+                link.state = State::Resolving;
+                let handle = self.handle.clone();
+                let address = link.address.clone();
+                self.resolver
+                    .look_up(number, &address, move || handle.wake());
+            }
+        }
+    }
+
+    fn resolved(&mut self, number: usize, address: Result<SocketAddr, String>) {
+        let link = self.links.try_get_mut(number);
+        if link.is_none_or(|link| link.state != State::Resolving) {
+            return;
+        }
+        match address {
+            Ok(address) => self.connect(number, address),
+            Err(reason) => self.link_broke(number, Reason::Unreachable(reason)),
+        }
+    }
+
+    fn connect(&mut self, number: usize, address: SocketAddr) {
+        let fd = match socket::connect(address) {
+            Ok(fd) => fd,
+            Err(errno) => {
+                return self.link_broke(number, Reason::Unreachable(errno.to_string()));
+            }
+        };
+        socket::tune(&fd, self.options.limits.patience);
+        let until = self.now + self.options.limits.hello;
+        let side = Side::Ours { link: number };
+        let phase = Phase::Connecting { until };
+        let input = Input::default();
+        let id = self.table.add(fd, side, phase, input, self.now).id;
+        self.links.get_mut(number).state = State::Opening(id);
+        if self.watch(id, EventFlags::OUT) {
+            self.timers.push(Reverse((until, Timer::Connection(id.0))));
+        }
+    }
+
+    fn link_broke(&mut self, number: usize, reason: Reason) {
+        let Limits {
+            retry_min,
+            retry_max,
+            ..
+        } = self.options.limits;
+        let link = self.links.get_mut(number);
+        let requests = link.broke(self.now, retry_min, retry_max);
+        self.pending.push(Event::Unanswered {
+            address: link.address.clone(),
+            role: link.role,
+            requests,
+            reason,
+        });
+    }
+}

@@ -1,0 +1,430 @@
+//! What happens on a hub's connections: hellos, frames, sending, ends, timers.
+
+use super::{Event, GOODBYE, Hub, Incoming, Options, SWEEP, Timer};
+use crate::Reason;
+use crate::connection::{Connection, ConnectionId, Phase, Side};
+use crate::input::{Input, Message, Received};
+use crate::link::State;
+use crate::output::{Flushed, Payload};
+use crate::socket;
+use duramen_wire::native::codec::{
+    Envelope, Hello, HelloParsed, Kind, Reply, Role, Trouble, decode_reply, encode_trouble,
+    parse_hello,
+};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::Shutdown;
+use std::cmp::Reverse;
+use std::net::SocketAddr;
+
+/// Whether a hello may be followed by frames.
+fn judge(options: &Options, hello: &Hello<'_>) -> Result<(), Reason> {
+    hello.agree(&options.cluster)?;
+    if hello.token != options.token {
+        return Err(Reason::Token);
+    }
+    Ok(())
+}
+
+/// What a refused peer is told.
+fn trouble<'r>(reason: &Reason, text: &'r str) -> Trouble<'r> {
+    use duramen_wire::native::codec::HelloError;
+    match reason {
+        Reason::Hello(HelloError::WrongCluster { .. }) => Trouble::WrongCluster { reason: text },
+        Reason::Token => Trouble::NotPermitted { reason: text },
+        _ => Trouble::WrongProtocol { reason: text },
+    }
+}
+
+impl<M: Send + 'static> Hub<M> {
+    pub(super) fn happened(&mut self, id: ConnectionId, flags: EventFlags) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        if let Phase::Connecting { until } = connection.phase {
+            if let Err(errno) = socket::connected(&connection.fd) {
+                return self.close_because(id, Reason::Unreachable(errno.to_string()));
+            }
+            if !flags.contains(EventFlags::OUT) {
+                return;
+            }
+            connection.phase = Phase::Hello { until };
+            if let Side::Ours { link } = connection.side {
+                let role = self.links.get_mut(link).role;
+                self.say_hello(id, role);
+            }
+            return self.flush(id);
+        }
+        if flags.contains(EventFlags::OUT) {
+            self.flush(id);
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            self.receive(id);
+        }
+    }
+
+    fn receive(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        match connection.input.receive(&connection.fd, &mut self.buffers) {
+            Received::Bytes => {}
+            Received::Nothing => return,
+            Received::End => return self.close_because(id, Reason::Ended),
+            Received::Failed(errno) => {
+                return self.close_because(id, Reason::Broken(errno.to_string()));
+            }
+        }
+        match connection.phase {
+            Phase::Closing { .. } => connection.input = Input::default(),
+            Phase::Hello { .. } => self.hear_hello(id),
+            Phase::Open => self.cut_frames(id),
+            Phase::Connecting { .. } => {}
+        }
+    }
+
+    // --- hellos
+
+    fn hear_hello(&mut self, id: ConnectionId) {
+        let connection = self.table.get_mut(id).expect("it has just received");
+        let (hello, bytes) = match parse_hello(connection.input.bytes()) {
+            Ok(HelloParsed::Incomplete { .. }) => return,
+            Ok(HelloParsed::Hello { hello, bytes }) => (hello, bytes),
+            Err(error) => return self.refuse(id, error.into()),
+        };
+        let (verdict, role) = (judge(&self.options, &hello), hello.role);
+        if let Err(reason) = verdict {
+            return self.refuse(id, reason);
+        }
+        connection.input.skip(bytes);
+        connection.phase = Phase::Open;
+        match connection.side {
+            Side::Theirs { peer, .. } if (self.options.hands_over)(role) => {
+                return self.hand_over(id, role, peer);
+            }
+            Side::Theirs { peer, .. } => {
+                connection.side = Side::Theirs {
+                    role: Some(role),
+                    peer,
+                };
+                self.pending.push(Event::Accepted {
+                    connection: id,
+                    role,
+                    peer,
+                });
+            }
+            Side::Ours { link } => {
+                let link = self.links.get_mut(link);
+                link.state = State::Open(id);
+                connection.output.append(std::mem::take(&mut link.queue));
+                self.soil(id);
+            }
+        }
+        self.cut_frames(id);
+    }
+
+    fn hand_over(&mut self, id: ConnectionId, role: Role, peer: SocketAddr) {
+        let Some(connection) = self.table.take(id) else {
+            return;
+        };
+        // What is dropped here is out of the epoll instance with its descriptor.
+        let Connection {
+            fd, input, output, ..
+        } = *connection;
+        if !output.is_empty() {
+            return self.warn(peer, "it does not take a hello");
+        }
+        if epoll::delete(&self.epoll, &fd).is_ok() {
+            let received = input.into_bytes();
+            self.pending.push(Event::Handed(Incoming {
+                fd,
+                role,
+                peer,
+                received,
+            }));
+        }
+    }
+
+    /// Says why to who is not wanted, and gives it a moment to read that.
+    fn refuse(&mut self, id: ConnectionId, reason: Reason) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let Side::Theirs { peer, .. } = connection.side else {
+            return self.close_because(id, reason);
+        };
+        let text = reason.to_string();
+        let envelope = Envelope::default();
+        let trouble = trouble(&reason, &text);
+        connection.output.push(Payload::None, |out| {
+            encode_trouble(out, &envelope, Kind::Ping as u16, &trouble);
+        });
+        let until = self.now + GOODBYE;
+        connection.phase = Phase::Closing { until };
+        connection.input = Input::default();
+        self.timers.push(Reverse((until, Timer::Connection(id.0))));
+        self.flush(id);
+        self.warn(peer, &text);
+    }
+
+    pub(super) fn warn(&mut self, peer: SocketAddr, why: &str) {
+        if let Some(more) = self.quiet.says(self.now) {
+            tracing::warn!(%peer, more, "a connection is refused: {why}");
+        }
+    }
+
+    // --- frames
+
+    pub(super) fn cut_frames(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let limits = self.options.limits;
+        let (role, link) = match connection.side {
+            Side::Theirs { role, .. } => (role, None),
+            Side::Ours { link } => (None, Some(link)),
+        };
+        let limit = match role {
+            Some(Role::Client) => limits.client_frame_bytes,
+            _ => limits.peer_frame_bytes,
+        };
+        let mut found: Vec<Message> = Vec::new();
+        let cut = connection
+            .input
+            .cut(limit, &mut self.buffers, |message| found.push(message));
+        for message in found {
+            if message.header().reply != link.is_some() {
+                return self.close_because(id, Reason::Direction);
+            }
+            match (link, role) {
+                (Some(link), _) => {
+                    if let Err(reason) = self.hear_answer(link, message) {
+                        return self.close_because(id, reason);
+                    }
+                }
+                (None, role) => {
+                    let role = role.expect("frames follow a hello");
+                    self.hear_question(id, role, message);
+                }
+            }
+        }
+        if let Err(error) = cut {
+            return self.close_because(id, error.into());
+        }
+        self.update_interest(id);
+    }
+
+    fn hear_answer(&mut self, link: usize, message: Message) -> Result<(), Reason> {
+        let request = message.header().envelope.request;
+        let link = self.links.get_mut(link);
+        if link.outstanding.remove(&request) {
+            link.answered();
+            self.pending.push(Event::Answer { request, message });
+        } else if message.header().error && request == 0 {
+            // To the hello.
+            if let Ok(Reply::Trouble(trouble)) = decode_reply(&message.frame()) {
+                return Err(Reason::Refused(trouble.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_question(&mut self, connection: ConnectionId, role: Role, message: Message) {
+        if let Some(found) = self.table.get_mut(connection) {
+            found.unanswered += 1;
+        }
+        self.pending.push(Event::Question {
+            connection,
+            role,
+            message,
+        });
+    }
+
+    // --- sending
+
+    /// It has something to send: to be done by the next `poll`.
+    pub(super) fn soil(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.table.get_mut(id).filter(|found| !found.is_dirty) {
+            connection.is_dirty = true;
+            if !connection.interest.contains(EventFlags::OUT) {
+                connection.moved = self.now; // nothing waited until now
+            }
+            self.dirty.push(id);
+        }
+    }
+
+    pub(super) fn flush_dirty(&mut self) {
+        for id in std::mem::take(&mut self.dirty) {
+            if let Some(connection) = self.table.get_mut(id) {
+                connection.is_dirty = false;
+                self.flush(id);
+            }
+        }
+    }
+
+    pub(super) fn flush(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        if matches!(connection.phase, Phase::Connecting { .. }) {
+            return;
+        }
+        match connection.output.flush(&connection.fd) {
+            Flushed::All => {
+                connection.moved = self.now;
+                if matches!(connection.phase, Phase::Closing { .. }) {
+                    // It reads the end behind the reason; until then what it sends is thrown away, or the reason might be lost.
+                    let _ = rustix::net::shutdown(&connection.fd, Shutdown::Write);
+                }
+            }
+            Flushed::Part { some } => {
+                if some {
+                    connection.moved = self.now;
+                }
+            }
+            Flushed::Failed(errno) => {
+                return self.close_because(id, Reason::Broken(errno.to_string()));
+            }
+        }
+        self.update_interest(id);
+    }
+
+    // --- watching and ending
+
+    /// Begins to watch a new connection; `false`: it is closed for want of kernel memory.
+    pub(super) fn watch(&mut self, id: ConnectionId, interest: EventFlags) -> bool {
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        connection.interest = interest;
+        let data = EventData::new_u64(id.0);
+        let added = epoll::add(&self.epoll, &connection.fd, data, interest);
+        if let Err(errno) = added {
+            self.close_because(id, Reason::Broken(errno.to_string()));
+        }
+        added.is_ok()
+    }
+
+    fn update_interest(&mut self, id: ConnectionId) {
+        let limits = &self.options.limits;
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        if matches!(connection.phase, Phase::Connecting { .. }) {
+            return;
+        }
+        let mut wanted = EventFlags::empty();
+        let is_paused = connection.is_theirs()
+            && (connection.output.bytes() > limits.pause_bytes
+                || connection.unanswered > limits.pause_questions);
+        if !is_paused {
+            wanted |= EventFlags::IN;
+        }
+        if !connection.output.is_empty() {
+            wanted |= EventFlags::OUT;
+        }
+        if wanted != connection.interest {
+            connection.interest = wanted;
+            // Can only fail for want of kernel memory; then the sweep finds the connection stalled.
+            let _ = epoll::modify(
+                &self.epoll,
+                &connection.fd,
+                EventData::new_u64(id.0),
+                wanted,
+            );
+        }
+    }
+
+    pub(super) fn close_because(&mut self, id: ConnectionId, reason: Reason) {
+        let Some(connection) = self.table.take(id) else {
+            return;
+        };
+        match connection.side {
+            Side::Ours { link } => {
+                let is_clean = matches!(reason, Reason::Ended | Reason::Here);
+                let address = &self.links.get_mut(link).address;
+                if !is_clean && let Some(more) = self.quiet.says(self.now) {
+                    tracing::debug!(%address, more, "a link is gone: {reason}");
+                }
+                self.link_broke(link, reason);
+            }
+            Side::Theirs {
+                role: Some(_),
+                peer,
+            } => {
+                if matches!(reason, Reason::Frame(_) | Reason::Direction | Reason::Slow)
+                    && let Some(more) = self.quiet.says(self.now)
+                {
+                    tracing::warn!(%peer, more, "a connection is closed: {reason}");
+                }
+                self.pending.push(Event::Closed {
+                    connection: id,
+                    reason,
+                });
+            }
+            Side::Theirs { role: None, .. } => {}
+        }
+    }
+
+    // --- time
+
+    pub(super) fn fire_timers(&mut self) {
+        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
+            if at > self.now {
+                return;
+            }
+            self.timers.pop();
+            match timer {
+                Timer::Connection(id) => self.late(ConnectionId(id)),
+                Timer::Link(number) => {
+                    let link = self.links.try_get_mut(number);
+                    let is_due =
+                        link.is_some_and(|link| link.state == State::Waiting && link.retry <= at);
+                    if is_due {
+                        self.open_link(number);
+                    }
+                }
+                Timer::Accept => {
+                    for listener in 0..self.listeners.len() {
+                        if self.listeners[listener].is_resting {
+                            self.rest(listener, false);
+                        }
+                    }
+                }
+                Timer::Sweep => self.sweep(),
+            }
+        }
+    }
+
+    fn late(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let (until, reason) = match connection.phase {
+            Phase::Open => return,
+            Phase::Connecting { until } => {
+                (until, Reason::Unreachable("it takes too long".to_owned()))
+            }
+            Phase::Hello { until } => (until, Reason::TimedOut("say hello")),
+            Phase::Closing { until } => (until, Reason::Here),
+        };
+        if until <= self.now {
+            self.close_because(id, reason);
+        }
+    }
+
+    fn sweep(&mut self) {
+        self.timers.push(Reverse((self.now + SWEEP, Timer::Sweep)));
+        self.links.sweep(self.now);
+        let patience = self.options.limits.patience;
+        let is_stalled = |connection: &&Connection| {
+            connection.phase == Phase::Open
+                && !connection.output.is_empty()
+                && self.now.saturating_duration_since(connection.moved) > patience
+        };
+        let stalled = self.table.iter().filter(is_stalled);
+        let stalled: Vec<ConnectionId> = stalled.map(|connection| connection.id).collect();
+        for id in stalled {
+            self.close_because(id, Reason::TimedOut("take what was sent"));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Warnings that a flood of bad peers can't turn into a flood of lines.
+
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_secs(1);
+const BURST: u32 = 5;
+
+/// Lets a few through each second.
+#[derive(Debug)]
+pub(crate) struct Quiet {
+    since: Instant,
+    said: u32,
+    swallowed: u64,
+}
+
+impl Quiet {
+    pub fn new(now: Instant) -> Quiet {
+        Quiet {
+            since: now,
+            said: 0,
+            swallowed: 0,
+        }
+    }
+
+    /// `Some`: say it, and how many were not said before.
+    pub fn says(&mut self, now: Instant) -> Option<u64> {
+        if now.duration_since(self.since) >= EVERY {
+            self.since = now;
+            self.said = 0;
+        }
+        if self.said == BURST {
+            self.swallowed += 1;
+            return None;
+        }
+        self.said += 1;
+        Some(std::mem::take(&mut self.swallowed))
+    }
+}

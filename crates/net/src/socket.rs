@@ -1,0 +1,72 @@
+//! Sockets as the native protocol wants them.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+const BACKLOG: i32 = 1024;
+/// After this time without a sign of life a silent peer is asked for one, and then so often.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+const KEEPALIVE_COUNT: u32 = 3;
+
+fn socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        Some(ipproto::TCP),
+    )
+}
+
+/// A listening socket and its real address.
+pub(crate) fn listen(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+    let listener = socket(address)?;
+    sockopt::set_socket_reuseaddr(&listener, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&listener, true)?;
+    }
+    rustix::net::bind(&listener, &address)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    let address = rustix::net::getsockname(&listener).and_then(TryInto::try_into)?;
+    Ok((listener, address))
+}
+
+/// The next connection.
+pub(crate) fn accept(listener: impl AsFd) -> Result<(OwnedFd, Option<SocketAddr>), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (fd, peer) = rustix::net::acceptfrom_with(listener, flags)?;
+    Ok((fd, peer.and_then(|peer| peer.try_into().ok())))
+}
+
+/// Begins to connect: it is done when the socket is writable, see [`connected`].
+pub(crate) fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let fd = socket(address)?;
+    match rustix::net::connect(&fd, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether a connection that was begun stands.
+pub(crate) fn connected(fd: impl AsFd) -> Result<(), Errno> {
+    sockopt::socket_error(fd)?
+}
+
+/// Small frames leave at once, and a peer that is cut off is noticed: `patience` is how long what was sent may stay without an
+/// acknowledgement of the other system.
+pub(crate) fn tune(fd: impl AsFd, patience: Duration) {
+    // Each can only fail where the system has no such option, and then works without.
+    let _ = sockopt::set_tcp_nodelay(&fd, true);
+    let _ = sockopt::set_socket_keepalive(&fd, true);
+    let _ = sockopt::set_tcp_keepidle(&fd, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(&fd, KEEPALIVE_EVERY);
+    let _ = sockopt::set_tcp_keepcnt(&fd, KEEPALIVE_COUNT);
+    let _ = sockopt::set_tcp_user_timeout(&fd, patience.as_millis() as u32);
+}

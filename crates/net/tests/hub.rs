@@ -1,0 +1,586 @@
+//! Hubs that talk to each other, and to peers that don't behave.
+
+use duramen_base::ids::{ListVersion, TabletsVersion};
+use duramen_net::{Event, Hub, Limits, Message, Options, Payload, Reason};
+use duramen_wire::native::codec::{
+    Envelope, Hello, HelloParsed, Parsed, Question, Reply, Role, decode_question, decode_reply,
+    encode_peer, encode_peer_answer, parse_frame, parse_hello,
+};
+use duramen_wire::native::message::{Peer, PeerAnswer};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+type TestHub = Hub<u32>;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const STEP: Option<Duration> = Some(Duration::from_millis(2));
+
+fn limits() -> Limits {
+    Limits {
+        output_bytes: 1 << 20,
+        pause_bytes: 64 << 10,
+        pause_questions: 8,
+        hello: Duration::from_millis(200),
+        ..Limits::default()
+    }
+}
+
+fn hub(role: Role, cluster: &str, limits: Limits) -> TestHub {
+    let options = Options {
+        limits,
+        ..Options::new(role, cluster)
+    };
+    Hub::new(options).expect("a hub")
+}
+
+fn server(limits: Limits) -> (TestHub, SocketAddr) {
+    let mut hub = hub(Role::Server, "here", limits);
+    let address = hub.listen("127.0.0.1:0".parse().unwrap()).expect("listens");
+    (hub, address)
+}
+
+fn envelope(request: u64) -> Envelope {
+    Envelope {
+        request,
+        ..Envelope::default()
+    }
+}
+
+/// A question with `bytes` of payload; its nonce is its number.
+fn ask(hub: &mut TestHub, to: &str, request: u64, payload: Payload) {
+    let (envelope, bytes) = (envelope(request), payload.len());
+    hub.ask(to, Role::Server, request, payload, |out| {
+        encode_peer(out, &envelope, &Peer::Ping { nonce: request }, bytes);
+    });
+}
+
+fn pong(nonce: u64) -> PeerAnswer {
+    PeerAnswer::Pong {
+        nonce,
+        list_version: ListVersion(1),
+        tablets_version: TabletsVersion(1),
+    }
+}
+
+/// Answers a question with a pong and its own payload.
+fn answer(hub: &mut TestHub, event: &Event<u32>) {
+    if let Event::Question {
+        connection,
+        message,
+        ..
+    } = event
+    {
+        let nonce = nonce_of(message);
+        let payload = Payload::Owned(message.payload().to_vec());
+        let (envelope, bytes) = (message.header().envelope, payload.len());
+        hub.reply(*connection, payload, |out| {
+            encode_peer_answer(out, &envelope, &pong(nonce), bytes);
+        });
+    }
+}
+
+fn nonce_of(message: &Message) -> u64 {
+    match decode_question(&message.frame()) {
+        Ok(Question::Peer(Peer::Ping { nonce })) => nonce,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Polls all hubs until one's events are enough.
+fn until(
+    hubs: &mut [&mut TestHub],
+    mut enough: impl FnMut(usize, &mut TestHub, Event<u32>) -> bool,
+) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut events = Vec::new();
+    while Instant::now() < deadline {
+        for (n, hub) in hubs.iter_mut().enumerate() {
+            hub.poll(STEP, &mut events);
+            let mut is_enough = false;
+            for event in events.drain(..) {
+                is_enough |= enough(n, hub, event);
+            }
+            if is_enough {
+                return;
+            }
+        }
+    }
+    panic!("it does not come to that");
+}
+
+/// Whether the server still works: another hub gets an answer from it.
+fn is_well(server: &mut TestHub, address: SocketAddr) {
+    let mut other = hub(Role::Server, "here", limits());
+    ask(&mut other, &address.to_string(), 77, Payload::None);
+    until(&mut [server, &mut other], |n, hub, event| {
+        answer(hub, &event);
+        n == 1 && matches!(event, Event::Answer { request: 77, .. })
+    });
+}
+
+fn hello(cluster: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Hello::new(Role::Server, cluster, b"").encode(&mut bytes);
+    bytes
+}
+
+fn ping(request: u64, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let question = Peer::Ping { nonce: request };
+    encode_peer(&mut bytes, &envelope(request), &question, payload.len());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+#[test]
+fn questions_and_answers_of_any_size_come_whole_and_in_order() {
+    let (mut server, address) = server(Limits::default());
+    let mut client = hub(Role::Server, "here", Limits::default());
+    let sizes = [0, 1, 4096, 4097, 70_000, 3 << 20, 0, 20 << 20, 5];
+    let payload = |n: usize| -> Vec<u8> { (0..sizes[n]).map(|at| (at * 7 + n) as u8).collect() };
+    for n in 0..sizes.len() {
+        let bytes = match n % 2 {
+            0 => Payload::Owned(payload(n)),
+            _ => Payload::Shared(Arc::from(payload(n))),
+        };
+        ask(&mut client, &address.to_string(), n as u64 + 1, bytes);
+    }
+    let mut next = 0;
+    until(&mut [&mut server, &mut client], |_, hub, event| {
+        answer(hub, &event);
+        if let Event::Answer { request, message } = event {
+            assert_eq!(request, next as u64 + 1);
+            let reply = decode_reply(&message.frame()).expect("an answer");
+            assert_eq!(reply, Reply::Peer(pong(request)));
+            assert!(message.payload() == payload(next), "payload {next}");
+            next += 1;
+        }
+        next == sizes.len()
+    });
+}
+
+#[test]
+fn a_conversation_may_be_cut_anywhere() {
+    let (mut server, address) = server(limits());
+    let mut bytes = hello("here");
+    for n in 1..=3 {
+        bytes.extend(ping(n, &[n as u8; 9]));
+    }
+    for cut in 0..=bytes.len() {
+        let mut peer = TcpStream::connect(address).expect("connects");
+        peer.set_nodelay(true).unwrap();
+        peer.write_all(&bytes[..cut]).unwrap();
+        let mut events = Vec::new();
+        server.poll(STEP, &mut events);
+        server.poll(STEP, &mut events);
+        peer.write_all(&bytes[cut..]).unwrap();
+        let mut nonces = Vec::new();
+        let mut look = |event: &Event<u32>| {
+            if let Event::Question { message, .. } = event {
+                assert_eq!(message.payload(), &[nonce_of(message) as u8; 9]);
+                nonces.push(nonce_of(message));
+            }
+            nonces.len() == 3
+        };
+        let enough = events.iter().any(&mut look);
+        if !enough {
+            until(&mut [&mut server], |_, _, event| look(&event));
+        }
+        assert_eq!(nonces, [1, 2, 3], "cut at {cut}");
+    }
+}
+
+/// Every byte of hello and frame, with several of its bits turned: the connection ends or a question comes, and the hub lives.
+#[test]
+fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
+    let (mut server, address) = server(limits());
+    let mut whole = hello("here");
+    let hello_bytes = whole.len();
+    whole.extend(ping(1, b""));
+    let mut closed = 0;
+    for at in 0..whole.len() {
+        for mask in [1, 0x80, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= mask;
+            let mut peer = TcpStream::connect(address).expect("connects");
+            peer.write_all(&bytes).unwrap();
+            drop(peer);
+            let mut is_accepted = false;
+            // Its end is reported if it was accepted; else nothing is.
+            let mut events = Vec::new();
+            for _ in 0..3 {
+                server.poll(STEP, &mut events);
+            }
+            for event in events.drain(..) {
+                match event {
+                    Event::Accepted { .. } => is_accepted = true,
+                    Event::Closed { reason, .. } => {
+                        assert!(is_accepted);
+                        closed += usize::from(matches!(reason, Reason::Frame(_)));
+                    }
+                    Event::Question { message, .. } => {
+                        assert!(at < hello_bytes, "byte {at} is under the checksum");
+                        assert_eq!(nonce_of(&message), 1);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+    assert!(closed > 50, "{closed} frames were malformed");
+    is_well(&mut server, address);
+}
+
+#[test]
+fn a_length_that_is_only_said_takes_no_memory() {
+    let (mut server, address) = server(Limits::default());
+    let mut peers = Vec::new();
+    for _ in 0..64 {
+        let mut peer = TcpStream::connect(address).expect("connects");
+        let mut bytes = hello("here");
+        let mut frame = ping(1, b"");
+        frame[..4].copy_from_slice(&(60u32 << 20).to_le_bytes());
+        bytes.extend(frame);
+        peer.write_all(&bytes).unwrap();
+        peers.push(peer);
+    }
+    let mut accepted = 0;
+    until(&mut [&mut server], |_, _, event| {
+        accepted += usize::from(matches!(event, Event::Accepted { .. }));
+        accepted == peers.len()
+    });
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let resident = status.lines().find(|line| line.starts_with("VmRSS"));
+    let kib: u64 = resident
+        .and_then(|line| line.split_whitespace().nth(1))
+        .and_then(|kib| kib.parse().ok())
+        .expect("a number");
+    assert!(
+        kib < 1 << 20,
+        "{kib} KiB are in use: 64 frames of 60 MiB were promised"
+    );
+    is_well(&mut server, address);
+}
+
+/// What a raw peer is told: hello and the trouble behind it.
+fn goodbye(peer: &mut TcpStream) -> String {
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut bytes = Vec::new();
+    peer.read_to_end(&mut bytes).expect("until the end");
+    let HelloParsed::Hello { bytes: hello, .. } = parse_hello(&bytes).expect("a hello") else {
+        panic!("no whole hello");
+    };
+    let Ok(Parsed::Frame { frame, .. }) = parse_frame(&bytes[hello..], 1 << 20) else {
+        return String::new();
+    };
+    match decode_reply(&frame) {
+        Ok(Reply::Trouble(trouble)) => trouble.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_is_not_wanted_is_told_why() {
+    let (mut server, address) = server(limits());
+    let mut future = hello("here");
+    future[8] = 7;
+    future[10] = 9;
+    let mut token = Vec::new();
+    Hello::new(Role::Server, "here", b"guess").encode(&mut token);
+    let cases = [
+        (hello("there"), "there"),
+        (future, "update the older program"),
+        (token, "token"),
+        (b"PING\r\n".to_vec(), "native protocol"),
+    ];
+    for (bytes, why) in cases {
+        let mut peer = TcpStream::connect(address).expect("connects");
+        let reader = std::thread::spawn(move || {
+            peer.write_all(&bytes).unwrap();
+            goodbye(&mut peer)
+        });
+        let mut events = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        while !reader.is_finished() && Instant::now() < deadline {
+            server.poll(STEP, &mut events);
+        }
+        assert!(events.is_empty(), "{events:?}");
+        let told = reader.join().unwrap();
+        assert!(told.contains(why), "{told}");
+    }
+    // A link says it to who asks.
+    let mut stranger = hub(Role::Server, "there", limits());
+    ask(&mut stranger, &address.to_string(), 5, Payload::None);
+    until(
+        &mut [&mut server, &mut stranger],
+        |n, _, event| match event {
+            Event::Unanswered {
+                requests, reason, ..
+            } => {
+                assert_eq!((n, requests), (1, vec![5]));
+                assert!(reason.to_string().contains("cluster"), "{reason}");
+                true
+            }
+            other => panic!("{other:?}"),
+        },
+    );
+    is_well(&mut server, address);
+}
+
+#[test]
+fn who_says_no_hello_is_let_go() {
+    let (mut server, address) = server(limits());
+    let mut peer = TcpStream::connect(address).expect("connects");
+    peer.write_all(&hello("here")[..5]).unwrap();
+    let reader = std::thread::spawn(move || goodbye(&mut peer));
+    let (deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
+    while !reader.is_finished() && Instant::now() < deadline {
+        server.poll(STEP, &mut events);
+    }
+    assert_eq!(reader.join().unwrap(), "");
+    assert!(events.is_empty(), "{events:?}");
+}
+
+#[test]
+fn who_takes_no_answers_is_not_read_from_and_then_cut() {
+    let (mut server, address) = server(limits());
+    let mut peer = TcpStream::connect(address).expect("connects");
+    peer.write_all(&hello("here")).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let question = ping(1, &[7; 1000]);
+    // It asks as long as it can, and reads nothing.
+    let mut questions: usize = 0;
+    let mut connection = None;
+    let deadline = Instant::now() + PATIENCE;
+    let mut events = Vec::new();
+    let mut idle = 0;
+    while idle < 20 {
+        assert!(Instant::now() < deadline, "it is read from for ever");
+        let before = questions;
+        while let Ok(bytes) = peer.write(&question) {
+            if bytes < question.len() {
+                peer.set_nonblocking(false).unwrap();
+                // The rest goes once the server reads again, at the latest when it cuts the connection.
+                break;
+            }
+        }
+        peer.set_nonblocking(true).unwrap();
+        server.poll(STEP, &mut events);
+        for event in events.drain(..) {
+            if let Event::Question { connection: id, .. } = event {
+                connection = Some(id);
+                questions += 1;
+            }
+        }
+        idle = if questions == before { idle + 1 } else { 0 };
+    }
+    assert!(questions < 200, "{questions} questions wait for answers");
+    let id = connection.expect("somebody asked");
+    for _ in 0..questions {
+        let payload = Payload::Owned(vec![0; 1 << 19]);
+        let bytes = payload.len();
+        server.reply(id, payload, |out| {
+            encode_peer_answer(out, &envelope(1), &pong(1), bytes);
+        });
+    }
+    until(&mut [&mut server], |_, _, event| {
+        matches!(
+            event,
+            Event::Closed {
+                reason: Reason::Slow,
+                ..
+            }
+        )
+    });
+    is_well(&mut server, address);
+}
+
+#[test]
+fn there_are_never_more_connections_than_allowed() {
+    let (mut server, address) = server(Limits {
+        connections: 4,
+        ..limits()
+    });
+    let flood: Vec<TcpStream> = (0..20)
+        .map(|_| TcpStream::connect(address).expect("connects"))
+        .collect();
+    for mut peer in &flood {
+        // Those that were closed already may fail.
+        let _ = peer.write_all(&hello("here"));
+    }
+    let mut accepted = 0;
+    let (deadline, mut events) = (Instant::now() + Duration::from_millis(300), Vec::new());
+    while Instant::now() < deadline {
+        server.poll(STEP, &mut events);
+        accepted += events
+            .drain(..)
+            .filter(|event| matches!(event, Event::Accepted { .. }))
+            .count();
+    }
+    assert_eq!(accepted, 4);
+    drop(flood);
+    let mut closed = 0;
+    until(&mut [&mut server], |_, _, event| {
+        closed += usize::from(matches!(event, Event::Closed { .. }));
+        closed == 4
+    });
+    is_well(&mut server, address);
+}
+
+#[test]
+fn what_is_outstanding_when_a_link_breaks_is_named_once_and_the_link_comes_back() {
+    let (mut server, address) = server(limits());
+    let to = address.to_string();
+    let mut client = hub(Role::Server, "here", limits());
+    for request in [1, 2, 3] {
+        ask(&mut client, &to, request, Payload::None);
+    }
+    client.forget(&to, Role::Server, 2);
+    until(&mut [&mut server, &mut client], |n, hub, event| {
+        if n == 0 && matches!(&event, Event::Question { message, .. } if nonce_of(message) == 1) {
+            answer(hub, &event);
+        }
+        n == 1 && matches!(event, Event::Answer { request: 1, .. })
+    });
+    drop(server);
+    until(&mut [&mut client], |_, _, event| match event {
+        Event::Unanswered {
+            requests, address, ..
+        } => {
+            assert_eq!((requests, address), (vec![3], to.clone()));
+            true
+        }
+        other => panic!("{other:?}"),
+    });
+    // Nobody is there: that is said soon, and not too often.
+    let began = Instant::now();
+    for request in 10..16 {
+        ask(&mut client, &to, request, Payload::None);
+        until(&mut [&mut client], |_, _, event| {
+            assert!(matches!(&event, Event::Unanswered { requests, .. } if *requests == [request]));
+            true
+        });
+    }
+    assert!(began.elapsed() > Duration::from_millis(100), "it backs off");
+    let mut server = hub(Role::Server, "here", limits());
+    server.listen(address).expect("the same port");
+    ask(&mut client, &to, 20, Payload::None);
+    until(&mut [&mut server, &mut client], |n, hub, event| {
+        answer(hub, &event);
+        n == 1 && matches!(event, Event::Answer { request: 20, .. })
+    });
+    client.close_links(&to);
+    ask(&mut client, &to, 21, Payload::None);
+    until(&mut [&mut server, &mut client], |n, hub, event| {
+        answer(hub, &event);
+        n == 1 && matches!(event, Event::Answer { request: 21, .. })
+    });
+}
+
+#[test]
+fn a_peer_that_accepts_and_says_nothing_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let mut client = hub(Role::Server, "here", limits());
+    ask(&mut client, &to, 1, Payload::None);
+    let began = Instant::now();
+    until(&mut [&mut client], |_, _, event| match event {
+        Event::Unanswered { requests, .. } => {
+            assert_eq!(requests, [1]);
+            true
+        }
+        other => panic!("{other:?}"),
+    });
+    assert!(began.elapsed() < Duration::from_secs(5));
+    // A name that leads nowhere, too.
+    ask(&mut client, "no host at all:1", 2, Payload::None);
+    until(
+        &mut [&mut client],
+        |_, _, event| matches!(event, Event::Unanswered { requests, .. } if requests == [2]),
+    );
+    // And one that answers with garbage.
+    let garbage = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut peer, _) = listener.accept().expect("the link");
+            let mut bytes = hello("here");
+            bytes.extend([0xff; 64]);
+            let _ = peer.write_all(&bytes);
+            let mut rest = Vec::new();
+            let _ = peer.read_to_end(&mut rest);
+        }
+    });
+    ask(&mut client, &to, 3, Payload::None);
+    until(&mut [&mut client], |_, _, event| match event {
+        Event::Unanswered { reason, .. } => matches!(reason, Reason::Frame(_)),
+        other => panic!("{other:?}"),
+    });
+    drop(client);
+    garbage.join().unwrap();
+}
+
+#[test]
+fn a_connection_moves_to_another_hub_with_what_came_already() {
+    let options = Options {
+        hands_over: |role| role == Role::Replica,
+        ..Options::new(Role::Server, "here")
+    };
+    let mut listener: TestHub = Hub::new(options).unwrap();
+    let address = listener.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut keeper = hub(Role::Server, "here", limits());
+    let mut peer = TcpStream::connect(address).unwrap();
+    let mut bytes = Vec::new();
+    Hello::new(Role::Replica, "here", b"").encode(&mut bytes);
+    let (one, two) = (ping(1, b"first"), ping(2, b"second"));
+    bytes.extend(&one);
+    bytes.extend(&two[..20]);
+    peer.write_all(&bytes).unwrap();
+    until(&mut [&mut listener], |_, _, event| match event {
+        Event::Handed(incoming) => {
+            assert_eq!(incoming.role, Role::Replica);
+            keeper.adopt(incoming);
+            true
+        }
+        other => panic!("{other:?}"),
+    });
+    peer.write_all(&two[20..]).unwrap();
+    let mut nonces = Vec::new();
+    until(&mut [&mut keeper, &mut listener], |n, hub, event| {
+        assert_eq!(n, 0, "{event:?}");
+        answer(hub, &event);
+        if let Event::Question { message, role, .. } = event {
+            assert_eq!(role, Role::Replica);
+            nonces.push(nonce_of(&message));
+        }
+        nonces == [1, 2]
+    });
+}
+
+#[test]
+fn other_threads_wake_it_in_time_and_nothing_they_say_is_lost() {
+    let mut hub = hub(Role::Server, "here", limits());
+    let handle = hub.handle();
+    let teller = std::thread::spawn(move || {
+        for n in 0..10_000 {
+            handle.tell(n);
+        }
+    });
+    let mut next = 0;
+    let deadline = Instant::now() + PATIENCE;
+    let mut events = Vec::new();
+    while next < 10_000 && Instant::now() < deadline {
+        hub.poll(Some(PATIENCE), &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Told(n) => {
+                    assert_eq!(n, next);
+                    next += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    teller.join().unwrap();
+    assert_eq!(next, 10_000);
+}
