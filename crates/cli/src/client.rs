@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 
 pub(crate) use connection::{ConnectArgs, Connection};
 
+use crate::cluster::{self, Cluster, ClusterArgs, ClusterTable};
 use crate::failure::{EXIT_CODES, Failure};
 
 /// Keys and values are bytes: whatever the shell passes arrives unchanged.
@@ -150,9 +151,9 @@ pub(crate) enum ClientCommand {
         #[arg(long)]
         background: bool,
     },
-    /// List, create, find or drop tables.
-    #[command(subcommand)]
-    Table(TableCommand),
+    /// List, create, find or drop tables, of a server or (with --coordinator) of a cluster.
+    #[command(after_help = TABLE_HELP)]
+    Table(TableArgs),
     /// Send any command as it is, and print the reply.
     #[command(
         after_help = "EXAMPLES\n  duramen call OBJECT ENCODING key\n  duramen call SET key value EX 60 NX"
@@ -206,6 +207,24 @@ pub(crate) struct ScanArgs {
     values: bool,
 }
 
+#[derive(Args)]
+pub(crate) struct TableArgs {
+    /// Coordinators of a cluster as host:port, separated by commas: its tables are meant, not those of a server.
+    #[arg(
+        long,
+        global = true,
+        env = "DURAMEN_COORDINATOR",
+        value_delimiter = ',',
+        value_name = "ADDR"
+    )]
+    coordinator: Vec<String>,
+    /// With --coordinator: the cluster's name; without, whichever answers.
+    #[arg(long, global = true, env = "DURAMEN_CLUSTER", value_name = "NAME")]
+    cluster: Option<String>,
+    #[command(subcommand)]
+    command: TableCommand,
+}
+
 #[derive(Subcommand)]
 pub(crate) enum TableCommand {
     /// Print the names, ids, sizes and levels of all tables.
@@ -216,11 +235,36 @@ pub(crate) enum TableCommand {
         /// When writes to it are acknowledged: memory, buffered or synced; without, as the server's setting says.
         #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
         level: Option<String>,
+        /// In a cluster: over so many servers; without, over all that are up.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
+        servers: Option<u32>,
     },
     /// Print the id of a table.
     Id { name: OsString },
     /// Remove a table and all objects in it.
     Drop { name: OsString },
+}
+
+impl TableArgs {
+    fn ask_cluster(&self, connect: &ConnectArgs) -> Result<(), Failure> {
+        let args = ClusterArgs {
+            coordinator: self.coordinator.clone(),
+            cluster: self.cluster.clone(),
+            timeout: Duration {
+                // 0 is for ever: a day is as good.
+                ms: match connect.timeout {
+                    0 => 86_400_000,
+                    seconds => seconds.saturating_mul(1000),
+                },
+            },
+            json: connect.json,
+        };
+        let asked = ClusterTable {
+            command: &self.command,
+            json: connect.json,
+        };
+        cluster::run_table(&asked, &Cluster::open(&args)?)
+    }
 }
 
 /// A time span as people write it, kept in milliseconds.
@@ -303,6 +347,15 @@ EXAMPLES
 
 Exit codes: 0 done, 2 wrong usage, 3 error from the server (it says which), 4 no connection.";
 
+const TABLE_HELP: &str = "\
+EXAMPLES
+  duramen table list
+  duramen table create sessions --level memory
+  duramen table create orders --servers 5 --coordinator 127.0.0.1:7400
+  DURAMEN_COORDINATOR=10.0.0.1:7400,10.0.0.2:7400 duramen table drop orders
+
+Exit codes: 0 done, 2 wrong usage, 3 refused (it says why: the table exists, there is none), 4 no connection.";
+
 const SCAN_HELP: &str = "\
 A key that exists from beginning to end is printed at least once; it may be printed twice.
 
@@ -315,6 +368,19 @@ EXAMPLES
 
 /// Connects, asks, prints.
 pub(crate) fn run(command: &ClientCommand, connect: &ConnectArgs) -> Result<(), Failure> {
+    if let ClientCommand::Table(table) = command {
+        if !table.coordinator.is_empty() {
+            return table.ask_cluster(connect);
+        }
+        if let TableCommand::Create {
+            servers: Some(_), ..
+        } = &table.command
+        {
+            return Err(Failure::Usage(
+                "--servers is for a cluster: say which with --coordinator".to_owned(),
+            ));
+        }
+    }
     ask::run(command, &mut Connection::open(connect)?, connect.json)
 }
 

@@ -22,6 +22,15 @@ pub(crate) enum Failure {
         "cannot reach a server at {address}: {reason}\nIs one running there? Start one with `duramen serve`, or name another with --host and --port."
     )]
     Unreachable { address: String, reason: io::Error },
+    #[error("the coordinator refused: {0}")]
+    Coordinator(String),
+    #[error("no coordinator answered within {within:?}: {tried}\n{advice}")]
+    NoCoordinator {
+        within: std::time::Duration,
+        /// Each address with what was wrong.
+        tried: String,
+        advice: &'static str,
+    },
     #[error("the connection to {address} broke: {reason}")]
     Broken { address: String, reason: io::Error },
     #[error("{address}: {reason}")]
@@ -50,8 +59,11 @@ impl Failure {
             }
             Failure::NotFound(_) => 1,
             Failure::Usage(_) | Failure::Input { .. } | Failure::Output { .. } => 2,
-            Failure::Server(_) => 3,
-            Failure::Unreachable { .. } | Failure::Broken { .. } | Failure::NotResp { .. } => 4,
+            Failure::Server(_) | Failure::Coordinator(_) => 3,
+            Failure::Unreachable { .. }
+            | Failure::NoCoordinator { .. }
+            | Failure::Broken { .. }
+            | Failure::NotResp { .. } => 4,
         };
         let text = self.to_string();
         if !text.is_empty() {

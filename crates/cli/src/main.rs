@@ -1,9 +1,10 @@
 //! `duramen`, the one binary: serves, asks a server, watches one, measures.
 //!
-//! Subcommands that ask a running server all take the connection options of [`client::ConnectArgs`]; they are added here in
-//! one place, not in each of them.
+//! Subcommands that ask a running server all take the connection options of [`client::ConnectArgs`], those that ask a coordinator
+//! the ones of [`cluster::ClusterArgs`]; they are added here in one place, not in each of them.
 
 mod client;
+mod cluster;
 mod config;
 mod documents;
 mod failure;
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use client::{ClientCommand, ConnectArgs};
+use cluster::{ClusterArgs, ClusterCommand};
 use failure::{EXIT_CODES, Failure};
 
 /// Log-structured, in-memory key-value store, spoken to by any Redis client.
@@ -56,6 +58,8 @@ enum Command {
     Top(top::TopArgs),
     #[command(flatten)]
     Client(ClientCommand),
+    #[command(flatten)]
+    Cluster(ClusterCommand),
     /// Verify a data directory that no server uses, without writing to it.
     Fsck(offline::FsckArgs),
     /// Look into the log of a data directory that no server uses.
@@ -75,6 +79,8 @@ fn command() -> clap::Command {
     Cli::command().mut_subcommands(|sub| {
         if ClientCommand::has_subcommand(sub.get_name()) || sub.get_name() == "top" {
             ConnectArgs::augment_args(sub)
+        } else if ClusterCommand::has_subcommand(sub.get_name()) {
+            ClusterArgs::augment_args(sub)
         } else {
             sub
         }
@@ -95,6 +101,14 @@ fn main() -> ExitCode {
         Some(Err(error)) => Err(Failure::Usage(error.to_string())),
         None => Err(Failure::Usage("a subcommand is missing".to_owned())),
     };
+    let cluster = || match matches
+        .subcommand()
+        .map(|(_, sub)| ClusterArgs::from_arg_matches(sub))
+    {
+        Some(Ok(args)) => Ok(args),
+        Some(Err(error)) => Err(Failure::Usage(error.to_string())),
+        None => Err(Failure::Usage("a subcommand is missing".to_owned())),
+    };
     let result = match cli.command {
         Command::Serve(args) => return serve::run(args),
         Command::Config(args) => return config::run(args),
@@ -104,6 +118,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => documents::completions(&args, command()),
         Command::Man(args) => documents::man(&args, command()),
         Command::Top(args) => connect().and_then(|connect| top::run(&args, &connect)),
+        Command::Cluster(asked) => cluster().and_then(|args| cluster::run(&asked, &args)),
         Command::Client(asked) => connect().and_then(|connect| client::run(&asked, &connect)),
     };
     match result {

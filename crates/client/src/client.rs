@@ -72,13 +72,21 @@ impl Client {
     /// # Errors
     /// No coordinator gave the map within the options' deadline, or it refused.
     pub fn connect(options: Options) -> Result<Client, Error> {
-        options.check()?;
-        let seed = RandomState::new().hash_one(0);
-        let client = Client {
-            shared: Arc::new(Shared::new(options, seed)),
-        };
+        let client = Client::new(options)?;
         client.refresh()?;
         Ok(client)
+    }
+
+    /// Makes a client that asks nobody anything until it is used.
+    ///
+    /// # Errors
+    /// [`Error::Options`].
+    pub fn new(options: Options) -> Result<Client, Error> {
+        options.check()?;
+        let seed = RandomState::new().hash_one(0);
+        Ok(Client {
+            shared: Arc::new(Shared::new(options, seed)),
+        })
     }
 
     /// A table by its name.

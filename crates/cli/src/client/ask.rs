@@ -108,7 +108,7 @@ pub(super) fn run(
         ClientCommand::Snapshot { dir, background } => {
             super::snapshot::run(dir, *background, server, &mut out)
         }
-        ClientCommand::Table(command) => table(command, server, &mut out),
+        ClientCommand::Table(args) => table(&args.command, server, &mut out),
         ClientCommand::Call { words } => {
             let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
             out.reply(&server.ask(&words)?)
@@ -304,7 +304,7 @@ fn table(
 ) -> Result<(), Failure> {
     match command {
         TableCommand::List => out.reply(&server.ask(&["DURAMEN.TABLE", "LIST"])?),
-        TableCommand::Create { name, level } => {
+        TableCommand::Create { name, level, .. } => {
             let mut words = table_words("CREATE", name).to_vec();
             if let Some(level) = level {
                 words.extend([&b"LEVEL"[..], level.as_bytes()]);

@@ -10,6 +10,8 @@ pub struct Coordinators {
     /// In a row.
     failures: u32,
     last_trouble: Option<String>,
+    /// What was wrong with each the last time it was asked; in the order of `addresses`.
+    troubles: Vec<Option<String>>,
 }
 
 impl Coordinators {
@@ -18,6 +20,7 @@ impl Coordinators {
     pub(super) fn new(addresses: Vec<String>) -> Coordinators {
         assert!(!addresses.is_empty(), "a coordinator's address is needed");
         Coordinators {
+            troubles: vec![None; addresses.len()],
             addresses: addresses.into_iter().map(Arc::from).collect(),
             current: 0,
             failures: 0,
@@ -34,17 +37,41 @@ impl Coordinators {
     pub fn answered(&mut self) {
         self.failures = 0;
         self.last_trouble = None;
+        self.troubles[self.current] = None;
+    }
+
+    fn note(&mut self, address: &str, why: &str) {
+        self.last_trouble = Some(format!("coordinator {address}: {why}"));
+        let known = self.addresses.iter().position(|known| **known == *address);
+        if let Some(at) = known {
+            self.troubles[at] = Some(why.to_owned());
+        }
+    }
+
+    /// What is wrong with each of them, as far as they were asked; for errors.
+    pub fn troubles(&self) -> String {
+        let all = self.addresses.iter().zip(&self.troubles);
+        let said = all.map(|(address, why)| {
+            let why = why.as_deref().unwrap_or("not asked");
+            format!("{address}: {why}")
+        });
+        said.collect::<Vec<String>>().join("; ")
     }
 
     /// No useful answer comes from this address: the next one is the current one. Returns how many failures there were in a row,
     /// per address.
     pub fn failed(&mut self, address: &str, why: &str) -> u32 {
-        self.last_trouble = Some(format!("coordinator {address}: {why}"));
+        self.note(address, why);
         self.failures += 1;
         if *self.addresses[self.current] == *address {
             self.current = (self.current + 1) % self.addresses.len();
         }
         self.failures.div_ceil(self.addresses.len() as u32)
+    }
+
+    /// The one at this address leads, and asks to be asked again later.
+    pub fn postponed(&mut self, address: &str, why: &str) {
+        self.note(address, why);
     }
 
     /// The one at this address does not lead; perhaps it knows who does.
@@ -53,10 +80,11 @@ impl Coordinators {
             self.failed(address, "does not lead, and does not know who does");
             return;
         };
-        self.last_trouble = Some(format!("coordinator {address}: {leader} leads"));
+        self.note(address, &format!("{leader} leads"));
         let known = self.addresses.iter().position(|known| **known == *leader);
         self.current = known.unwrap_or_else(|| {
             self.addresses.push(leader.into());
+            self.troubles.push(None);
             self.addresses.len() - 1
         });
     }
@@ -86,6 +114,7 @@ mod tests {
         assert_eq!(all.failed("c", "refused"), 2);
         assert_eq!(&*all.current(), "a");
         assert_eq!(all.last_trouble(), Some("coordinator c: refused"));
+        assert_eq!(all.troubles(), "a: refused; b: refused; c: refused");
         all.answered();
         assert_eq!(all.failed("a", "refused"), 1);
     }
@@ -99,5 +128,8 @@ mod tests {
         assert_eq!(&*all.current(), "d");
         all.redirected("d", None);
         assert_eq!(&*all.current(), "a");
+        let troubles =
+            "a: c leads; b: not asked; c: d leads; d: does not lead, and does not know who does";
+        assert_eq!(all.troubles(), troubles);
     }
 }

@@ -142,7 +142,9 @@ impl Shared {
         let mut core = self.core();
         match answer {
             Ok(answer) => core.coordinator_answered(now_us, ask, answer),
-            Err(Failure::Again(why)) => core.coordinator_failed(now_us, ask, &why),
+            Err(Failure::NotSent(why) | Failure::Again(why)) => {
+                core.coordinator_failed(now_us, ask, &why);
+            }
             Err(Failure::Never(error)) => core.refuse(error),
         }
     }
@@ -154,7 +156,7 @@ impl Shared {
         question: &ToCoordinator,
         timeout: Duration,
     ) -> Result<CoordinatorAnswer, Failure> {
-        let mut connection = self.pool.take(address, timeout).map_err(Failure::Again)?;
+        let mut connection = self.pool.take(address, timeout).map_err(Failure::NotSent)?;
         let envelope = Envelope {
             request: connection.next_request(),
             ..Envelope::default()
@@ -180,7 +182,15 @@ impl Shared {
     ) -> Result<CoordinatorAnswer, Error> {
         let deadline_us = self.now_us().saturating_add(deadline.as_micros() as u64);
         let mut failures = 0;
+        let mut may_be_done = false;
         loop {
+            if failures > 0 && self.until(deadline_us).is_zero() {
+                let last = self.core().coordinators().troubles();
+                return Err(match may_be_done {
+                    true => Error::OutcomeUnknown { deadline, last },
+                    false => Error::Deadline { deadline, last },
+                });
+            }
             let address = {
                 let mut core = self.core();
                 if let Some(error) = core.refused() {
@@ -189,40 +199,44 @@ impl Shared {
                 core.coordinators().current()
             };
             let timeout = self.until(deadline_us).min(self.options.attempt);
-            let last = match self.exchange(&address, question, timeout) {
+            match self.exchange(&address, question, timeout) {
                 Err(Failure::Never(error)) => return Err(error),
-                Err(Failure::Again(why)) => {
+                Err(Failure::NotSent(why)) => {
                     self.core().coordinators().failed(&address, &why);
-                    why
+                }
+                Err(Failure::Again(why)) => {
+                    may_be_done = true;
+                    self.core().coordinators().failed(&address, &why);
                 }
                 Ok(CoordinatorAnswer::Refused(Refusal::NotLeader { leader })) => {
                     let mut core = self.core();
                     core.coordinators().redirected(&address, leader.as_deref());
-                    "it does not lead".to_owned()
                 }
                 Ok(CoordinatorAnswer::Refused(
                     refusal @ (Refusal::NotReady { .. } | Refusal::Store(_)),
-                )) => refusal.to_string(),
+                )) => {
+                    // A store that failed may have done it all the same.
+                    may_be_done |= matches!(refusal, Refusal::Store(_));
+                    let why = refusal.to_string();
+                    self.core().coordinators().postponed(&address, &why);
+                }
                 Ok(CoordinatorAnswer::Refused(refusal)) => {
                     return Err(Error::Refused(refusal.to_string()));
                 }
                 Ok(answer) => return Ok(answer),
-            };
+            }
             failures += 1;
             let pause = Duration::from_micros(self.core().pause_us(failures));
-            let left = self.until(deadline_us);
-            if left.is_zero() {
-                let last = format!("coordinator {address}: {last}");
-                return Err(Error::OutcomeUnknown { deadline, last });
-            }
-            std::thread::sleep(pause.min(left));
+            std::thread::sleep(pause.min(self.until(deadline_us)));
         }
     }
 }
 
 /// Why a coordinator gave no answer.
 enum Failure {
-    /// Another one may, or this one later.
+    /// It was not asked. Another one may answer, or this one later.
+    NotSent(String),
+    /// As `NotSent`, but the question may have arrived.
     Again(String),
     Never(Error),
 }

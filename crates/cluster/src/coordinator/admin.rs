@@ -1,7 +1,8 @@
 //! What people and tools ask.
 
-use super::{Coordinator, invalid};
-use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, Status};
+use super::{Coordinator, Server, invalid};
+use duramen_base::ids::ServerId;
+use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, ServerLoad, Status};
 
 impl Coordinator {
     pub(super) fn administer(&mut self, admin: Admin) -> CoordinatorAnswer {
@@ -55,6 +56,20 @@ impl Coordinator {
             recoveries: self.recovery_statuses(),
             migrations: self.migration_statuses(),
             migrations_ended: self.moved.iter().cloned().collect(),
+            settings: self.meta.settings.clone(),
+            loads: self.servers.iter().map(load).collect(),
         }
+    }
+}
+
+fn load((id, server): (&ServerId, &Server)) -> ServerLoad {
+    let sum = |of: fn(&duramen_wire::native::message::RangeLoad) -> u64| {
+        let each = server.loads.iter().map(of);
+        each.fold(0, u64::saturating_add)
+    };
+    ServerLoad {
+        server: *id,
+        bytes: sum(|load| load.bytes),
+        records: sum(|load| load.records),
     }
 }

@@ -278,6 +278,12 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
         recoveries: vec![recovery.clone()],
         migrations: vec![migration.clone()],
         migrations_ended: vec![migration],
+        settings: settings(),
+        loads: vec![ServerLoad {
+            server: LOG,
+            bytes: 5,
+            records: 6,
+        }],
     };
     let admin = [
         AdminAnswer::Done,

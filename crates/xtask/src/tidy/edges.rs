@@ -31,7 +31,7 @@ const BELOW: [(&str, &[&str]); 17] = [
         ],
     ),
     ("duramen-bench", &["duramen-server"]),
-    ("duramen-cli", &["duramen-bench"]),
+    ("duramen-cli", &["duramen-bench", "duramen-client"]),
     ("duramen-sim", &["duramen-server"]),
     ("xtask", &[]),
     ("duramen-fuzz", &["duramen-sim"]),

@@ -1,6 +1,6 @@
 //! What people and tools ask the coordinator.
 
-use super::{ServerEntry, TableEntry, TabletRoute};
+use super::{ClusterSettings, ServerEntry, TableEntry, TabletRoute};
 use duramen_base::ids::{
     KeyRange, Level, ListVersion, MapVersion, MigrationId, RecoveryId, RouteHash, ServerId, TableId,
 };
@@ -50,7 +50,7 @@ pub enum AdminAnswer {
 }
 
 /// The cluster at a glance.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub cluster: String,
     /// The coordinator's term, and `host:port` of it.
@@ -66,6 +66,18 @@ pub struct Status {
     pub migrations: Vec<MigrationStatus>,
     /// The last ones that ended, oldest first.
     pub migrations_ended: Vec<MigrationStatus>,
+    /// What all members agree on.
+    pub settings: ClusterSettings,
+    /// How much lies where, as the servers last said.
+    pub loads: Vec<ServerLoad>,
+}
+
+/// How much lies in a server's tablets, live and dead, by its own word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerLoad {
+    pub server: ServerId,
+    pub bytes: u64,
+    pub records: u64,
 }
 
 /// How far a recovery is.

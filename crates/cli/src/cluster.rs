@@ -1,0 +1,139 @@
+//! Commands about a whole cluster: they ask its coordinator, over the native protocol.
+
+mod names;
+mod place;
+mod servers;
+mod status;
+mod table;
+mod tablet;
+
+use crate::client::Duration;
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
+use duramen_wire::native::message::Status;
+use serde_json::Value;
+use std::io::{self, Write as _};
+
+pub(crate) use table::{ClusterTable, run as run_table};
+
+/// Where a coordinator listens if nothing else is said.
+pub(crate) const COORDINATOR_DEFAULT: &str = "127.0.0.1:7400";
+
+// Which cluster is asked, and how. The same for every command that asks a coordinator: no doc comment, because clap would take
+// it for the description of each of them.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Cluster")]
+pub(crate) struct ClusterArgs {
+    /// Coordinators as host:port, separated by commas; one that answers is enough.
+    #[arg(
+        long,
+        global = true,
+        env = "DURAMEN_COORDINATOR",
+        default_value = COORDINATOR_DEFAULT,
+        value_delimiter = ',',
+        value_name = "ADDR"
+    )]
+    pub(crate) coordinator: Vec<String>,
+    /// The cluster's name; without, whichever answers.
+    #[arg(long, global = true, env = "DURAMEN_CLUSTER", value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+    /// Longest wait for the coordinator, a failover included.
+    #[arg(long, global = true, default_value = "5s", value_name = "TIME")]
+    pub(crate) timeout: Duration,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// What is asked of a coordinator. (`table` is among the commands that ask a server, too: see `ClusterTable`.)
+#[derive(Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Show a cluster: members, tables, tablets, recoveries, migrations.
+    #[command(after_help = status::HELP)]
+    Status(status::StatusArgs),
+    /// List, split and move tablets, the parts of tables.
+    #[command(subcommand)]
+    Tablet(tablet::TabletCommand),
+    /// Move everything off a server, so that it can be stopped.
+    #[command(after_help = servers::DRAIN_HELP)]
+    Drain(servers::DrainArgs),
+    /// Let a drained server have tablets and replicas again.
+    #[command(after_help = servers::UNDRAIN_HELP)]
+    Undrain(servers::ServerArg),
+    /// Tell the cluster that a server is dead: it is fenced, and its data is recovered on others.
+    #[command(after_help = servers::CRASH_HELP)]
+    Crash(servers::CrashArgs),
+}
+
+/// Asks, prints.
+pub(crate) fn run(command: &ClusterCommand, args: &ClusterArgs) -> Result<(), Failure> {
+    let cluster = Cluster::open(args)?;
+    match command {
+        ClusterCommand::Status(status) => status::run(status, &cluster, args.json),
+        ClusterCommand::Tablet(tablet) => tablet::run(tablet, &cluster, args.json),
+        ClusterCommand::Drain(drain) => servers::drain(drain, &cluster, args.json),
+        ClusterCommand::Undrain(server) => servers::undrain(server, &cluster, args.json),
+        ClusterCommand::Crash(crash) => servers::crash(crash, &cluster, args.json),
+    }
+}
+
+/// A cluster, seen through its coordinator.
+pub(crate) struct Cluster {
+    client: Client,
+}
+
+impl Cluster {
+    pub(crate) fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
+        let mut options = Options::new(args.coordinator.iter().map(|address| address.trim()));
+        options.cluster = args.cluster.clone().unwrap_or_default();
+        options.deadline = std::time::Duration::from_millis(args.timeout.ms);
+        let client = Client::new(options).map_err(|error| failure(&error))?;
+        Ok(Cluster { client })
+    }
+
+    /// Asks the leading coordinator.
+    pub(crate) fn ask(&self, admin: Admin) -> Result<AdminAnswer, Failure> {
+        self.client.admin(admin).map_err(|error| failure(&error))
+    }
+
+    pub(crate) fn status(&self) -> Result<Status, Failure> {
+        match self.ask(Admin::Status)? {
+            AdminAnswer::Status(status) => Ok(*status),
+            other => Err(unfit(&other)),
+        }
+    }
+}
+
+fn unfit(answer: &AdminAnswer) -> Failure {
+    Failure::Coordinator(format!("its answer does not fit: {answer:?}"))
+}
+
+fn failure(error: &Error) -> Failure {
+    match error {
+        Error::Deadline { deadline, last } => Failure::NoCoordinator {
+            within: *deadline,
+            tried: last.clone(),
+            advice: "Is one running there? Start one with `duramen coordinator`, or name others with --coordinator.",
+        },
+        Error::OutcomeUnknown { deadline, last } => Failure::NoCoordinator {
+            within: *deadline,
+            tried: last.clone(),
+            advice: "What was asked may have been done: look with `duramen status`.",
+        },
+        Error::Options(why) => Failure::Usage(why.clone()),
+        Error::Refused(why) => Failure::Coordinator(why.clone()),
+        other => Failure::Coordinator(other.to_string()),
+    }
+}
+
+/// Prints lines, or one line of JSON.
+fn say(json: bool, text: &str, value: &Value) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let said = if json {
+        writeln!(out, "{value}")
+    } else {
+        out.write_all(text.as_bytes())
+    };
+    said.and_then(|()| out.flush()).map_err(Failure::stdout)
+}

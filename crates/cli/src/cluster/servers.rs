@@ -1,0 +1,139 @@
+//! `duramen drain`, `undrain` and `crash`: what people say about servers.
+
+use super::{Cluster, names, say};
+use crate::client::Duration;
+use crate::failure::Failure;
+use clap::Args;
+use duramen_base::ids::ServerId;
+use duramen_client::Admin;
+use duramen_wire::native::message::{ServerStatus, Status};
+use serde_json::json;
+use std::time::Instant;
+
+#[derive(Args)]
+pub(crate) struct ServerArg {
+    /// As in `duramen status`: 2.1, or 2 for the one that is up, or an address.
+    server: String,
+}
+
+#[derive(Args)]
+pub(crate) struct DrainArgs {
+    #[command(flatten)]
+    server: ServerArg,
+    /// Return when it owns nothing any more, not when draining has begun.
+    #[arg(long)]
+    wait: bool,
+    /// With --wait: give up waiting after this time; draining goes on.
+    #[arg(long, default_value = "10m", value_name = "TIME", requires = "wait")]
+    wait_for: Duration,
+}
+
+#[derive(Args)]
+pub(crate) struct CrashArgs {
+    #[command(flatten)]
+    server: ServerArg,
+}
+
+pub(super) const DRAIN_HELP: &str = "\
+EXAMPLES
+  duramen drain 2.1 --wait && ssh machine2 systemctl stop duramen
+  duramen drain 127.0.0.1:7380
+  duramen undrain 2.1                     never mind
+
+Its tablets move to the others while they are served, two at a time; it gets no new ones, and no new replicas. Replicas that it
+keeps for others stay until it is stopped, and are made anew elsewhere then.
+
+Exit codes: 0 begun (--wait: it owns nothing), 2 wrong usage, 3 refused, 4 no coordinator answered.";
+
+pub(super) const UNDRAIN_HELP: &str = "\
+EXAMPLES
+  duramen undrain 2.1
+
+What has moved does not come back by itself: see `duramen tablet migrate`.
+
+Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
+
+pub(super) const CRASH_HELP: &str = "\
+EXAMPLES
+  duramen crash 2.1
+  duramen status --watch                  see its data come back
+
+Crashed servers are found by themselves within half a second. Say it for one that is alive and must not serve any more, or before
+you take its power away. It is fenced: nothing that it acknowledges from then on counts, and it notices; others recover what it
+owned. If it is alive, it becomes a member again under a new id, with nothing.
+
+Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
+
+fn owned(status: &Status, server: ServerId) -> usize {
+    let all = status.tablets.iter();
+    all.filter(|route| route.owner == server).count()
+}
+
+pub(crate) fn drain(args: &DrainArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
+    let status = cluster.status()?;
+    let server = names::server(&status, &args.server.server)?.server;
+    cluster.ask(Admin::Drain { server })?;
+    let mut left = owned(&status, server);
+    if args.wait {
+        wait(cluster, server, args.wait_for)?;
+        left = 0;
+    }
+    let text = match left {
+        0 => format!("server {server} is drained: it owns nothing, and gets nothing\n"),
+        left => format!(
+            "server {server} is being drained of {left} tablets; `duramen status` shows how far\n"
+        ),
+    };
+    let value = json!({ "server": server.to_string(), "draining": true, "tablets_left": left });
+    say(json, &text, &value)
+}
+
+fn wait(cluster: &Cluster, server: ServerId, patience: Duration) -> Result<(), Failure> {
+    let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
+    loop {
+        let status = cluster.status()?;
+        let left = owned(&status, server);
+        let entry = status.servers.iter().find(|entry| entry.server == server);
+        let stays = entry.is_some_and(|e| e.status == ServerStatus::Up && e.draining);
+        if left == 0 {
+            return Ok(());
+        }
+        if !stays {
+            return Err(Failure::Coordinator(format!(
+                "server {server} is not being drained any more: it crashed, or somebody undrained it"
+            )));
+        }
+        if Instant::now() >= until {
+            return Err(Failure::Coordinator(format!(
+                "server {server} still owns {left} tablets; draining goes on"
+            )));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+pub(crate) fn undrain(args: &ServerArg, cluster: &Cluster, json: bool) -> Result<(), Failure> {
+    let server = names::server(&cluster.status()?, &args.server)?.server;
+    cluster.ask(Admin::Undrain { server })?;
+    let text = format!("server {server} is drained no more\n");
+    say(
+        json,
+        &text,
+        &json!({ "server": server.to_string(), "draining": false }),
+    )
+}
+
+pub(crate) fn crash(args: &CrashArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
+    let status = cluster.status()?;
+    let server = names::server(&status, &args.server.server)?.server;
+    cluster.ask(Admin::CrashServer { server })?;
+    let left = owned(&status, server);
+    let text = match left {
+        0 => format!("server {server} is crashed; it owned nothing\n"),
+        left => format!(
+            "server {server} is crashed; {left} tablets are being recovered: `duramen status --watch`\n"
+        ),
+    };
+    let value = json!({ "server": server.to_string(), "crashed": true, "tablets": left });
+    say(json, &text, &value)
+}

@@ -1,0 +1,390 @@
+//! `duramen status`: the cluster at a glance, once or again and again.
+
+use super::{Cluster, names, place, say, table, tablet};
+use crate::failure::Failure;
+use clap::Args;
+use duramen_wire::native::message::{
+    ClusterSettings, MigrationPhase, MigrationStatus, RecoveryPhase, RecoveryStatus, ServerEntry,
+    ServerStatus, Status,
+};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+
+#[derive(Args)]
+pub(crate) struct StatusArgs {
+    /// Again every so many seconds, until interrupted.
+    #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS", value_parser = seconds)]
+    watch: Option<f64>,
+}
+
+pub(super) const HELP: &str = "\
+EXAMPLES
+  duramen status
+  duramen status --watch                  again each second
+  duramen status --coordinator 10.0.0.1:7400,10.0.0.2:7400
+  duramen status --json | jq '.servers[] | select(.state != \"up\")'
+  duramen status --watch 5 --json >> status.jsonl
+
+Servers are named slot.generation: a server that comes back keeps its slot and gets a higher generation.
+
+Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
+
+/// More tablets than this are counted, not listed: `duramen tablet list` lists them.
+const TABLETS_SHOWN: usize = 40;
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("is no number of seconds from 0.1 to 3600".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
+    let Some(seconds) = args.watch else {
+        let status = cluster.status()?;
+        return say(json, &text(&status), &as_json(&status));
+    };
+    let live = !json && io::stdout().is_terminal();
+    loop {
+        // A failover may come in between: what is watched is worth a message, not an end.
+        match cluster.status() {
+            Ok(status) if live => {
+                // Home; each line is cleared at its end, and what is below the last one.
+                let page = text(&status).replace('\n', "\x1b[K\n");
+                say(false, &format!("\x1b[H{page}\x1b[J"), &Value::Null)?;
+            }
+            Ok(status) => {
+                say(json, &text(&status), &as_json(&status))?;
+                if !json {
+                    io::stdout().write_all(b"\n").map_err(Failure::stdout)?;
+                }
+            }
+            Err(failure @ Failure::NoCoordinator { .. }) => eprintln!("duramen: {failure}"),
+            Err(failure) => return Err(failure),
+        }
+        std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
+    }
+}
+
+fn text(status: &Status) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "cluster {}, led by {} (term {}); list version {}, map version {}",
+        status.cluster, status.leader, status.term, status.list_version, status.map_version
+    );
+    let settings = &status.settings;
+    let _ = writeln!(
+        out,
+        "{} replicas, segments of {}, pings every {} ms, read leases of {} ms",
+        settings.replicas,
+        bytes(u64::from(settings.segment_bytes)),
+        settings.ping_interval_ms,
+        settings.read_lease_ms
+    );
+    out.push('\n');
+    servers(&mut out, status);
+    out.push('\n');
+    out.push_str(&table::lines(status));
+    out.push('\n');
+    if status.tablets.len() <= TABLETS_SHOWN {
+        out.push_str(&tablet::lines(status, None));
+    } else {
+        let count = status.tablets.len();
+        let _ = writeln!(out, "{count} tablets: `duramen tablet list` prints them");
+    }
+    if !status.recoveries.is_empty() {
+        out.push('\n');
+        recoveries(&mut out, status);
+    }
+    if !status.migrations.is_empty() || !status.migrations_ended.is_empty() {
+        out.push('\n');
+        migrations(&mut out, status);
+    }
+    out
+}
+
+fn state(entry: &ServerEntry) -> &'static str {
+    match (entry.status, entry.draining) {
+        (ServerStatus::Crashed, _) => "crashed",
+        (ServerStatus::Up, true) => "draining",
+        (ServerStatus::Up, false) => "up",
+    }
+}
+
+fn roles(entry: &ServerEntry) -> &'static str {
+    match (entry.roles.master, entry.roles.backup) {
+        (true, true) => "master+backup",
+        (true, false) => "master",
+        (false, true) => "backup",
+        (false, false) => "none",
+    }
+}
+
+fn owned(status: &Status, entry: &ServerEntry) -> usize {
+    let all = status.tablets.iter();
+    all.filter(|route| route.owner == entry.server).count()
+}
+
+fn load(status: &Status, entry: &ServerEntry) -> (u64, u64) {
+    let found = status.loads.iter().find(|load| load.server == entry.server);
+    found.map_or((0, 0), |load| (load.bytes, load.records))
+}
+
+fn servers(out: &mut String, status: &Status) {
+    let _ = writeln!(
+        out,
+        "{:<8} {:<9} {:<14} {:<10} {:>7} {:>9}  {:<22} {:<22} admin",
+        "server", "state", "roles", "rack", "tablets", "data", "native", "resp"
+    );
+    for entry in &status.servers {
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let _ = writeln!(
+            out,
+            "{:<8} {:<9} {:<14} {:<10} {:>7} {:>9}  {:<22} {:<22} {}",
+            entry.server.to_string(),
+            state(entry),
+            roles(entry),
+            or_none(&entry.rack),
+            owned(status, entry),
+            bytes(load(status, entry).0),
+            entry.addresses.native,
+            or_none(&entry.addresses.resp),
+            or_none(&entry.addresses.admin),
+        );
+    }
+    if status.servers.is_empty() {
+        out.push_str("none yet: start one with `duramen serve --coordinator …`\n");
+    }
+}
+
+fn phase(phase: RecoveryPhase) -> &'static str {
+    match phase {
+        RecoveryPhase::Collecting => "collecting",
+        RecoveryPhase::Incomplete => "incomplete",
+        RecoveryPhase::Replaying => "replaying",
+        RecoveryPhase::WaitingForLease => "lease",
+        RecoveryPhase::Done => "done",
+    }
+}
+
+/// Milliseconds until everything is replayed, at the speed so far.
+fn left_ms(recovery: &RecoveryStatus) -> Option<u64> {
+    let is_known = recovery.phase == RecoveryPhase::Replaying && recovery.bytes > 0;
+    let left = recovery.bytes_total.saturating_sub(recovery.bytes);
+    let product = u128::from(left) * u128::from(recovery.elapsed_ms);
+    is_known.then(|| (product / u128::from(recovery.bytes.max(1))) as u64)
+}
+
+fn recoveries(out: &mut String, status: &Status) {
+    let _ = writeln!(
+        out,
+        "{:<9} {:<11} {:>11} {:>19} {:>12} {:>8} {:>8}",
+        "recovery", "phase", "partitions", "bytes", "entries", "since", "left"
+    );
+    for recovery in &status.recoveries {
+        let left = left_ms(recovery).map_or_else(|| "-".to_owned(), span);
+        let _ = write!(
+            out,
+            "{:<9} {:<11} {:>11} {:>19} {:>12} {:>8} {:>8}",
+            format!("of {}", recovery.server),
+            phase(recovery.phase),
+            format!("{}/{}", recovery.partitions_done, recovery.partitions),
+            format!("{}/{}", bytes(recovery.bytes), bytes(recovery.bytes_total)),
+            recovery.entries,
+            span(recovery.elapsed_ms),
+            left
+        );
+        if let Some(what) = &recovery.waits_for {
+            let _ = write!(out, "  waits for {what}");
+        }
+        out.push('\n');
+    }
+}
+
+fn migrations(out: &mut String, status: &Status) {
+    let _ = writeln!(
+        out,
+        "{:<14} {:<18} {:<10} {:>19} {:>12} {:>8}  range",
+        "migration", "table", "phase", "bytes", "entries", "since"
+    );
+    for migration in status.migrations_ended.iter().chain(&status.migrations) {
+        let _ = write!(
+            out,
+            "{:<14} {:<18} {:<10} {:>19} {:>12} {:>8}  {}",
+            format!("{} to {}", migration.from, migration.to),
+            names::of_table(status, migration.table),
+            migration_phase(migration.phase),
+            format!(
+                "{}/{}",
+                bytes(migration.bytes),
+                bytes(migration.bytes_total)
+            ),
+            migration.entries,
+            span(migration.elapsed_ms),
+            place::show(&migration.range)
+        );
+        if let Some(why) = &migration.reason {
+            let _ = write!(out, ": {why}");
+        }
+        out.push('\n');
+    }
+}
+
+fn migration_phase(phase: MigrationPhase) -> &'static str {
+    match phase {
+        MigrationPhase::Waiting => "waiting",
+        MigrationPhase::Copying => "copying",
+        MigrationPhase::Switching => "switching",
+        MigrationPhase::Done => "done",
+        MigrationPhase::GivenUp => "given up",
+    }
+}
+
+/// A number of bytes with a unit of 1024s.
+fn bytes(bytes: u64) -> String {
+    let units = ["kb", "mb", "gb", "tb", "pb"];
+    let mut value = bytes as f64;
+    let mut shown = format!("{bytes}b");
+    for unit in units {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        let digits = usize::from(value < 10.0);
+        shown = format!("{value:.digits$}{unit}");
+    }
+    shown
+}
+
+/// Milliseconds as people say them.
+fn span(ms: u64) -> String {
+    match ms {
+        0..10_000 => format!("{:.1}s", ms as f64 / 1000.0),
+        10_000..600_000 => format!("{}s", ms / 1000),
+        _ => format!("{}m", ms / 60_000),
+    }
+}
+
+fn as_json(status: &Status) -> Value {
+    let list = |values: Vec<Value>| Value::from(values);
+    json!({
+        "cluster": status.cluster,
+        "leader": status.leader,
+        "term": status.term,
+        "list_version": status.list_version.0,
+        "map_version": status.map_version.0,
+        "settings": settings_json(&status.settings),
+        "servers": list(status.servers.iter().map(|e| server_json(status, e)).collect()),
+        "tables": list(status.tables.iter().map(|t| table::as_json(status, t)).collect()),
+        "tablets": list(status.tablets.iter().map(|t| tablet::as_json(status, t)).collect()),
+        "recoveries": list(status.recoveries.iter().map(recovery_json).collect()),
+        "migrations": list(status.migrations.iter().map(|m| migration_json(status, m)).collect()),
+        "migrations_ended": list(status.migrations_ended.iter().map(|m| migration_json(status, m)).collect()),
+    })
+}
+
+fn settings_json(settings: &ClusterSettings) -> Value {
+    json!({
+        "replicas": settings.replicas,
+        "segment_bytes": settings.segment_bytes,
+        "ping_interval_ms": settings.ping_interval_ms,
+        "ping_timeout_ms": settings.ping_timeout_ms,
+        "verdict_timeout_ms": settings.verdict_timeout_ms,
+        "read_lease_ms": settings.read_lease_ms,
+        "client_lease_ms": settings.client_lease_ms,
+        "partition_bytes": settings.partition_bytes,
+        "partition_records": settings.partition_records,
+        "rpc_window": settings.rpc_window,
+        "copyset_scatter": settings.copyset_scatter,
+    })
+}
+
+fn server_json(status: &Status, entry: &ServerEntry) -> Value {
+    let (bytes, records) = load(status, entry);
+    json!({
+        "server": entry.server.to_string(),
+        "state": state(entry),
+        "master": entry.roles.master,
+        "backup": entry.roles.backup,
+        "rack": entry.rack,
+        "copyset": entry.copyset,
+        "native": entry.addresses.native,
+        "resp": entry.addresses.resp,
+        "admin": entry.addresses.admin,
+        "tablets": owned(status, entry),
+        "bytes": bytes,
+        "records": records,
+        "read_bytes_per_s": entry.read_bytes_per_s,
+    })
+}
+
+fn recovery_json(recovery: &RecoveryStatus) -> Value {
+    json!({
+        "server": recovery.server.to_string(),
+        "phase": phase(recovery.phase),
+        "partitions": recovery.partitions,
+        "partitions_done": recovery.partitions_done,
+        "bytes": recovery.bytes,
+        "bytes_total": recovery.bytes_total,
+        "entries": recovery.entries,
+        "elapsed_ms": recovery.elapsed_ms,
+        "left_ms": left_ms(recovery),
+        "waits_for": recovery.waits_for,
+    })
+}
+
+fn migration_json(status: &Status, migration: &MigrationStatus) -> Value {
+    json!({
+        "migration": migration.migration.0.to_string(),
+        "table": names::of_table(status, migration.table),
+        "first_hash": migration.range.first.to_string(),
+        "last_hash": migration.range.last.to_string(),
+        "from": migration.from.to_string(),
+        "to": migration.to.to_string(),
+        "phase": migration_phase(migration.phase),
+        "bytes": migration.bytes,
+        "bytes_total": migration.bytes_total,
+        "entries": migration.entries,
+        "elapsed_ms": migration.elapsed_ms,
+        "reason": migration.reason,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::{RecoveryId, ServerId};
+
+    #[test]
+    fn sizes_and_times_are_short() {
+        assert_eq!(bytes(0), "0b");
+        assert_eq!(bytes(1023), "1023b");
+        assert_eq!(bytes(1536), "1.5kb");
+        assert_eq!(bytes(10 << 20), "10mb");
+        assert_eq!(bytes(u64::MAX), "16384pb");
+        assert_eq!(span(1234), "1.2s");
+        assert_eq!(span(61_000), "61s");
+        assert_eq!(span(6_000_000), "100m");
+    }
+
+    #[test]
+    fn what_is_left_follows_from_the_speed_so_far() {
+        let mut recovery = RecoveryStatus {
+            recovery: RecoveryId(1),
+            server: ServerId::new(0, 1),
+            phase: RecoveryPhase::Replaying,
+            partitions: 2,
+            partitions_done: 0,
+            bytes: 250,
+            bytes_total: 1000,
+            entries: 5,
+            elapsed_ms: 100,
+            waits_for: None,
+        };
+        assert_eq!(left_ms(&recovery), Some(300));
+        recovery.bytes = 0;
+        assert_eq!(left_ms(&recovery), None);
+    }
+}

@@ -1,0 +1,333 @@
+//! `duramen tablet`: the parts of tables, listed, cut and moved.
+
+use super::{Cluster, names, place, say, unfit};
+use crate::client::Duration;
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+use duramen_base::ids::{KeyRange, MigrationId, RouteHash, TableId};
+use duramen_client::{Admin, AdminAnswer};
+use duramen_format::hash::KeyHasher;
+use duramen_wire::native::message::{Status, TableEntry, TabletRoute};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Instant;
+
+/// The table that RESP's database 0 is.
+pub(super) const RESP_TABLE: &str = "db0";
+
+#[derive(Subcommand)]
+pub(crate) enum TabletCommand {
+    /// Print the tablets of a table, or of all: range, owner, state.
+    #[command(after_help = LIST_HELP)]
+    List {
+        /// The table's name; without, all tables.
+        #[arg(value_name = "TABLE")]
+        name: Option<String>,
+    },
+    /// Cut a tablet in two. Both parts stay where they are.
+    #[command(after_help = SPLIT_HELP)]
+    Split(SplitArgs),
+    /// Move a range of a table to another server, while it is served.
+    #[command(after_help = MIGRATE_HELP)]
+    Migrate(MigrateArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct SplitArgs {
+    /// The table's name.
+    #[arg(value_name = "TABLE")]
+    name: String,
+    #[command(flatten)]
+    at: At,
+    /// Refuse unless this server owns the tablet that is cut.
+    #[arg(long, value_name = "SERVER")]
+    of: Option<String>,
+}
+
+/// Where a tablet is cut: the second part begins there.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct At {
+    /// In front of this slot of Redis Cluster (0 to 16383).
+    #[arg(long, value_parser = place::slot)]
+    slot: Option<u16>,
+    /// In front of this hash (hexadecimal).
+    #[arg(long, value_parser = place::hash)]
+    hash: Option<RouteHash>,
+    /// In front of this key's slot.
+    #[arg(long)]
+    key: Option<OsString>,
+}
+
+#[derive(Args)]
+pub(crate) struct MigrateArgs {
+    /// The table's name.
+    #[arg(value_name = "TABLE")]
+    name: String,
+    #[command(flatten)]
+    range: Range,
+    /// Where to: as in `duramen status`, such as 2.1, or 2, or an address.
+    #[arg(long, value_name = "SERVER")]
+    to: String,
+    /// Return when it has moved, not when it has begun.
+    #[arg(long)]
+    wait: bool,
+    /// With --wait: give up waiting after this time; the move goes on.
+    #[arg(long, default_value = "10m", value_name = "TIME", requires = "wait")]
+    wait_for: Duration,
+}
+
+/// What is moved.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Range {
+    /// These slots of Redis Cluster, such as 0-8191 or 42.
+    #[arg(long, value_parser = place::slots, value_name = "FIRST-LAST")]
+    slots: Option<KeyRange>,
+    /// These hashes (hexadecimal), such as 0000000000000000-7fffffffffffffff.
+    #[arg(long, value_parser = place::hashes, value_name = "FIRST-LAST")]
+    hashes: Option<KeyRange>,
+    /// All of the table.
+    #[arg(long)]
+    all: bool,
+}
+
+const LIST_HELP: &str = "\
+EXAMPLES
+  duramen tablet list
+  duramen tablet list db0
+  duramen tablet list db0 --json | jq '.[] | select(.state != \"served\")'
+
+Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
+
+const SPLIT_HELP: &str = "\
+EXAMPLES
+  duramen tablet split db0 --slot 8192              slots 8192 and up become a tablet of their own
+  duramen tablet split orders --hash 80000000c0ffee
+  duramen tablet split db0 --key user:7             in front of the slot of that key
+  duramen tablet split db0 --slot 100 --of 0.1      only if server 0.1 owns it
+
+A tablet that begins there already stays as it is. Redis clients look for keys by slot, so the table of RESP (`db0`) is cut
+between slots only.
+
+Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
+
+const MIGRATE_HELP: &str = "\
+EXAMPLES
+  duramen tablet migrate db0 --slots 0-1000 --to 2.1
+  duramen tablet migrate orders --hashes 0-3fffffffffffffff --to 2 --wait
+  duramen tablet migrate orders --all --to 10.0.0.7:7379
+
+Tablets are cut where the range begins and ends. The range is served all the time, by its old owner until its new one has
+everything. If either crashes on the way, nothing has happened.
+
+Exit codes: 0 begun (--wait: done), 2 wrong usage, 3 refused, 4 no coordinator answered.";
+
+pub(crate) fn run(command: &TabletCommand, cluster: &Cluster, json: bool) -> Result<(), Failure> {
+    match command {
+        TabletCommand::List { name } => list(cluster, name.as_deref(), json),
+        TabletCommand::Split(split) => cut(cluster, split, json),
+        TabletCommand::Migrate(migrate) => move_range(cluster, migrate, json),
+    }
+}
+
+fn list(cluster: &Cluster, name: Option<&str>, json: bool) -> Result<(), Failure> {
+    let status = cluster.status()?;
+    let table = match name {
+        Some(name) => Some(names::table(&status, name)?.table),
+        None => None,
+    };
+    let all = chosen(&status, table).map(|route| as_json(&status, route));
+    let value = Value::from(all.collect::<Vec<Value>>());
+    say(json, &lines(&status, table), &value)
+}
+
+fn chosen(status: &Status, only: Option<TableId>) -> impl Iterator<Item = &TabletRoute> {
+    let all = status.tablets.iter();
+    all.filter(move |route| only.is_none_or(|only| only == route.table))
+}
+
+/// What a tablet does now.
+fn state(route: &TabletRoute) -> String {
+    match (route.served, route.moving_to) {
+        (false, _) => "recovering".to_owned(),
+        (true, Some(to)) => format!("moving to {to}"),
+        (true, None) => "served".to_owned(),
+    }
+}
+
+/// One line per tablet, below a heading.
+pub(super) fn lines(status: &Status, only: Option<TableId>) -> String {
+    let mut text = format!(
+        "{:<24} {:<8} {:<16} {}\n",
+        "table", "owner", "state", "range"
+    );
+    for route in chosen(status, only) {
+        let _ = writeln!(
+            text,
+            "{:<24} {:<8} {:<16} {}",
+            names::of_table(status, route.table),
+            route.owner.to_string(),
+            state(route),
+            place::show(&route.range)
+        );
+    }
+    text
+}
+
+pub(super) fn as_json(status: &Status, route: &TabletRoute) -> Value {
+    let whole = place::is_whole_slots(&route.range);
+    json!({
+        "table": names::of_table(status, route.table),
+        "first_hash": route.range.first.to_string(),
+        "last_hash": route.range.last.to_string(),
+        "first_slot": whole.then_some(route.range.first.slot()),
+        "last_slot": whole.then_some(route.range.last.slot()),
+        "owner": route.owner.to_string(),
+        "state": if route.served { "served" } else { "recovering" },
+        "moving_to": route.moving_to.map(|to| to.to_string()),
+    })
+}
+
+impl At {
+    fn hash(&self, status: &Status) -> Result<RouteHash, Failure> {
+        match (self.slot, self.hash, &self.key) {
+            (Some(slot), _, _) => Ok(RouteHash::first_of_slot(slot)),
+            (_, Some(hash), _) => Ok(hash),
+            (_, _, Some(key)) => {
+                let hasher = KeyHasher::new(status.settings.hash_seed);
+                let slot = hasher.route(key.as_bytes()).slot();
+                Ok(RouteHash::first_of_slot(slot))
+            }
+            _ => Err(Failure::Usage(
+                "say where: --slot, --hash or --key".to_owned(),
+            )),
+        }
+    }
+}
+
+/// RESP clients find keys by slot: a slot has one owner.
+fn check_slots(table: &TableEntry, edge: RouteHash) -> Result<(), Failure> {
+    let slot = edge.slot();
+    if table.name != RESP_TABLE || edge == RouteHash::first_of_slot(slot) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "{edge} lies within slot {slot}, and Redis clients look for keys of `{RESP_TABLE}` by slot: cut it in front of \
+         slot {slot} or {}",
+        slot + 1
+    )))
+}
+
+fn cut(cluster: &Cluster, split: &SplitArgs, json: bool) -> Result<(), Failure> {
+    let status = cluster.status()?;
+    let table = names::table(&status, &split.name)?;
+    let at = split.at.hash(&status)?;
+    check_slots(table, at)?;
+    if let Some(of) = &split.of {
+        let server = names::server(&status, of)?.server;
+        let found = chosen(&status, Some(table.table)).find(|route| route.range.contains(at));
+        if let Some(route) = found.filter(|route| route.owner != server) {
+            return Err(Failure::Coordinator(format!(
+                "{at} lies in {} of table `{}`, which is server {}'s, not {server}'s",
+                place::show(&route.range),
+                split.name,
+                route.owner
+            )));
+        }
+    }
+    cluster.ask(Admin::Split {
+        table: table.table,
+        at,
+    })?;
+    say(
+        json,
+        "",
+        &json!({ "table": split.name, "at": at.to_string() }),
+    )
+}
+
+impl Range {
+    fn range(&self) -> KeyRange {
+        self.slots.or(self.hashes).unwrap_or(KeyRange::ALL)
+    }
+}
+
+fn move_range(cluster: &Cluster, migrate: &MigrateArgs, json: bool) -> Result<(), Failure> {
+    let status = cluster.status()?;
+    let table = names::table(&status, &migrate.name)?;
+    let range = migrate.range.range();
+    check_slots(table, range.first)?;
+    if let Some(after) = range.last.next() {
+        check_slots(table, after)?;
+    }
+    let to = names::server(&status, &migrate.to)?.server;
+    let ask = Admin::Migrate {
+        table: table.table,
+        range,
+        to,
+    };
+    let begun = match cluster.ask(ask)? {
+        AdminAnswer::Migrating(begun) => begun,
+        other => return Err(unfit(&other)),
+    };
+    let ids: Vec<String> = begun.iter().map(|id| format!("{id}")).collect();
+    let value = json!({ "to": to.to_string(), "migrations": ids });
+    if begun.is_empty() {
+        let text = format!("server {to} owns all of {} already\n", place::show(&range));
+        return say(json, &text, &value);
+    }
+    if !migrate.wait {
+        let what = if begun.len() == 1 {
+            "tablet moves"
+        } else {
+            "tablets move"
+        };
+        let text = format!(
+            "{} {what} to {to}; `duramen status` shows how far\n",
+            begun.len()
+        );
+        return say(json, &text, &value);
+    }
+    wait(cluster, migrate.wait_for, &begun)?;
+    // Migrations end by success or by being given up: the owner tells which.
+    let status = cluster.status()?;
+    let stayed = chosen(&status, Some(table.table))
+        .find(|route| route.range.overlaps(&range) && route.owner != to);
+    if let Some(route) = stayed {
+        let ended = status.migrations_ended.iter().rev();
+        let mut reasons = ended.filter(|ended| begun.contains(&ended.migration));
+        let why = reasons.find_map(|ended| ended.reason.clone());
+        return Err(Failure::Coordinator(format!(
+            "{} has not moved, server {} still owns it: {}",
+            place::show(&route.range),
+            route.owner,
+            why.unwrap_or_else(|| "a server crashed meanwhile".to_owned())
+        )));
+    }
+    say(
+        json,
+        &format!("{} is at {to} now\n", place::show(&range)),
+        &value,
+    )
+}
+
+/// Until none of them is under way.
+fn wait(cluster: &Cluster, patience: Duration, begun: &[MigrationId]) -> Result<(), Failure> {
+    let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
+    loop {
+        let status = cluster.status()?;
+        let under_way = status.migrations.iter().map(|m| m.migration);
+        if !under_way.into_iter().any(|id| begun.contains(&id)) {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Failure::Coordinator(
+                "it is still under way; `duramen status` shows how far".to_owned(),
+            ));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}

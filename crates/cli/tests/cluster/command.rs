@@ -1,0 +1,66 @@
+//! `duramen` with arguments, and what became of it.
+
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+
+/// The binary under test.
+pub const DURAMEN: &str = env!("CARGO_BIN_EXE_duramen");
+
+/// An address at which nobody listens, most likely.
+pub fn closed_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it has an address");
+    address.to_string()
+}
+
+/// A call of the binary.
+pub struct Call {
+    command: Command,
+}
+
+pub fn duramen(args: &[&str]) -> Call {
+    let mut command = Command::new(DURAMEN);
+    command
+        .args(args)
+        .current_dir(std::env::temp_dir())
+        .stdin(Stdio::null());
+    Call { command }
+}
+
+impl Call {
+    pub fn coordinators(mut self, addresses: &str) -> Call {
+        self.command.env("DURAMEN_COORDINATOR", addresses);
+        self
+    }
+
+    /// Waits for a second at most. (`table` is among the commands that count in seconds.)
+    pub fn timeout(mut self, args: &[&str]) -> Call {
+        let second = if args[0] == "table" { "1" } else { "1s" };
+        self.command.args(["--timeout", second]);
+        self
+    }
+
+    pub fn run(mut self) -> Answer {
+        let Output { status, stderr, .. } =
+            self.command.output().expect("the binary under test runs");
+        Answer {
+            code: status.code(),
+            err: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+}
+
+/// What a process left behind.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: Option<i32>,
+    pub err: String,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn expect_error(&self, code: i32, text: &str) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(self.err.contains(text), "{text:?} is not in {:?}", self.err);
+    }
+}
