@@ -47,22 +47,47 @@ impl Sorted {
 
     /// Entries of one range, whole ones as they lie in the log, one after another.
     pub fn range(&self, wanted: &Wanted) -> &[u8] {
+        let (first, end) = self.places(wanted);
+        self.bytes
+            .get(self.offset(first)..self.offset(end))
+            .unwrap_or(&[])
+    }
+
+    /// Of [`range`](Self::range) the entries from byte `from` on, as many whole ones as `bytes_max` bytes hold, but one at least, and
+    /// their number. `None`: no entry begins there.
+    pub fn piece(&self, wanted: &Wanted, from: usize, bytes_max: usize) -> Option<(&[u8], u32)> {
+        let (first, end) = self.places(wanted);
+        let start = self.offset(first).checked_add(from)?;
+        let of = self.entries.get(first..end)?;
+        let at = of
+            .binary_search_by_key(&start, |(_, _, at)| *at as usize)
+            .ok()?;
+        let limit = start.saturating_add(bytes_max);
+        // The end of an entry is where the next one begins.
+        let count = of[at + 1..].partition_point(|(_, _, at)| *at as usize <= limit);
+        let is_last_whole = self.offset(end) <= limit;
+        let count = (count + usize::from(is_last_whole)).max(1);
+        let bytes = self.bytes.get(start..self.offset(first + at + count))?;
+        Some((bytes, count as u32))
+    }
+
+    /// Indices of the first entry of a range, and of the one after its last.
+    fn places(&self, wanted: &Wanted) -> (usize, usize) {
         if self.info.segment < wanted.since {
-            return &[];
+            return (0, 0);
         }
-        let before = |edge: RouteHash, included: bool| {
-            let index = self.entries.partition_point(|(table, route, _)| {
-                (*table, *route) < (wanted.table, edge)
-                    || included && (*table, *route) == (wanted.table, edge)
-            });
-            let place = self.entries.get(index);
-            place.map_or(self.bytes.len(), |(_, _, at)| *at as usize)
-        };
-        let (from, to) = (
-            before(wanted.keys.first, false),
-            before(wanted.keys.last, true),
-        );
-        self.bytes.get(from..to).unwrap_or(&[])
+        let (first, last) = (wanted.keys.first, wanted.keys.last);
+        let (table, entries) = (wanted.table, &self.entries);
+        (
+            entries.partition_point(|(of, route, _)| (*of, *route) < (table, first)),
+            entries.partition_point(|(of, route, _)| (*of, *route) <= (table, last)),
+        )
+    }
+
+    /// Where an entry begins.
+    fn offset(&self, index: usize) -> usize {
+        let place = self.entries.get(index);
+        place.map_or(self.bytes.len(), |(_, _, at)| *at as usize)
     }
 }
 

@@ -21,7 +21,6 @@ use duramen_backup::{Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, 
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};
 use duramen_cluster::lease::HolderLease;
 use duramen_format::certificate::Certificate;
-use duramen_format::entry;
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::Kind;
 use duramen_wire::native::message::{
@@ -363,12 +362,10 @@ impl<T> BackupService<T> {
                 primary: self.primaries.contains(&replica.id()),
             })
             .collect();
-        let first = |primary: bool| {
-            let data = entries.iter().filter(|entry| entry.kind != Kind::Control);
-            data.filter(move |entry| entry.primary == primary)
-                .map(|entry| entry.segment)
-        };
-        let order = first(true).chain(first(false)).collect();
+        // The others are read when somebody asks for them: their primaries are read elsewhere.
+        let primaries = entries.iter().filter(|entry| entry.primary);
+        let data = primaries.filter(|entry| entry.kind != Kind::Control);
+        let order = data.map(|entry| entry.segment).collect();
         let bytes_max = self.config.ahead_bytes;
         self.ahead
             .entry(log)
@@ -529,53 +526,45 @@ impl<T> BackupService<T> {
     }
 }
 
-/// The next entries of what is asked for, whole ones.
+/// The next entries of what is asked for, whole ones, at least one.
 fn cut(sorted: &Sorted, read: &ReadReplica) -> (PeerAnswer, Vec<u8>) {
     let wrong = || (invalid("no entry begins there"), Vec::new());
     let bytes_max = read.bytes_max.min(ENTRIES_BYTES_MAX) as usize;
     let mut skip = read.offset as usize;
-    let (mut taken, mut payload, mut at) = (0u32, Vec::new(), read.offset);
+    let (mut entries, mut payload, mut at) = (0, Vec::new(), read.offset);
     for tablet in &read.tablets {
         let wanted = Wanted {
             table: tablet.table.0,
             keys: tablet.range,
             since: tablet.creation,
         };
-        let range = sorted.range(&wanted);
-        if skip >= range.len() {
-            skip -= range.len();
+        let length = sorted.range(&wanted).len();
+        if skip >= length {
+            skip -= length;
             continue;
         }
-        let mut rest = &range[skip..];
-        skip = 0;
-        while !rest.is_empty() {
-            let Ok(entry) = entry::parse(rest) else {
-                return wrong();
-            };
-            let length = entry.padded_bytes;
-            if taken > 0 && payload.len() + length > bytes_max {
-                return (
-                    PeerAnswer::Entries {
-                        next: Some(at),
-                        entries: taken,
-                    },
-                    payload,
-                );
-            }
-            payload.extend_from_slice(&rest[..length]);
-            (taken, at, rest) = (taken + 1, at + length as u32, &rest[length..]);
+        let room = bytes_max.saturating_sub(payload.len());
+        let Some((bytes, count)) = sorted.piece(&wanted, skip, room) else {
+            return wrong();
+        };
+        if entries > 0 && bytes.len() > room {
+            let next = Some(at);
+            return (PeerAnswer::Entries { next, entries }, payload);
         }
+        payload.extend_from_slice(bytes);
+        at += bytes.len() as u32;
+        entries += count;
+        if skip + bytes.len() < length {
+            let next = Some(at);
+            return (PeerAnswer::Entries { next, entries }, payload);
+        }
+        skip = 0;
     }
     if skip > 0 {
         return wrong();
     }
-    (
-        PeerAnswer::Entries {
-            next: None,
-            entries: taken,
-        },
-        payload,
-    )
+    let next = None;
+    (PeerAnswer::Entries { next, entries }, payload)
 }
 
 /// What a master does when its write was not taken.

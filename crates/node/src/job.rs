@@ -11,6 +11,7 @@
 
 use crate::member::Order;
 use crate::order::Forget;
+use crate::recovery;
 use duramen::engine::Error;
 use std::fmt;
 
@@ -31,6 +32,7 @@ pub struct JobDone {
 pub(crate) enum JobResult {
     Obeyed(Order, Result<(), Error>),
     Forgot(Forget, Result<(), Error>),
+    Recovery(recovery::Done),
 }
 
 impl Job {

@@ -29,5 +29,6 @@ pub use member::{Candidate, Input, Member, Order, Output, RequestId, Token};
 pub use node::Node;
 pub use node_types::{NodeInput, NodeOptions, NodeOutput};
 pub use ranges::{NotATable, Ranges, Tenures};
+pub use recovery::PartitionProgress;
 pub use remote::PeerCall;
 pub use view::{Map, Owner, Route, View};

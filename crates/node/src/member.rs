@@ -35,6 +35,8 @@ const PATIENCE_US: u64 = 500_000;
 const REST_US: u64 = 100_000;
 /// How often the map is asked for, so that redirects are not much older than this.
 const MAP_US: u64 = 1_000_000;
+/// How often, while the map names owners that are gone: clients wait for it.
+const MAP_SOON_US: u64 = 100_000;
 /// How often it says what it has, if it knows nobody else: the answer says whether it still is a member (N5).
 const CONFIRM_US: u64 = 1_000_000;
 /// How often, while others would let it know (F4 of the detector): what was lost is told again.
@@ -423,7 +425,6 @@ impl Member {
                 }
             }
             (Asking::Map, CoordinatorAnswer::Map(map)) => {
-                self.again(Asking::Map, now_us + MAP_US);
                 match Map::new(&map) {
                     Ok(map) if map.version() > self.map.version() => {
                         self.map = Arc::new(map);
@@ -431,10 +432,9 @@ impl Member {
                     }
                     _ => {} // an older one, or none: ask later
                 }
+                self.map_again(now_us);
             }
-            (Asking::Map, CoordinatorAnswer::MapIsCurrent) => {
-                self.again(Asking::Map, now_us + MAP_US);
-            }
+            (Asking::Map, CoordinatorAnswer::MapIsCurrent) => self.map_again(now_us),
             (_, CoordinatorAnswer::Refused(refusal)) => self.refused(now_us, asking, refusal, out),
             (Asking::Enlist | Asking::Map, _) => self.again(asking, now_us + REST_US),
             (Asking::Confirm, _) => {
@@ -448,6 +448,14 @@ impl Member {
             }
             (Asking::Suspect(_), _) => {}
         }
+    }
+
+    fn map_again(&mut self, now_us: u64) {
+        let is_whole = self.map.owners().all(|(owner, served)| {
+            served && self.members.is_up(owner) // what is not served comes back soon
+        });
+        let pause_us = if is_whole { MAP_US } else { MAP_SOON_US };
+        self.again(Asking::Map, now_us + pause_us);
     }
 
     fn refused(&mut self, now_us: u64, asking: Asking, refusal: Refusal, out: &mut Vec<Output>) {
@@ -567,6 +575,9 @@ impl Member {
             detector.set_members(&self.members);
         }
         if !changes.is_empty() {
+            if let Some(at_us) = self.timers.get_mut(&Asking::Map) {
+                *at_us = 0; // at the next tick
+            }
             out.push(Output::Members(changes));
         }
         let up = self.members.get(self.me).map(|entry| entry.status);

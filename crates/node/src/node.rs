@@ -21,7 +21,7 @@ use crate::lease::{Leases, ReadUntil};
 use crate::member::{Input, Member, Order, Output, RequestId, Token};
 pub use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::Forget;
-use crate::recovery::Recoveries;
+use crate::recovery::{Effects, PartitionProgress, Recoveries};
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall, Queue, Remote};
 use duramen::{MemberOptions, Position, Store};
 use duramen_backup::Backup;
@@ -112,6 +112,12 @@ impl Node {
         &self.read_until
     }
 
+    /// How far the recoveries are that run here, for people.
+    pub fn recoveries(&self) -> Vec<PartitionProgress> {
+        let lives = self.life.iter();
+        lives.flat_map(|life| life.recoveries.progress()).collect()
+    }
+
     /// When it wants a [`NodeInput::Tick`].
     pub fn due_us(&self) -> u64 {
         let life = self.life.iter().filter(|_| !self.ended);
@@ -173,7 +179,9 @@ impl Node {
                     }
                 } else if let Some(life) = &mut self.life {
                     if Recoveries::is_call(call) {
-                        life.recoveries.answered(now_us, call, answer);
+                        let mut jobs = Vec::new();
+                        life.recoveries.answered(now_us, call, answer, &mut jobs);
+                        out.extend(jobs.into_iter().map(NodeOutput::Job));
                     } else {
                         life.remote.answered(now_us, call, answer, &mut heard);
                     }
@@ -526,6 +534,7 @@ impl Node {
             JobResult::Forgot(forget, Err(_)) => {
                 life.again.push((again_us, Again::Forget(forget)));
             }
+            JobResult::Recovery(done) => life.recoveries.job_done(now_us, done),
         }
     }
 
@@ -560,12 +569,19 @@ impl Node {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
-        let (mut asked, mut reports, mut ended) = (Vec::new(), Vec::new(), Vec::new());
-        reports.extend(life.remote.poll(now_us, &mut asked));
+        let mut effects = Effects::default();
+        let head = life.remote.poll(now_us, &mut effects.asked);
+        effects.reports.extend(head);
         let (me, told) = (self.member.id(), self.member.owned().told().version);
-        life.recoveries
-            .poll(now_us, me, told, &mut asked, &mut reports, &mut ended);
+        life.recoveries.poll(now_us, me, told, &mut effects);
         self.member.owned_mut().hold(life.recoveries.tables());
+        let Effects {
+            asked,
+            reports,
+            jobs,
+            ended,
+        } = effects;
+        out.extend(jobs.into_iter().map(NodeOutput::Job));
         let mut forgets = Vec::new();
         for ranges in ended {
             let ranges = self.member.owned_mut().stain(&ranges);

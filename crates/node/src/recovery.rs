@@ -1,5 +1,8 @@
 //! A recovery master: partitions of dead servers' logs, read from their backups and replayed into side logs.
 //!
+//! Several segments are read at once, each piece by piece; what has come is replayed by jobs, side by side, while the next pieces
+//! are on their way. What is on its way or waits for a thread is bounded.
+//!
 //! **Invariants**
 //! - R1: what is reported as replayed is durably part of this server's own log.
 //! - R2: nothing is replayed over what is owned here, or is about to be purged, or lies here from another partition: the order
@@ -7,11 +10,14 @@
 //! - R3: a partition whose end the coordinator does not accept leaves nothing behind: a side log is taken back, and what was
 //!   committed already is purged before R2 lets anybody have its range again.
 //! - R4: no list of tables that is older than the order drops its tables.
+//! - R5: a side log ends, well or not, when no job is at it any more; a failure is reported when nothing is left of it.
+//! - R6: a segment counts when all of its pieces have come from one replica, and were replayed.
 //!
-//! **Concurrency** none: one owner, the node.
+//! **Concurrency** none: one owner, the node. Jobs share the side log, which allows it.
 //!
 //! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which says what belongs to the log (docs/protocols.md).
 
+use crate::job::{Job, JobResult};
 use crate::member::Token;
 use crate::ranges::Ranges;
 use crate::remote::{Asked, PeerCall};
@@ -23,7 +29,7 @@ use duramen_wire::native::message::{
     CoordinatorAnswer, PartitionOutcome, Peer, PeerAnswer, ReadReplica, Recover, TableEntry,
     ToCoordinator,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Calls and tokens from here on, up to the next bit, are those of recoveries.
@@ -31,47 +37,115 @@ const RECOVERY_NAMES: u64 = 1 << 62;
 /// Most partitions at once.
 const RUNS_MAX: usize = 2;
 /// Segments that are read at once, for each partition.
-const READS_MAX: usize = 4;
+const READS_MAX: usize = 8;
+/// The next segment is one of so many: the one whose backup has the least to do.
+const LOOK_AHEAD: usize = 32;
 /// Bytes of entries that are asked for at once.
 const READ_BYTES: u32 = 1 << 20;
+/// Most bytes on their way or waiting to be replayed, for each partition.
+const AHEAD_BYTES: usize = 16 << 20;
 /// A question that nobody answers is asked again, of the next source, after this time.
-const PATIENCE_US: u64 = 1_000_000;
+const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
 /// A segment that this many questions to each of its sources did not bring is given up.
-const ROUNDS_MAX: usize = 4;
+const ROUNDS_MAX: usize = 6;
+/// How often people hear how far it is.
+const PROGRESS_US: u64 = 250_000;
 
 /// Names a partition.
 pub(crate) type RunId = (RecoveryId, u32);
 
-struct Read {
-    segment: usize,
+/// How far the replay of a partition is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionProgress {
+    pub recovery: RecoveryId,
+    pub partition: u32,
+    /// Whose log it is.
+    pub log: ServerId,
+    /// Of entries replayed, and an estimate of them all.
+    pub bytes: u64,
+    pub bytes_total: u64,
+    pub entries: u64,
+}
+
+/// A segment that is being read.
+struct Part {
     /// Sources that have failed, one after the other, and again.
     failed: usize,
-    offset: u32,
+    /// Grows when it begins anew: pieces of an earlier attempt count nothing (R6).
+    attempt: u32,
+    /// Where to go on; `None`: all of it has come.
+    offset: Option<u32>,
+    asked: Option<PeerCall>,
     due_us: u64,
-    is_asked: bool,
+    /// Pieces that are being replayed.
+    jobs: u32,
 }
 
 enum Stage {
-    Reading,
-    Committing(SideCommit),
+    Replaying,
+    /// By a job.
+    Committing,
+    /// Its record is on its way.
+    Settling(SideCommit),
     /// It tells the coordinator, which is asked (again) at this time.
     Reporting(PartitionOutcome, u64),
     /// Accepted: until a list of at least this version says what it owns.
     Waiting(TabletsVersion),
+    /// When its jobs have ended it is taken back (R5), and that is reported, if anybody wants to know.
+    GivingUp(Option<PartitionOutcome>),
+    /// By a job.
+    Aborting(Option<PartitionOutcome>),
     /// To be purged (R3).
     Dropped,
+    /// Nothing is left.
+    Over,
 }
 
 struct Run {
     order: Recover,
     ranges: Ranges,
-    side: SideLog,
+    side: Arc<SideLog>,
     /// Own segments with lower ids hold nothing of it.
     creation: SegmentId,
-    next: usize,
-    reads: BTreeMap<PeerCall, Read>,
+    /// Of the order's segments, those that nobody has begun to read.
+    unread: VecDeque<usize>,
+    parts: BTreeMap<usize, Part>,
+    /// Replays under way, and their bytes.
+    jobs: u32,
+    job_bytes: usize,
+    read: u64,
+    progress_us: u64,
     stage: Stage,
+}
+
+/// What came of a job of a recovery.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    run: RunId,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Replayed {
+        segment: usize,
+        attempt: u32,
+        bytes: usize,
+        result: Result<u64, SideError>,
+    },
+    Committed(Result<SideCommit, SideError>),
+    Aborted,
+}
+
+/// What leaves.
+#[derive(Default)]
+pub(crate) struct Effects {
+    pub asked: Vec<Asked>,
+    pub reports: Vec<(Token, ToCoordinator)>,
+    pub jobs: Vec<Job>,
+    /// Ranges whose objects are the member's from now on if it owns them, and are to be purged if not (R3).
+    pub ended: Vec<Ranges>,
 }
 
 /// See the module.
@@ -106,6 +180,14 @@ impl Recoveries {
         tables.cloned().collect()
     }
 
+    /// For people.
+    pub fn progress(&self) -> Vec<PartitionProgress> {
+        self.runs
+            .iter()
+            .map(|(id, run)| run.progress(*id))
+            .collect()
+    }
+
     /// Begins; whether it did. `taken`: what must not be replayed over (R2).
     pub fn begin(
         &mut self,
@@ -132,85 +214,51 @@ impl Recoveries {
             floors: order.floors.clone(),
             version_floor: order.safe_version,
         });
+        // The coordinator has read the control segments.
+        let is_data = |n: &usize| order.segments[*n].kind != Kind::Control;
+        let unread = (0..order.segments.len()).filter(is_data).collect();
         let run = Run {
-            order,
             ranges,
-            side,
+            side: Arc::new(side),
             creation,
-            next: 0,
-            reads: BTreeMap::new(),
-            stage: Stage::Reading,
+            unread,
+            parts: BTreeMap::new(),
+            jobs: 0,
+            job_bytes: 0,
+            read: 0,
+            progress_us: now_us + PROGRESS_US,
+            stage: Stage::Replaying,
+            order,
         };
         self.runs.insert(id, run);
-        self.refill(now_us, id);
         true
-    }
-
-    /// Up to so many segments are read at once; after the last one the side log is committed.
-    fn refill(&mut self, now_us: u64, id: RunId) {
-        let Some(run) = self.runs.get_mut(&id) else {
-            return;
-        };
-        while run.reads.len() < READS_MAX && run.next < run.order.segments.len() {
-            let segment = run.next;
-            run.next += 1;
-            if run.order.segments[segment].kind == Kind::Control {
-                continue; // the coordinator has read it
-            }
-            let read = Read {
-                segment,
-                failed: 0,
-                offset: 0,
-                due_us: now_us,
-                is_asked: false,
-            };
-            self.next += 1;
-            run.reads.insert(PeerCall(RECOVERY_NAMES | self.next), read);
-        }
-        if run.reads.is_empty() && matches!(run.stage, Stage::Reading) {
-            match run.side.commit() {
-                Ok(commit) => run.stage = Stage::Committing(commit),
-                Err(error) => run.fail(now_us, &error),
-            }
-        }
     }
 
     /// When [`poll`](Self::poll) has something to do by time alone.
     pub fn due_us(&self) -> u64 {
-        let of = |run: &Run| match run.stage {
-            Stage::Reading => run.reads.values().map(|read| read.due_us).min(),
-            Stage::Reporting(_, due_us) => Some(due_us),
-            Stage::Committing(_) | Stage::Waiting(_) | Stage::Dropped => None,
-        };
-        self.runs.values().filter_map(of).min().unwrap_or(u64::MAX)
+        let due = self.runs.values().map(Run::due_us);
+        due.min().unwrap_or(u64::MAX)
     }
 
-    /// Goes on with what can go on. `told`: version of the list of tablets that was read last. `ended`: ranges whose objects are
-    /// the member's from now on if it owns them, and are to be purged if not (R3).
-    pub fn poll(
-        &mut self,
-        now_us: u64,
-        me: ServerId,
-        told: TabletsVersion,
-        asked: &mut Vec<Asked>,
-        reports: &mut Vec<(Token, ToCoordinator)>,
-        ended: &mut Vec<Ranges>,
-    ) {
-        let mut over = Vec::new();
+    /// Goes on with what can go on. `told`: version of the list of tablets that was read last.
+    pub fn poll(&mut self, now_us: u64, me: ServerId, told: TabletsVersion, out: &mut Effects) {
         for (id, run) in &mut self.runs {
-            if let Stage::Committing(commit) = &run.stage
-                && commit.is_durable()
-            {
-                let report = run.side.report();
-                let outcome = PartitionOutcome::Replayed {
-                    creation: run.creation,
-                    bytes: report.bytes,
-                    entries: report.entries,
-                }; // R1
-                run.stage = Stage::Reporting(outcome, now_us);
-            }
+            run.settle(now_us);
             match &mut run.stage {
-                Stage::Reading => run.ask(now_us, &mut self.next, asked),
+                Stage::Replaying => {
+                    run.refill(now_us);
+                    run.ask(now_us, &mut self.next, &mut out.asked);
+                    run.end(*id, &mut out.jobs);
+                }
+                Stage::GivingUp(outcome) if run.jobs == 0 => {
+                    run.stage = Stage::Aborting(outcome.take());
+                    let (run, side) = (*id, run.side.clone());
+                    out.jobs.push(Job::new("take back", move || {
+                        let _ = side.abort(); // one that had ended is as it was
+                        let what = What::Aborted;
+                        JobResult::Recovery(Done { run, what })
+                    }));
+                }
                 Stage::Reporting(outcome, due_us) if *due_us <= now_us => {
                     *due_us = now_us + PATIENCE_US;
                     self.next += 1;
@@ -222,62 +270,114 @@ impl Recoveries {
                         server: me,
                         outcome: outcome.clone(),
                     };
-                    reports.push((token, report));
+                    out.reports.push((token, report));
                 }
                 Stage::Waiting(since) if *since > told => {}
                 Stage::Waiting(_) | Stage::Dropped => {
-                    ended.push(run.ranges.clone());
-                    over.push(*id);
+                    out.ended.push(run.ranges.clone());
+                    run.stage = Stage::Over;
                 }
                 _ => {}
             }
+            if run.tells_progress() && run.progress_us <= now_us {
+                run.progress_us = now_us + PROGRESS_US;
+                self.next += 1;
+                let token = Token(RECOVERY_NAMES | self.next); // nobody waits for the answer
+                let progress = run.progress(*id);
+                let report = ToCoordinator::PartitionProgress {
+                    recovery: id.0,
+                    partition: id.1,
+                    server: me,
+                    bytes: progress.bytes,
+                    bytes_total: progress.bytes_total,
+                    entries: progress.entries,
+                };
+                out.reports.push((token, report));
+            }
         }
-        for id in over {
-            self.forget(id);
-        }
+        self.runs.retain(|_, run| !matches!(run.stage, Stage::Over));
+        self.tokens.retain(|_, run| self.runs.contains_key(run));
     }
 
-    fn forget(&mut self, id: RunId) {
-        self.runs.remove(&id);
-        self.tokens.retain(|_, run| *run != id);
-    }
-
-    /// A backup answered; `None`: it was not reached.
-    pub fn answered(&mut self, now_us: u64, call: PeerCall, answer: Option<(PeerAnswer, Vec<u8>)>) {
-        let holds = |run: &&mut Run| run.reads.contains_key(&call);
-        let Some(run) = self.runs.values_mut().find(holds) else {
+    /// A backup answered; `None`: it was not reached. What came is replayed by a job.
+    pub fn answered(
+        &mut self,
+        now_us: u64,
+        call: PeerCall,
+        answer: Option<(PeerAnswer, Vec<u8>)>,
+        jobs: &mut Vec<Job>,
+    ) {
+        let found = self.runs.iter_mut().find_map(|(id, run)| {
+            let mut parts = run.parts.iter();
+            let of = parts.find(|(_, part)| part.asked == Some(call));
+            of.map(|(segment, _)| *segment)
+                .map(|segment| (*id, run, segment))
+        });
+        let Some((id, run, segment)) = found else {
             return; // of a question that was asked anew
         };
-        let id = (run.order.recovery, run.order.partition);
-        let mut read = run.reads.remove(&call).expect("it was just seen");
-        read.is_asked = false;
-        read.due_us = now_us;
+        let part = run.parts.get_mut(&segment).expect("it was just seen");
+        part.asked = None;
+        part.due_us = now_us;
         match answer {
-            Some((PeerAnswer::Entries { next, .. }, payload)) => match run.side.replay(&payload) {
-                Ok(_) => match next {
-                    Some(offset) => read.offset = offset,
-                    None => return self.refill(now_us, id),
-                },
-                Err(SideError::Damaged { .. }) => read.turn(),
-                Err(error) => return run.fail(now_us, &error),
-            },
-            Some((PeerAnswer::NotYet { after_ms }, _)) => {
-                read.due_us = now_us + u64::from(after_ms) * 1000;
+            Some((PeerAnswer::Entries { next, .. }, payload)) => {
+                part.offset = next;
+                part.jobs += 1;
+                run.jobs += 1;
+                run.job_bytes += payload.len();
+                let (side, attempt) = (run.side.clone(), part.attempt);
+                jobs.push(Job::new("replay", move || {
+                    let what = What::Replayed {
+                        segment,
+                        attempt,
+                        bytes: payload.len(),
+                        result: side.replay(&payload),
+                    };
+                    JobResult::Recovery(Done { run: id, what })
+                }));
             }
-            Some((PeerAnswer::Bad { .. }, _)) => read.turn(),
+            Some((PeerAnswer::NotYet { after_ms }, _)) => {
+                part.due_us = now_us + u64::from(after_ms) * 1000;
+            }
+            Some((PeerAnswer::Bad { .. }, _)) => part.turn(),
             _ => {
-                read.turn();
-                read.due_us = now_us + REST_US;
+                part.turn();
+                part.due_us = now_us + REST_US;
             }
         }
-        self.next += 1;
-        run.reads.insert(PeerCall(RECOVERY_NAMES | self.next), read);
+    }
+
+    /// A job has ended.
+    pub fn job_done(&mut self, now_us: u64, done: Done) {
+        let Some(run) = self.runs.get_mut(&done.run) else {
+            return;
+        };
+        match done.what {
+            What::Replayed {
+                segment,
+                attempt,
+                bytes,
+                result,
+            } => run.replayed(segment, attempt, bytes, result),
+            What::Committed(Ok(commit)) => run.stage = Stage::Settling(commit),
+            What::Committed(Err(error)) => run.fail(&error),
+            What::Aborted => {
+                let outcome = match &mut run.stage {
+                    Stage::Aborting(outcome) => outcome.take(),
+                    _ => return,
+                };
+                run.stage = match outcome {
+                    Some(outcome) => Stage::Reporting(outcome, now_us),
+                    None => Stage::Over,
+                };
+            }
+        }
     }
 
     /// The coordinator answered a report; `None`: it was not reached.
     pub fn reported(&mut self, now_us: u64, token: Token, answer: Option<&CoordinatorAnswer>) {
         let id = self.tokens.remove(&token);
-        let Some((id, run)) = id.and_then(|id| Some((id, self.runs.get_mut(&id)?))) else {
+        let Some(run) = id.and_then(|id| self.runs.get_mut(&id)) else {
             return;
         };
         let Stage::Reporting(outcome, due_us) = &mut run.stage else {
@@ -289,7 +389,9 @@ impl Recoveries {
                 run.stage = Stage::Waiting(*since);
             }
             Some(CoordinatorAnswer::Stale) if is_replayed => run.stage = Stage::Dropped,
-            Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale) => self.forget(id),
+            Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale) => {
+                run.stage = Stage::Over;
+            }
             _ => *due_us = now_us + REST_US,
         }
     }
@@ -300,56 +402,127 @@ impl Recoveries {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
-        match &run.stage {
+        match &mut run.stage {
+            Stage::Replaying => run.give_up(None),
+            Stage::GivingUp(outcome) | Stage::Aborting(outcome) => *outcome = None,
             Stage::Reporting(PartitionOutcome::Replayed { .. }, _) => run.stage = Stage::Dropped,
-            Stage::Reading | Stage::Reporting(PartitionOutcome::Failed { .. }, _) => {
-                self.forget(id); // a side log that is dropped is taken back
-            }
-            Stage::Committing(_) | Stage::Waiting(_) | Stage::Dropped => {}
+            Stage::Reporting(PartitionOutcome::Failed { .. }, _) => run.stage = Stage::Over,
+            Stage::Committing
+            | Stage::Settling(_)
+            | Stage::Waiting(_)
+            | Stage::Dropped
+            | Stage::Over => {}
         }
     }
 }
 
-impl Read {
-    /// The next source, from the beginning.
+impl Part {
+    fn new(now_us: u64) -> Part {
+        Part {
+            failed: 0,
+            attempt: 0,
+            offset: Some(0),
+            asked: None,
+            due_us: now_us,
+            jobs: 0,
+        }
+    }
+
+    /// The next source, from the beginning (R6).
     fn turn(&mut self) {
         self.failed += 1;
-        self.offset = 0;
+        self.attempt += 1;
+        self.offset = Some(0);
+        self.asked = None;
+        self.jobs = 0;
     }
 }
 
 impl Run {
-    fn fail(&mut self, now_us: u64, error: &SideError) {
-        let outcome = PartitionOutcome::Failed {
-            retry_elsewhere: true,
-            reason: error.to_string(),
+    fn due_us(&self) -> u64 {
+        let has_room = self.has_room();
+        let due = match self.stage {
+            Stage::Replaying => {
+                let wait = |part: &&Part| part.asked.is_some() || has_room && part.offset.is_some();
+                let parts = self.parts.values().filter(wait);
+                parts.map(|part| part.due_us).min()
+            }
+            Stage::Reporting(_, due_us) => Some(due_us),
+            _ => None,
         };
-        self.give_up(now_us, outcome);
+        let progress = self.tells_progress().then_some(self.progress_us);
+        due.into_iter().chain(progress).min().unwrap_or(u64::MAX)
     }
 
-    fn give_up(&mut self, now_us: u64, outcome: PartitionOutcome) {
-        let _ = self.side.abort(); // one that had ended is as it was
-        self.reads.clear();
-        self.stage = Stage::Reporting(outcome, now_us);
+    fn tells_progress(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::Replaying | Stage::Committing | Stage::Settling(_)
+        )
+    }
+
+    fn progress(&self, id: RunId) -> PartitionProgress {
+        let report = self.side.report();
+        let segments = self.order.segments.len() as u64;
+        let estimate = (report.bytes * segments).checked_div(self.read);
+        PartitionProgress {
+            recovery: id.0,
+            partition: id.1,
+            log: self.order.log,
+            bytes: report.bytes,
+            bytes_total: estimate.unwrap_or(0).max(report.bytes),
+            entries: report.entries,
+        }
+    }
+
+    /// Whether another piece may be asked for.
+    fn has_room(&self) -> bool {
+        let asked = self.parts.values().filter(|part| part.asked.is_some());
+        asked.count() * READ_BYTES as usize + self.job_bytes < AHEAD_BYTES
+    }
+
+    /// Up to so many segments are read at once.
+    fn refill(&mut self, now_us: u64) {
+        while self.parts.len() < READS_MAX && !self.unread.is_empty() {
+            let first = |n: usize| self.order.segments[n].sources.first().copied();
+            let at_work = |source: Option<ServerId>| {
+                let parts = self.parts.keys();
+                parts.filter(|n| first(**n) == source).count()
+            };
+            let near = self.unread.iter().take(LOOK_AHEAD).enumerate();
+            let best = near.min_by_key(|(at, n)| (at_work(first(**n)), *at));
+            let at = best.expect("there is one").0;
+            let segment = self.unread.remove(at).expect("it was just seen");
+            self.parts.insert(segment, Part::new(now_us));
+        }
     }
 
     fn ask(&mut self, now_us: u64, next: &mut u64, asked: &mut Vec<Asked>) {
-        let due = |(_, read): &(&PeerCall, &Read)| read.due_us <= now_us;
-        let due: Vec<PeerCall> = self.reads.iter().filter(due).map(|(c, _)| *c).collect();
-        for call in due {
-            let mut read = self.reads.remove(&call).expect("it was just seen");
-            if read.is_asked {
-                read.turn(); // nobody answered
+        let due = |(_, part): &(&usize, &Part)| {
+            part.due_us <= now_us && (part.asked.is_some() || part.offset.is_some())
+        };
+        let due: Vec<usize> = self.parts.iter().filter(due).map(|(n, _)| *n).collect();
+        for segment in due {
+            let part = self.parts.get_mut(&segment).expect("it was just seen");
+            if part.asked.is_some() {
+                part.turn(); // nobody answered
             }
-            let wanted = &self.order.segments[read.segment];
+            let wanted = &self.order.segments[segment];
             let count = wanted.sources.len();
-            if read.failed >= count * ROUNDS_MAX {
+            if part.failed >= count * ROUNDS_MAX {
                 let outcome = PartitionOutcome::Failed {
                     retry_elsewhere: false,
                     reason: format!("nobody has segment {}", wanted.segment),
                 };
-                return self.give_up(now_us, outcome);
+                return self.give_up(Some(outcome));
             }
+            if !self.has_room() {
+                continue;
+            }
+            let part = self.parts.get_mut(&segment).expect("it was just seen");
+            let Some(offset) = part.offset else {
+                continue;
+            };
             let question = Peer::ReadReplica(ReadReplica {
                 recovery: self.order.recovery,
                 partition: self.order.partition,
@@ -357,22 +530,90 @@ impl Run {
                 segment: wanted.segment,
                 certificate: wanted.certificate,
                 tablets: self.order.tablets.clone(),
-                offset: read.offset,
+                offset,
                 bytes_max: READ_BYTES,
             });
-            let to = wanted.sources[read.failed % count];
-            read.is_asked = true;
-            read.due_us = now_us + PATIENCE_US;
             *next += 1;
             let call = PeerCall(RECOVERY_NAMES | *next);
+            part.asked = Some(call);
+            part.due_us = now_us + PATIENCE_US;
             asked.push(Asked {
                 call,
-                to,
+                to: wanted.sources[part.failed % count],
                 question,
                 payload: Arc::default(),
             });
-            self.reads.insert(call, read);
         }
+    }
+
+    fn replayed(
+        &mut self,
+        segment: usize,
+        attempt: u32,
+        bytes: usize,
+        result: Result<u64, SideError>,
+    ) {
+        self.jobs -= 1;
+        self.job_bytes -= bytes;
+        if !matches!(self.stage, Stage::Replaying) {
+            return;
+        }
+        match (result, self.parts.get_mut(&segment)) {
+            (Err(error @ (SideError::Store(_) | SideError::Closed | SideError::Busy)), _) => {
+                self.fail(&error);
+            }
+            (Ok(_), Some(part)) if part.attempt == attempt => {
+                part.jobs -= 1;
+                if part.jobs == 0 && part.offset.is_none() {
+                    self.parts.remove(&segment); // R6
+                    self.read += 1;
+                }
+            }
+            (Err(SideError::Damaged { .. }), Some(part)) if part.attempt == attempt => part.turn(),
+            _ => {} // of an earlier attempt
+        }
+    }
+
+    /// After the last segment the side log is committed.
+    fn end(&mut self, id: RunId, jobs: &mut Vec<Job>) {
+        let is_all = self.parts.is_empty() && self.unread.is_empty() && self.jobs == 0; // R5
+        if !is_all || !matches!(self.stage, Stage::Replaying) {
+            return;
+        }
+        self.stage = Stage::Committing;
+        let side = self.side.clone();
+        jobs.push(Job::new("commit", move || {
+            let what = What::Committed(side.commit());
+            JobResult::Recovery(Done { run: id, what })
+        }));
+    }
+
+    /// R1.
+    fn settle(&mut self, now_us: u64) {
+        if let Stage::Settling(commit) = &self.stage
+            && commit.is_durable()
+        {
+            let report = self.side.report();
+            let outcome = PartitionOutcome::Replayed {
+                creation: self.creation,
+                bytes: report.bytes,
+                entries: report.entries,
+            };
+            self.stage = Stage::Reporting(outcome, now_us);
+        }
+    }
+
+    fn fail(&mut self, error: &SideError) {
+        self.give_up(Some(PartitionOutcome::Failed {
+            retry_elsewhere: true,
+            reason: error.to_string(),
+        }));
+    }
+
+    fn give_up(&mut self, outcome: Option<PartitionOutcome>) {
+        self.parts.clear();
+        self.unread.clear();
+        self.stage = Stage::GivingUp(outcome);
     }
 }
 

@@ -84,6 +84,11 @@ impl Map {
         self.version
     }
 
+    /// Of each tablet who owns it, and whether it is served.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (ServerId, bool)> {
+        self.routes.iter().map(|route| (route.owner, route.served))
+    }
+
     fn route(&self, table: TableId, hash: RouteHash) -> Option<&TabletRoute> {
         let next = self
             .routes
