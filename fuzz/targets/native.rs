@@ -63,8 +63,9 @@ fn question(frame: &Frame<'_>) {
         Question::Client(Request::Enumerate {
             table,
             range,
+            cursor,
             bytes_max,
-        }) => encode_enumerate(&mut out, &envelope, *table, *range, *bytes_max),
+        }) => encode_enumerate(&mut out, &envelope, *table, *range, *cursor, *bytes_max),
     }
     let again = one(&out);
     if frame.header.kind >= 4 {

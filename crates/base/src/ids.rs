@@ -132,6 +132,16 @@ impl RouteHash {
     pub const MAX: RouteHash = RouteHash(u64::MAX);
     const SLOT_SHIFT: u32 = 50;
 
+    /// Of a key with this slot and 50-bit hash.
+    pub const fn of(slot: u16, hash: u64) -> RouteHash {
+        RouteHash((slot as u64) << RouteHash::SLOT_SHIFT | hash)
+    }
+
+    /// The 50-bit hash without the slot.
+    pub const fn hash(self) -> u64 {
+        self.0 & ((1 << RouteHash::SLOT_SHIFT) - 1)
+    }
+
     /// The first hash of a Redis Cluster slot.
     pub const fn first_of_slot(slot: u16) -> RouteHash {
         RouteHash((slot as u64) << RouteHash::SLOT_SHIFT)

@@ -347,7 +347,7 @@ impl Table {
         )
     }
 
-    /// All objects, in the order of their hashes. What is there from beginning to end comes once, whatever splits, moves or crashes
+    /// All objects, in no order that means anything. What is there from beginning to end comes once, whatever splits, moves or crashes
     /// meanwhile; what is written or removed meanwhile may come or not.
     pub fn scan(&self) -> Scan<'_> {
         Scan::new(self)

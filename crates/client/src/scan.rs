@@ -4,7 +4,7 @@ use crate::client::Table;
 use crate::core::{Settled, Work};
 use crate::error::Error;
 use crate::outcome::Object;
-use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_base::ids::KeyRange;
 use std::vec::IntoIter;
 
 /// Bytes asked for at once.
@@ -14,8 +14,8 @@ const PIECE_BYTES: u32 = 256 << 10;
 #[derive(Debug)]
 pub struct Scan<'t> {
     table: &'t Table,
-    /// What is still to be asked for; `None`: nothing.
-    at: Option<RouteHash>,
+    /// What is still to be asked for, and from which cursor on; the next one last.
+    rest: Vec<(KeyRange, u64)>,
     piece: IntoIter<(Vec<u8>, Object)>,
 }
 
@@ -23,15 +23,20 @@ impl<'t> Scan<'t> {
     pub(crate) fn new(table: &'t Table) -> Scan<'t> {
         Scan {
             table,
-            at: Some(RouteHash::MIN),
+            rest: vec![(KeyRange::ALL, 0)],
             piece: Vec::new().into_iter(),
         }
     }
 
-    fn fetch(&mut self, at: RouteHash) -> Result<(), Error> {
+    /// False: that was all.
+    fn fetch(&mut self) -> Result<bool, Error> {
+        let Some((range, cursor)) = self.rest.last().copied() else {
+            return Ok(false);
+        };
         let work = Work::Enumerate {
             table: self.table.id(),
-            range: KeyRange::new(at, RouteHash::MAX),
+            range,
+            cursor,
             bytes_max: PIECE_BYTES,
         };
         let shared = &self.table.shared;
@@ -41,10 +46,10 @@ impl<'t> Scan<'t> {
                 "an answer that does not fit an enumeration".to_owned(),
             ));
         };
-        // Backwards it would never end.
-        self.at = objects.next.filter(|next| *next > at);
+        self.rest.pop();
+        self.rest.extend(objects.rest.into_iter().rev());
         self.piece = objects.objects.into_iter();
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -57,8 +62,10 @@ impl Iterator for Scan<'_> {
             if let Some(object) = self.piece.next() {
                 return Some(Ok(object));
             }
-            if let Err(error) = self.fetch(self.at?) {
-                return Some(Err(error));
+            match self.fetch() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
             }
         }
     }

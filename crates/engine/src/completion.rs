@@ -69,14 +69,15 @@ impl Guard<'_> {
             "a completion belongs to a group"
         );
         let core = self.core;
-        if let Some(log) = &core.log {
-            log.check_writable()?;
-        }
         loop {
             self.take_head();
             let tail = self.tail.as_mut().expect("just taken");
+            // Also if the log refuses writes since a moment: the effect before may have been taken (Q1).
             if tail.fits(bytes) {
                 return Ok(());
+            }
+            if let Some(log) = &core.log {
+                log.check_writable()?;
             }
             if !log::roll(core, self.head, tail, bytes, Purpose::Tombstones)? {
                 self.make_room(Purpose::Tombstones)?;

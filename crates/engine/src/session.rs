@@ -11,9 +11,10 @@ use crate::index::bucket::{Slot, View};
 use crate::index::{Index, Partition};
 use crate::log::Position;
 use crate::{Error, KeyHash, Object, Stamp, Store, TableChange, TableId};
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, RouteHash};
 use duramen_base::sync::{AtomicU64, MutexGuard};
 use duramen_format::entry::{self, Entry};
+use duramen_format::hash;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
@@ -149,6 +150,12 @@ impl<'s> Guard<'s> {
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash(self.core.hasher.hash(key))
+    }
+
+    /// Where a key with this hash lives in a cluster.
+    #[inline(always)]
+    pub fn route(&self, hash: KeyHash, key: &[u8]) -> RouteHash {
+        RouteHash::of(hash::slot(key), hash.0)
     }
 
     #[inline(always)]

@@ -33,7 +33,7 @@ impl KeyHasher {
     /// Where a key lives in a cluster: its slot in front of its hash. Equal on all members and clients: a cluster has one seed.
     #[inline]
     pub fn route(&self, key: &[u8]) -> RouteHash {
-        RouteHash(u64::from(slot(key)) << HASH_BITS | self.hash(key))
+        RouteHash::of(slot(key), self.hash(key))
     }
 }
 

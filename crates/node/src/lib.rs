@@ -2,7 +2,7 @@
 //!
 //! [`View`] says who serves a key, [`BackupService`] keeps what other masters write,
 //! [`Member`] joins a cluster and makes true what its coordinator says, and
-//! [`Node`] joins them with a store whose log lies with other members. Whoever drives a node (the server's threads, or a simulator) hands in what arrives and does
+//! [`Node`] joins them with a store whose log lies with other members. [`Servant`] executes what native clients ask. Whoever drives a node (the server's threads, or a simulator) hands in what arrives and does
 //! what comes out.
 //!
 //! Paper: [Ousterhout15 §3, §7]; differs: what a server owns is told to it declaratively (docs/protocols.md).
@@ -19,6 +19,7 @@ mod owned;
 mod ranges;
 mod recovery;
 mod remote;
+pub mod serve;
 mod view;
 
 pub use backup_service::{BackupConfig, BackupService, Reply};
@@ -32,3 +33,5 @@ pub use ranges::{NotATable, Ranges, Tenures};
 pub use recovery::PartitionProgress;
 pub use remote::PeerCall;
 pub use view::{Map, Owner, Route, View};
+pub use serve::{Clients, Hint, Servant, Views};
+pub use view::{Map, NotATable, Owner, Ranges, Route, View};

@@ -15,10 +15,11 @@ use std::time::Duration;
 pub enum Work<'a> {
     /// Its `rpc` is given by the core.
     Operation(Single<'a>),
-    /// Objects of a range, from its beginning, as many as one answer holds.
+    /// Objects of a range from `cursor` on (0: its beginning), as many as one answer holds.
     Enumerate {
         table: TableId,
         range: KeyRange,
+        cursor: u64,
         bytes_max: u32,
     },
 }
@@ -26,9 +27,9 @@ pub enum Work<'a> {
 /// A piece of an enumeration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objects {
-    /// Where to go on; `None`: the range's end was reached.
-    pub next: Option<RouteHash>,
-    /// Keys and what belongs to them, in hash order.
+    /// What is left of the range, with the cursors from which to go on; empty: its end was reached.
+    pub rest: Vec<(KeyRange, u64)>,
+    /// Keys and what belongs to them.
     pub objects: Vec<(Vec<u8>, Object)>,
 }
 
@@ -290,22 +291,29 @@ impl<'a> Part<'a> {
         self.state = State::Done(result);
     }
 
-    /// An enumeration's answer. The tablet's end is not the range's.
+    /// An enumeration's answer: about a part of the range, up to `last`.
     pub(super) fn objects(
         &mut self,
         session: &mut Session,
-        next: Option<RouteHash>,
+        last: RouteHash,
+        next: Option<u64>,
         objects: &codec::Objects<'_>,
     ) {
-        let Work::Enumerate { range, .. } = self.work else {
-            let reason = "objects in answer to an operation".to_owned();
-            let address = String::new();
-            return self.fail(session, Error::Protocol { address, reason });
+        let misfit = |reason: &str| Error::Protocol {
+            address: String::new(),
+            reason: reason.to_owned(),
         };
-        let asked = self.clamped(range);
-        let next = next
-            .or_else(|| asked.last.next())
-            .filter(|at| *at <= range.last);
+        let Work::Enumerate { range, cursor, .. } = self.work else {
+            return self.fail(session, misfit("objects in answer to an operation"));
+        };
+        // Backwards it would never end.
+        if !self.clamped(range).contains(last) || next.is_some_and(|next| next <= cursor) {
+            return self.fail(session, misfit("objects of another range"));
+        }
+        let more = next.map(|next| (KeyRange::new(range.first, last), next));
+        let after = last.next().filter(|first| *first <= range.last);
+        let after = after.map(|first| (KeyRange::new(first, range.last), cursor));
+        let rest = more.into_iter().chain(after).collect();
         let objects = objects.iter().map(|object| {
             let owned = Object {
                 value: object.value.to_vec(),
@@ -315,7 +323,7 @@ impl<'a> Part<'a> {
             (object.key.to_vec(), owned)
         });
         let objects = objects.collect();
-        self.settle(session, Ok(Settled::Objects(Objects { next, objects })));
+        self.settle(session, Ok(Settled::Objects(Objects { rest, objects })));
     }
 
     pub(super) fn too_large(&self) -> Error {

@@ -120,8 +120,12 @@ impl Batch<'_> {
                 Work::Enumerate {
                     table,
                     range,
+                    cursor,
                     bytes_max,
-                } => encode_enumerate(out, &envelope, table, part.clamped(range), bytes_max),
+                } => {
+                    let range = part.clamped(range);
+                    encode_enumerate(out, &envelope, table, range, cursor, bytes_max);
+                }
                 Work::Operation(_) => {
                     let single = part.single().expect("an operation");
                     encode_single(out, &envelope, &single);
@@ -343,8 +347,13 @@ impl Core {
                     self.settle(now_us, &mut batch.parts[*index], send, outcome);
                 }
             }
-            Reply::Client(Answer::Objects { next, objects }) if send.parts.len() == 1 => {
-                batch.parts[send.parts[0]].objects(&mut self.session, next, &objects);
+            Reply::Client(Answer::Objects {
+                last,
+                cursor,
+                objects,
+            }) if send.parts.len() == 1 => {
+                let part = &mut batch.parts[send.parts[0]];
+                part.objects(&mut self.session, last, cursor, &objects);
             }
             Reply::Client(Answer::Problem(problem)) => {
                 for index in &send.parts {

@@ -475,6 +475,7 @@ impl State {
         server: ServerId,
         table: TableId,
         range: KeyRange,
+        cursor: u64,
         out: &mut Vec<u8>,
         envelope: &Envelope,
     ) {
@@ -484,11 +485,17 @@ impl State {
         let last = owned.last.min(range.last);
         let mut answer = ObjectsAnswer::new(out, envelope);
         let from = (table, range.first, Vec::new());
-        let mut objects = self
+        // As an index has them: by the hash without the slot.
+        let mut objects: Vec<_> = self
             .data
             .range(from..)
-            .take_while(|((of, hash, _), _)| *of == table && *hash <= last);
-        for ((_, _, key), (value, version)) in objects.by_ref().take(PIECE) {
+            .take_while(|((of, hash, _), _)| *of == table && *hash <= last)
+            .map(|((_, hash, key), object)| (hash.0 << 14 >> 14, key, object))
+            .filter(|(hash, ..)| *hash >= cursor)
+            .collect();
+        objects.sort_unstable();
+        let mut objects = objects.into_iter();
+        for (_, key, (value, version)) in objects.by_ref().take(PIECE) {
             answer.push(&Object {
                 version: *version,
                 expires_at_ms: None,
@@ -496,8 +503,7 @@ impl State {
                 value,
             });
         }
-        let next = objects.next().map(|((_, hash, _), _)| *hash);
-        answer.finish(next.or_else(|| last.next().filter(|at| *at <= range.last)));
+        answer.finish(last, objects.next().map(|(hash, ..)| hash));
     }
 }
 
@@ -593,8 +599,13 @@ fn answer(
             }
             answer.finish();
         }
-        Request::Enumerate { table, range, .. } => {
-            state.objects(id, *table, *range, out, envelope);
+        Request::Enumerate {
+            table,
+            range,
+            cursor,
+            ..
+        } => {
+            state.objects(id, *table, *range, *cursor, out, envelope);
         }
     }
     !is_due(faults.lose_answer)

@@ -159,12 +159,16 @@ fn client_messages_come_back() {
     };
     assert!(outcomes.iter().eq(samples::outcomes()));
     for n in 0..2 {
-        let Ok(Reply::Client(Answer::Objects { next, objects })) =
+        let Ok(Reply::Client(Answer::Objects {
+            last,
+            cursor,
+            objects,
+        })) =
             decode_reply(&frame(&format!("objects-{n:02}")))
         else {
             panic!("no objects");
         };
-        assert_eq!(next.map(|next| next.0), [None, Some(77)][n]);
+        assert_eq!((last.0, cursor), (99, [None, Some(77)][n]));
         assert!(objects.iter().eq(samples::objects()));
     }
 }

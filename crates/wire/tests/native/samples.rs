@@ -681,17 +681,17 @@ pub fn frames() -> Vec<(String, Vec<u8>)> {
     add(
         "enumerate",
         0,
-        &|out| encode_enumerate(out, envelope, TableId(5), RANGE, 1 << 20),
+        &|out| encode_enumerate(out, envelope, TableId(5), RANGE, 9, 1 << 20),
         b"",
     );
-    for (n, next) in [None, Some(RouteHash(77))].into_iter().enumerate() {
+    for (n, cursor) in [None, Some(77)].into_iter().enumerate() {
         add(
             "objects",
             n,
             &|out| {
                 let mut answer = ObjectsAnswer::new(out, envelope);
                 objects().iter().for_each(|object| answer.push(object));
-                answer.finish(next);
+                answer.finish(RouteHash(99), cursor);
             },
             b"",
         );

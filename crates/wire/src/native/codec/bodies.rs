@@ -17,7 +17,7 @@
 use super::cursor::Cursor;
 use super::frame::Builder;
 use super::many::{read_multi_outcomes, read_objects, read_parts};
-use super::operations::{read_enumerate, read_outcome, read_single};
+use super::operations::{read_enumerate, read_single, read_whole_outcome};
 use super::{BodyError, Envelope, Frame, Kind};
 use crate::native::message::{
     Answer, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Request, ServerAnswer,
@@ -353,12 +353,7 @@ pub fn decode_reply<'a>(frame: &Frame<'a>) -> Result<Reply<'a>, BodyError> {
             Cursor::new(kind, body).end()?;
             Reply::Client(Answer::Pong)
         }
-        Kind::Single => {
-            let mut cursor = Cursor::new(kind, body);
-            let outcome = read_outcome(&mut cursor)?;
-            cursor.end()?;
-            Reply::Client(Answer::Single(outcome))
-        }
+        Kind::Single => Reply::Client(Answer::Single(read_whole_outcome(body)?)),
         Kind::Multi => Reply::Client(Answer::Multi(read_multi_outcomes(body)?)),
         Kind::Enumerate => Reply::Client(read_objects(body)?),
     })

@@ -1,7 +1,8 @@
 //! Sequences in one body: several operations, their outcomes, objects of an enumeration. Read where they stand.
 //!
 //! **Layout** of several operations or outcomes: count u32, zero u32, then one after the other. Of objects: count u32, flags u16
-//! (1: `next` is where to go on; 2: a problem's outcome follows instead of objects), zero u16, next u64, then per object:
+//! (1: `cursor` is where to go on; 2: a problem's outcome follows instead of objects), zero u16, last u64, cursor u64, then per
+//! object:
 //!
 //! ```text
 //! 0        2       4        8         16
@@ -24,6 +25,8 @@ use std::marker::PhantomData;
 
 /// Bytes in front of operations and outcomes.
 const HEAD_BYTES: usize = 8;
+/// Bytes in front of objects.
+const OBJECTS_HEAD_BYTES: usize = 24;
 const FLAG_MORE: u16 = 1;
 pub(super) const FLAG_PROBLEM: u16 = 2;
 const FLAG_EXPIRY: u16 = 1;
@@ -112,7 +115,7 @@ impl<'a, R: Record<'a>> Records<'a, R> {
     }
 
     /// The records, in order.
-    pub fn iter(&self) -> impl Iterator<Item = R> + use<'a, R> {
+    pub fn iter(&self) -> impl Iterator<Item = R> + Clone + use<'a, R> {
         let mut rest = self.bytes;
         (0..self.count).map_while(move |_| {
             let (record, after) = R::read(rest).ok()?;
@@ -148,32 +151,34 @@ pub(super) fn read_objects(body: &[u8]) -> Result<Answer<'_>, BodyError> {
     let count = cursor.u32("count")?;
     let flags = cursor.u16("flags")?;
     let reserved = cursor.u16("reserved")?;
-    let next = cursor.u64("next")?;
+    let last = cursor.u64("last")?;
+    let next = cursor.u64("cursor")?;
     if reserved != 0 || !matches!(flags, 0 | FLAG_MORE | FLAG_PROBLEM) {
         return Err(cursor.wrong("flags"));
     }
     if next != 0 && flags != FLAG_MORE {
-        return Err(cursor.wrong("next"));
+        return Err(cursor.wrong("cursor"));
     }
     if flags == FLAG_PROBLEM {
         let outcome = read_outcome(&mut cursor)?;
         cursor.end()?;
         return match outcome {
-            Outcome::Problem(problem) if count == 0 => Ok(Answer::Problem(problem)),
+            Outcome::Problem(problem) if count == 0 && last == 0 => Ok(Answer::Problem(problem)),
             _ => Err(cursor.wrong("outcome")),
         };
     }
     Ok(Answer::Objects {
-        next: (flags == FLAG_MORE).then_some(RouteHash(next)),
+        last: RouteHash(last),
+        cursor: (flags == FLAG_MORE).then_some(next),
         objects: Records::check(Kind::Enumerate, count, cursor.rest())?,
     })
 }
 
-pub(super) fn append_objects_head(out: &mut Vec<u8>, count: u32, flags: u16, next: RouteHash) {
-    out.extend_from_slice(&count.to_le_bytes());
-    out.extend_from_slice(&flags.to_le_bytes());
-    out.extend_from_slice(&[0; 2]);
-    out.extend_from_slice(&next.0.to_le_bytes());
+/// The head of objects: none yet.
+pub(super) fn append_objects_head(out: &mut Vec<u8>, flags: u16) {
+    let mut head = [0; OBJECTS_HEAD_BYTES];
+    head[4..6].copy_from_slice(&flags.to_le_bytes());
+    out.extend_from_slice(&head);
 }
 
 /// Writes several operations as one request. Mind [`PARTS_MAX`] and [`CLIENT_FRAME_BYTES_MAX`](super::CLIENT_FRAME_BYTES_MAX).
@@ -244,7 +249,7 @@ pub struct ObjectsAnswer<'o> {
 impl<'o> ObjectsAnswer<'o> {
     pub fn new(out: &'o mut Vec<u8>, envelope: &Envelope) -> ObjectsAnswer<'o> {
         let frame = Builder::reply(out, Kind::Enumerate, envelope);
-        append_objects_head(frame.out, 0, 0, RouteHash::MIN);
+        append_objects_head(frame.out, 0);
         ObjectsAnswer { frame, count: 0 }
     }
 
@@ -276,13 +281,14 @@ impl<'o> ObjectsAnswer<'o> {
         self.frame.body_bytes()
     }
 
-    /// `next`: where to go on; `None`: that was all.
-    pub fn finish(mut self, next: Option<RouteHash>) {
-        let flags = if next.is_some() { FLAG_MORE } else { 0 };
+    /// `last`: the end of the part that it is about. `cursor`: where to go on in it; `None`: that was all of it.
+    pub fn finish(mut self, last: RouteHash, cursor: Option<u64>) {
+        let flags = if cursor.is_some() { FLAG_MORE } else { 0 };
         let head = self.frame.body_mut(0);
         head[..4].copy_from_slice(&self.count.to_le_bytes());
         head[4..6].copy_from_slice(&flags.to_le_bytes());
-        head[8..16].copy_from_slice(&next.unwrap_or_default().0.to_le_bytes());
+        head[8..16].copy_from_slice(&last.0.to_le_bytes());
+        head[16..24].copy_from_slice(&cursor.unwrap_or_default().to_le_bytes());
         self.frame.finish(0);
     }
 }

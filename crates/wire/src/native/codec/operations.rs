@@ -284,7 +284,31 @@ fn read_rpc(cursor: &mut Cursor<'_>) -> Result<Rpc, BodyError> {
     Ok(rpc)
 }
 
-pub(super) fn append_outcome(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
+/// Bytes of an outcome in a body.
+pub fn outcome_bytes(outcome: &Outcome<'_>) -> usize {
+    24 + match outcome {
+        Outcome::Value { value, .. } => value.len(),
+        Outcome::Problem(problem) => problem_parts(problem).2.len(),
+        _ => 0,
+    }
+}
+
+/// The outcome that [`append_outcome`] wrote, and nothing else.
+///
+/// # Errors
+/// It is none.
+pub fn read_whole_outcome(bytes: &[u8]) -> Result<Outcome<'_>, BodyError> {
+    let mut cursor = Cursor::new(Kind::Single, bytes);
+    let outcome = read_outcome(&mut cursor)?;
+    cursor.end()?;
+    Ok(outcome)
+}
+
+/// Appends an outcome without a frame, for a completion record.
+///
+/// # Panics
+/// If the value is longer than 4 GiB.
+pub fn append_outcome(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
     let (kind, flags, code, version, word, bytes): (u8, u8, u16, u64, Option<u64>, &[u8]) =
         match *outcome {
             Outcome::Value {
@@ -448,12 +472,13 @@ pub fn encode_outcome(out: &mut Vec<u8>, envelope: &Envelope, outcome: &Outcome<
     builder.finish(0);
 }
 
-/// Appends a request for objects in hash order; see [`Request::Enumerate`].
+/// Appends a request for objects of a range; see [`Request::Enumerate`].
 pub fn encode_enumerate(
     out: &mut Vec<u8>,
     envelope: &Envelope,
     table: TableId,
     range: KeyRange,
+    cursor: u64,
     bytes_max: u32,
 ) {
     let builder = Builder::question(out, Kind::Enumerate, envelope);
@@ -461,6 +486,7 @@ pub fn encode_enumerate(
     builder.out.extend_from_slice(&bytes_max.to_le_bytes());
     builder.out.extend_from_slice(&range.first.0.to_le_bytes());
     builder.out.extend_from_slice(&range.last.0.to_le_bytes());
+    builder.out.extend_from_slice(&cursor.to_le_bytes());
     builder.finish(0);
 }
 
@@ -470,6 +496,7 @@ pub(super) fn read_enumerate(body: &[u8]) -> Result<Request<'_>, BodyError> {
     let bytes_max = cursor.u32("bytes_max")?;
     let first = RouteHash(cursor.u64("first")?);
     let last = RouteHash(cursor.u64("last")?);
+    let from = cursor.u64("cursor")?;
     cursor.end()?;
     if first > last {
         return Err(cursor.wrong("last"));
@@ -477,6 +504,7 @@ pub(super) fn read_enumerate(body: &[u8]) -> Result<Request<'_>, BodyError> {
     Ok(Request::Enumerate {
         table,
         range: KeyRange::new(first, last),
+        cursor: from,
         bytes_max,
     })
 }
@@ -484,7 +512,7 @@ pub(super) fn read_enumerate(body: &[u8]) -> Result<Request<'_>, BodyError> {
 /// Appends the answer to an enumeration that did not happen.
 pub fn encode_enumerate_problem(out: &mut Vec<u8>, envelope: &Envelope, problem: &Problem<'_>) {
     let builder = Builder::reply(out, Kind::Enumerate, envelope);
-    super::many::append_objects_head(builder.out, 0, super::many::FLAG_PROBLEM, RouteHash::MIN);
+    super::many::append_objects_head(builder.out, super::many::FLAG_PROBLEM);
     append_outcome(builder.out, &Outcome::Problem(*problem));
     builder.finish(0);
 }

@@ -91,10 +91,14 @@ pub enum Request<'a> {
     Single(Single<'a>),
     /// Several operations, in any order, not atomic; each mutating one has an RPC id of its own. → `Multi`, in the same order
     Multi(Parts<'a>),
-    /// Objects of a table in hash order, from `range.first` on. All keys of equal hash come in one answer. → `Objects`
+    /// Objects of a table, of the part of the range that is owned here, from `range.first` on; in the order of their 50-bit hashes
+    /// (a route hash without the slot), as an index has them, from `cursor` on. All keys of equal hash come in one answer.
+    /// → `Objects`
     Enumerate {
         table: TableId,
         range: KeyRange,
+        /// 0: from the beginning.
+        cursor: u64,
         /// The answer ends after this many bytes; it holds at least the keys of one hash.
         bytes_max: u32,
     },
@@ -161,8 +165,10 @@ pub enum Answer<'a> {
     Single(Outcome<'a>),
     Multi(Outcomes<'a>),
     Objects {
-        /// Go on from here; `None`: that was all of the range.
-        next: Option<RouteHash>,
+        /// The end of the part that this is about. What the range has after it goes on with the cursor of the request.
+        last: RouteHash,
+        /// Go on from here in this part; `None`: that was all of it.
+        cursor: Option<u64>,
         objects: Objects<'a>,
     },
     /// To a request that is no single operation.

@@ -1,0 +1,209 @@
+//! Enumerations: what is served of a range, piece by piece, in the order of the index (X6).
+
+use super::planted::Bug;
+use super::{NOT_SERVED_MS, Servant, answer_error};
+use crate::view::View;
+use duramen_base::ids::{KeyRange, MapVersion, RouteHash, TableId};
+use duramen_engine::{Error, Guard};
+use duramen_wire::native::codec::{CLIENT_FRAME_BYTES_MAX, Envelope, ObjectsAnswer};
+use duramen_wire::native::message::{Object, Outcome, Problem};
+use std::ops::Range;
+
+/// Objects looked for at once.
+const STEP_OBJECTS: usize = 16;
+/// An answer ends after so much work, measured in buckets: about a millisecond.
+const BUCKETS_MAX: usize = 16 << 10;
+/// What a step takes if it finds less than it was looking for.
+const STEP_BUCKETS: usize = 1024;
+/// What a step takes if it finds enough.
+const SHORT_STEP_BUCKETS: usize = STEP_OBJECTS / 4;
+/// An object's fixed fields.
+const OBJECT_BYTES: usize = 24;
+
+/// What is asked for.
+pub(super) struct Piece {
+    pub table: TableId,
+    pub cursor: u64,
+    pub bytes_max: u32,
+}
+
+/// What a step found, to be brought into the order of the hashes.
+#[derive(Default)]
+pub(super) struct Pieces {
+    found: Vec<Found>,
+    bytes: Vec<u8>,
+}
+
+struct Found {
+    hash: u64,
+    version: u64,
+    expires_at_ms: Option<u64>,
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
+impl Found {
+    fn bytes(&self) -> usize {
+        OBJECT_BYTES + self.key.len() + self.value.len()
+    }
+}
+
+impl Pieces {
+    fn clear(&mut self) {
+        self.found.clear();
+        self.bytes.clear();
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    fn push(&mut self, hash: u64, object: &duramen_engine::Object<'_>) {
+        let key = self.append(object.key);
+        let value = self.append(object.value);
+        self.found.push(Found {
+            hash,
+            version: object.version,
+            expires_at_ms: object.expires_at_ms,
+            key,
+            value,
+        });
+    }
+
+    fn object(&self, found: &Found) -> Object<'_> {
+        Object {
+            version: found.version,
+            expires_at_ms: found.expires_at_ms,
+            key: &self.bytes[found.key.clone()],
+            value: &self.bytes[found.value.clone()],
+        }
+    }
+}
+
+impl Servant {
+    /// The part of a range, from its beginning on, that is served here.
+    pub(super) fn served_part(
+        &self,
+        view: &View,
+        map: MapVersion,
+        table: TableId,
+        range: KeyRange,
+    ) -> Result<KeyRange, Problem<'static>> {
+        if let Some(problem) = self.refusal(view, map, table, range.first) {
+            return Err(problem);
+        }
+        let mut last = None;
+        for (of, served) in view.served().iter() {
+            // Neighbours may be served as one, if both have been since the map that the client has.
+            let follows = last.map_or(range.first, |last: RouteHash| last.next().unwrap_or(last));
+            if of == table
+                && served.contains(follows)
+                && self.refusal(view, map, table, follows).is_none()
+            {
+                last = Some(served.last);
+            }
+        }
+        match last {
+            Some(last) => Ok(KeyRange::new(range.first, last.min(range.last))),
+            None => Err(Problem::Retry {
+                after_ms: NOT_SERVED_MS,
+            }),
+        }
+    }
+
+    /// Appends the answer. Nothing was appended if it is an error.
+    pub(super) fn enumerate(
+        &mut self,
+        guard: &mut Guard<'_>,
+        piece: &Piece,
+        part: KeyRange,
+        reply: &Envelope,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Problem<'static>> {
+        let start = out.len();
+        let mut answer = ObjectsAnswer::new(out, reply);
+        let bytes_max = (piece.bytes_max as usize).min(CLIENT_FRAME_BYTES_MAX / 2);
+        let mut cursor = Some(piece.cursor);
+        let mut buckets = 0;
+        while let Some(at) = cursor
+            && buckets < BUCKETS_MAX
+            && answer.body_bytes() < bytes_max
+        {
+            match self.step(guard, piece.table, &part, at) {
+                Ok((next, looked)) => {
+                    cursor = next;
+                    buckets += looked;
+                }
+                Err(error) => {
+                    drop(answer);
+                    out.truncate(start);
+                    return Err(problem_of(&error));
+                }
+            }
+            if let Some(cut) = self.push_pieces(&mut answer, bytes_max)
+                && !self.planted.is(Bug::CutIsSkipped)
+            {
+                cursor = Some(cut);
+                break;
+            }
+        }
+        answer.finish(part.last, cursor);
+        Ok(())
+    }
+
+    /// Collects what comes next; returns where to go on, and how much work it was.
+    fn step(
+        &mut self,
+        guard: &Guard<'_>,
+        table: TableId,
+        part: &KeyRange,
+        cursor: u64,
+    ) -> Result<(Option<u64>, usize), Error> {
+        let pieces = &mut self.pieces;
+        pieces.clear();
+        let next = guard.scan_range(table, part, cursor, STEP_OBJECTS, |object| {
+            let hash = guard.hash(object.key);
+            // A cursor may stand amid a bucket, or amid what another server's index takes for one.
+            let hash = guard.route(hash, object.key).hash();
+            if hash >= cursor {
+                pieces.push(hash, &object);
+            }
+        })?;
+        pieces.found.sort_unstable_by_key(|found| found.hash);
+        let looked = match pieces.found.len() {
+            found if found >= STEP_OBJECTS => SHORT_STEP_BUCKETS,
+            _ => STEP_BUCKETS,
+        };
+        Ok((next, looked))
+    }
+
+    /// Adds what was collected; `Some`: from that hash on it did not fit.
+    fn push_pieces(&self, answer: &mut ObjectsAnswer<'_>, bytes_max: usize) -> Option<u64> {
+        let groups = self.pieces.found.chunk_by(|a, b| a.hash == b.hash);
+        for group in groups {
+            let bytes: usize = group.iter().map(Found::bytes).sum();
+            let is_first = answer.body_bytes() <= OBJECT_BYTES;
+            if !is_first && answer.body_bytes() + bytes > bytes_max {
+                return Some(group[0].hash);
+            }
+            for found in group {
+                answer.push(&self.pieces.object(found));
+            }
+        }
+        None
+    }
+}
+
+fn problem_of(error: &Error) -> Problem<'static> {
+    let mut problem = Problem::Retry {
+        after_ms: NOT_SERVED_MS,
+    };
+    answer_error(error, |outcome| {
+        if matches!(outcome, Outcome::Problem(Problem::UnknownTable)) {
+            problem = Problem::UnknownTable;
+        }
+    });
+    problem
+}

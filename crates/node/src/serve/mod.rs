@@ -1,0 +1,485 @@
+//! Executes what native clients ask: routing, conditions, enumerations, exactly once.
+//!
+//! A [`Servant`] belongs to a thread and has no clock. It appends the whole reply to a request, and says what must be durable
+//! before that reply leaves ([`Servant::take_wait`]); who drives it also looks at the read lease after the request was executed
+//! (`ReadUntil`), and tells it after each commit what has become durable ([`Servant::settle`]).
+//!
+//! **Invariants**
+//! - X1: the view is looked at for each operation, after the guard was renewed: who takes a range away waits for the guards of
+//!   before (`Store::quiesce`), so nothing is read or written by an older view.
+//! - X2: an operation whose map is older than this server's tenure of the key is not executed (rifl L10).
+//! - X3: effect and completion record are in one group of the log; if there is no effect for want of something, there is no record,
+//!   and the request may come again.
+//! - X4: what was found out (a condition that failed, a value that is no number) is recorded as an effect is: a late copy must not
+//!   find out something else.
+//! - X5: a request is finished, and so its repetitions answered, only when effect and record have the level that was asked for,
+//!   whatever became of the connection meanwhile (rifl L2).
+//! - X6: of an enumeration, what an answer left out is at or after its cursor, and what it holds before; keys of equal hash are
+//!   never parted. Work and bytes of an answer are bounded.
+//! - X7: nothing is allocated for a read but room in the output.
+//!
+//! **Concurrency** a servant belongs to one thread; [`Clients`] is shared by all. No lock is held while the store is entered.
+//!
+//! Paper: [Ousterhout15 §3]; RIFL [Lee15 §3-4]; differs: results are kept by the tracker, failed conditions are recorded too.
+
+mod enumerate;
+mod once;
+mod operation;
+mod planted;
+
+pub use once::Clients;
+#[cfg_attr(not(feature = "planted"), allow(unreachable_pub, unused_imports))]
+pub use planted::Bug;
+
+use crate::view::{Route, View};
+use duramen_base::ids::{Level, MapVersion, RouteHash, ServerId, TableId};
+use duramen_cluster::rifl::Begin;
+use duramen_engine::{Error, Guard, KeyHash, Position};
+use duramen_wire::native::codec::{
+    CLIENT_FRAME_BYTES_MAX, Envelope, Kind, MultiAnswer, Parts, Trouble, encode_enumerate_problem,
+    encode_outcome, encode_pong, encode_trouble, outcome_bytes, read_whole_outcome,
+};
+use duramen_wire::native::message::{Operation, Outcome, Problem, Request, Rpc, Single};
+use enumerate::Pieces;
+use once::Pending;
+use std::sync::Arc;
+
+/// Parts of a request, or requests of a round, whose buckets and then entries are fetched together.
+pub const HINTS: usize = 16;
+/// What the answer to an operation takes at most, values that were read excepted.
+const OUTCOME_BYTES_MAX: usize = 24 + 8 + TEXT_BYTES_MAX;
+const TEXT_BYTES_MAX: usize = 64;
+
+/// A key's tablet is being recovered or moved, which takes seconds.
+const NOT_SERVED_MS: u32 = 10;
+/// Being executed, or about to be known.
+const SOON_MS: u32 = 1;
+
+/// The view of now, for one thread. See X1.
+pub trait Views {
+    fn view(&mut self) -> &View;
+}
+
+impl Views for &View {
+    fn view(&mut self) -> &View {
+        self
+    }
+}
+
+impl Views for Arc<View> {
+    fn view(&mut self) -> &View {
+        self
+    }
+}
+
+/// The hash of a request's key, and its bucket on its way into the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Hint {
+    table: TableId,
+    hash: KeyHash,
+}
+
+impl Hint {
+    /// First step for the requests of a round. `None`: it has no single key.
+    #[inline]
+    pub fn new(guard: &Guard<'_>, request: &Request<'_>) -> Option<Hint> {
+        match request {
+            Request::Single(single) => Some(Hint::of(guard, single)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn of(guard: &Guard<'_>, single: &Single<'_>) -> Hint {
+        let hash = guard.hash(single.key);
+        guard.prefetch_bucket(single.table, hash);
+        Hint {
+            table: single.table,
+            hash,
+        }
+    }
+
+    /// Second step, up to [`HINTS`] requests ahead of the one that is served.
+    #[inline]
+    pub fn fetch(&self, guard: &Guard<'_>) {
+        guard.prefetch_entry(self.table, self.hash);
+    }
+}
+
+/// What came with a request.
+#[derive(Clone, Copy, Debug)]
+struct Circumstances {
+    now_us: u64,
+    /// The map by which the client found this server.
+    map: MapVersion,
+}
+
+/// See the module.
+pub struct Servant {
+    clients: Arc<Clients>,
+    wait: Position,
+    /// Executed, and not durable yet: X5.
+    pending: Vec<Pending>,
+    /// The bytes of a completion record.
+    record: Vec<u8>,
+    pieces: Pieces,
+    planted: planted::Planted,
+}
+
+impl Servant {
+    pub fn new(clients: Arc<Clients>) -> Servant {
+        Servant {
+            clients,
+            wait: Position::default(),
+            pending: Vec::new(),
+            record: Vec::new(),
+            pieces: Pieces::default(),
+            planted: planted::Planted::default(),
+        }
+    }
+
+    pub fn clients(&self) -> &Arc<Clients> {
+        &self.clients
+    }
+
+    /// What must be reached, at its own level, before the replies since the last call may leave.
+    #[inline]
+    pub fn take_wait(&mut self) -> Position {
+        std::mem::take(&mut self.wait)
+    }
+
+    /// Whether something waits for [`settle`](Self::settle).
+    pub fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The level that what waits for [`settle`](Self::settle) needs at most; `Memory`: nothing waits.
+    pub fn level_wanted(&self) -> Level {
+        let levels = self.pending.iter().map(|pending| pending.position.level());
+        levels.max().unwrap_or(Level::Memory)
+    }
+
+    /// To be called after commits. `reached`: the level that a position has.
+    pub fn settle(&mut self, reached: impl Fn(&Position) -> Level) {
+        let clients = &self.clients;
+        self.pending.retain(|pending| {
+            let is_there = reached(&pending.position) >= pending.position.level();
+            if is_there {
+                clients.finish(pending.rpc, &pending.result);
+            }
+            !is_there
+        });
+    }
+
+    /// Executes a request and appends the reply, a whole frame. `now_us`: the node's clock. `hint`: of this very request.
+    pub fn serve(
+        &mut self,
+        guard: &mut Guard<'_>,
+        views: &mut impl Views,
+        now_us: u64,
+        envelope: &Envelope,
+        request: &Request<'_>,
+        hint: Option<Hint>,
+        out: &mut Vec<u8>,
+    ) {
+        let here = views.view().me();
+        let reply = Envelope {
+            request: envelope.request,
+            target: ServerId::NONE,
+            sender: here,
+        };
+        if envelope.target != ServerId::NONE && envelope.target != here {
+            let kind = kind_of(request) as u16;
+            return encode_trouble(out, &reply, kind, &Trouble::WrongServer { here });
+        }
+        let circumstances = Circumstances {
+            now_us,
+            map: envelope.map_version(),
+        };
+        match request {
+            Request::Ping => encode_pong(out, &reply),
+            Request::Single(single) => {
+                self.single(guard, views, circumstances, single, hint, |outcome| {
+                    encode_outcome(out, &reply, outcome);
+                });
+            }
+            Request::Multi(parts) => {
+                self.multi(guard, views, circumstances, *parts, &reply, out);
+            }
+            Request::Enumerate {
+                table,
+                range,
+                cursor,
+                bytes_max,
+            } => {
+                guard.renew();
+                let served = self.served_part(views.view(), circumstances.map, *table, *range);
+                let piece = enumerate::Piece {
+                    table: *table,
+                    cursor: *cursor,
+                    bytes_max: *bytes_max,
+                };
+                let answered =
+                    served.and_then(|part| self.enumerate(guard, &piece, part, &reply, out));
+                if let Err(problem) = answered {
+                    encode_enumerate_problem(out, &reply, &problem);
+                }
+                self.note(guard, None);
+            }
+        }
+    }
+
+    fn multi(
+        &mut self,
+        guard: &mut Guard<'_>,
+        views: &mut impl Views,
+        circumstances: Circumstances,
+        parts: Parts<'_>,
+        reply: &Envelope,
+        out: &mut Vec<u8>,
+    ) {
+        let mut answer = MultiAnswer::new(out, reply);
+        let mut left = parts.len();
+        let mut hints = [None; HINTS];
+        let mut rest = parts.iter();
+        while left > 0 {
+            let group = rest.clone().take(HINTS);
+            for (hint, single) in hints.iter_mut().zip(group) {
+                *hint = Some(Hint::of(guard, &single));
+            }
+            let count = left.min(HINTS);
+            hints[..count]
+                .iter()
+                .flatten()
+                .for_each(|hint| hint.fetch(guard));
+            for (hint, single) in hints[..count].iter().zip(rest.by_ref()) {
+                left -= 1;
+                let room = CLIENT_FRAME_BYTES_MAX - answer.body_bytes() - left * OUTCOME_BYTES_MAX;
+                self.single(guard, views, circumstances, &single, *hint, |outcome| {
+                    if 8 + outcome_bytes(outcome) <= room {
+                        answer.push(outcome);
+                    } else {
+                        answer.push(&Outcome::Problem(Problem::Retry { after_ms: 0 }));
+                    }
+                });
+            }
+        }
+        answer.finish();
+    }
+
+    /// One operation; calls `answer` once.
+    #[inline]
+    fn single(
+        &mut self,
+        guard: &mut Guard<'_>,
+        views: &mut impl Views,
+        circumstances: Circumstances,
+        single: &Single<'_>,
+        hint: Option<Hint>,
+        answer: impl FnOnce(&Outcome<'_>),
+    ) {
+        guard.renew(); // X1
+        let hash = hint.map_or_else(|| guard.hash(single.key), |hint| hint.hash);
+        debug_assert_eq!(hash, guard.hash(single.key), "a hint of another request");
+        let route = guard.route(hash, single.key);
+        if let Some(problem) = self.refusal(views.view(), circumstances.map, single.table, route) {
+            return answer(&Outcome::Problem(problem));
+        }
+        match (single.operation, single.rpc) {
+            (Operation::Read, _) => match guard.read(single.table, hash, single.key) {
+                Ok(Some(object)) => answer(&Outcome::Value {
+                    version: object.version,
+                    expires_at_ms: object.expires_at_ms,
+                    value: object.value,
+                }),
+                Ok(None) => answer(&Outcome::Absent),
+                Err(error) => answer_error(&error, answer),
+            },
+            (_, None) => match operation::apply(guard, single, hash) {
+                Ok(outcome) => answer(&outcome),
+                Err(error) => answer_error(&error, answer),
+            },
+            (_, Some(rpc)) => {
+                return self.once(guard, circumstances.now_us, single, (hash, route), rpc, answer);
+            }
+        }
+        self.note(guard, single.level);
+    }
+
+    /// What was done and seen becomes part of the wait.
+    #[inline]
+    fn note(&mut self, guard: &mut Guard<'_>, level: Option<Level>) {
+        if guard.has_position() {
+            self.wait_for(&position_of(guard, level));
+        }
+    }
+
+    fn wait_for(&mut self, position: &Position) {
+        if position.level() > Level::Memory {
+            self.wait.join(position);
+        }
+    }
+
+    /// A mutating operation with an id: at most one effect, whatever is repeated.
+    fn once(
+        &mut self,
+        guard: &mut Guard<'_>,
+        now_us: u64,
+        single: &Single<'_>,
+        (hash, route): (KeyHash, RouteHash),
+        rpc: Rpc,
+        answer: impl FnOnce(&Outcome<'_>),
+    ) {
+        let problem = match self.clients.begin(now_us, single.table, route, rpc) {
+            Begin::Execute => {
+                return match self.execute(guard, single, hash, route, rpc) {
+                    Ok(outcome) => {
+                        self.executed(guard, single.level, rpc, &outcome);
+                        answer(&outcome);
+                    }
+                    Err(error) => {
+                        self.clients.abandon(rpc); // X3
+                        self.note(guard, single.level);
+                        answer_error(&error, answer);
+                    }
+                };
+            }
+            Begin::Done(result) => match read_whole_outcome(&result) {
+                Ok(outcome) => return answer(&outcome),
+                Err(_) => Problem::Failed {
+                    reason: "what was recorded for this request is no outcome",
+                },
+            },
+            Begin::InProgress | Begin::AskLease => Problem::Retry { after_ms: SOON_MS },
+            Begin::Stale => Problem::Stale,
+            Begin::LeaseExpired => Problem::LeaseExpired,
+            Begin::BeyondWindow => Problem::Failed {
+                reason: "the request's id is too far above what it acknowledges",
+            },
+        };
+        answer(&Outcome::Problem(problem));
+    }
+
+    /// Effect and record, in one group (X3, X4).
+    fn execute(
+        &mut self,
+        guard: &mut Guard<'_>,
+        single: &Single<'_>,
+        hash: KeyHash,
+        route: RouteHash,
+        rpc: Rpc,
+    ) -> Result<Outcome<'static>, Error> {
+        guard.lock_keys(&[(single.table, hash)])?;
+        let executed = operation::apply_recorded(
+            guard,
+            single,
+            hash,
+            &once::completion(single.table, route, rpc),
+            &mut self.record,
+            self.planted.is(Bug::RecordApart),
+        );
+        guard.unlock_keys();
+        executed
+    }
+
+    /// X5. The record's bytes are in `self.record`.
+    fn executed(
+        &mut self,
+        guard: &mut Guard<'_>,
+        level: Option<Level>,
+        rpc: Rpc,
+        outcome: &Outcome<'_>,
+    ) {
+        let position = position_of(guard, level);
+        self.wait_for(&position);
+        let has_failed = matches!(
+            outcome,
+            Outcome::ConditionFailed { .. } | Outcome::Problem(_)
+        );
+        if self.planted.is(Bug::AbandonAfterEffect)
+            || self.planted.is(Bug::FailuresAreNotRecorded) && has_failed
+        {
+            return self.clients.abandon(rpc);
+        }
+        let is_durable = position.is_none() || position.level() == Level::Memory;
+        if is_durable || self.planted.is(Bug::FinishBeforeDurable) {
+            return self.clients.finish(rpc, &self.record);
+        }
+        self.pending.push(Pending {
+            position,
+            rpc,
+            result: self.record.as_slice().into(),
+        });
+    }
+
+    /// Why a key is not for this server; `None`: it is.
+    #[inline]
+    fn refusal(
+        &self,
+        view: &View,
+        map: MapVersion,
+        table: TableId,
+        route: RouteHash,
+    ) -> Option<Problem<'static>> {
+        match view.route(table, route) {
+            Route::Serve => {
+                // X2
+                let since = view.serves_since(table, route);
+                let is_late = since.is_none_or(|since| since.0 > map.0);
+                (is_late && !self.planted.is(Bug::TenureIsNotLookedAt))
+                    .then_some(Problem::UnknownTablet)
+            }
+            _ if self.planted.is(Bug::ViewIsNotLookedAt) => None,
+            Route::Moved(_) => Some(Problem::UnknownTablet),
+            // The client may know of a table that this server has yet to hear of.
+            Route::NoTable if map <= view.map_version() => Some(Problem::UnknownTable),
+            Route::NoTable | Route::TryAgain | Route::ClusterDown => Some(Problem::Retry {
+                after_ms: NOT_SERVED_MS,
+            }),
+        }
+    }
+}
+
+#[inline]
+fn position_of(guard: &mut Guard<'_>, level: Option<Level>) -> Position {
+    let position = guard.take_position();
+    match level {
+        Some(level) => position.with_level(level),
+        None => position,
+    }
+}
+
+fn kind_of(request: &Request<'_>) -> Kind {
+    match request {
+        Request::Ping => Kind::Ping,
+        Request::Single(_) => Kind::Single,
+        Request::Multi(_) => Kind::Multi,
+        Request::Enumerate { .. } => Kind::Enumerate,
+    }
+}
+
+#[cold]
+fn answer_error(error: &Error, answer: impl FnOnce(&Outcome<'_>)) {
+    let text;
+    let problem = match error {
+        Error::KeyTooLarge { .. } | Error::ValueTooLarge { .. } | Error::GroupTooLarge { .. } => {
+            Problem::TooLarge
+        }
+        Error::OutOfMemory { .. } => Problem::Full { what: "memory" },
+        Error::DiskFull => Problem::Full { what: "disk" },
+        // This life is about to end; somebody else will have the key.
+        Error::DiskFailed => Problem::Retry {
+            after_ms: NOT_SERVED_MS,
+        },
+        Error::TryAgain => Problem::Retry { after_ms: SOON_MS },
+        Error::NoSuchTable(_) => Problem::UnknownTable,
+        other => {
+            text = other.to_string();
+            let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+            Problem::Failed {
+                reason: &text[..end],
+            }
+        }
+    };
+    answer(&Outcome::Problem(problem));
+}

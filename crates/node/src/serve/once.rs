@@ -1,0 +1,155 @@
+//! What this server remembers of its clients' requests: trackers, joined to the records in the log.
+
+use duramen_base::ids::{ClientId, KeyRange, RouteHash, TableId};
+use duramen_base::limits::RPC_WINDOW;
+use duramen_cluster::rifl::{self, Begin, Tracker};
+use duramen_engine::{Completions, Position};
+use duramen_format::entry::Completion;
+use duramen_wire::native::message::Rpc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Clients are spread over so many locks.
+const SHARDS: usize = 16;
+
+/// A request that was executed and is not durable.
+pub(super) struct Pending {
+    pub position: Position,
+    pub rpc: Rpc,
+    pub result: Box<[u8]>,
+}
+
+/// The record of a request, but for its result.
+pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completion<'static> {
+    Completion {
+        table: table.0,
+        route,
+        client: rpc.client,
+        rpc: rpc.id,
+        ack: rpc.acknowledged,
+        result: &[],
+    }
+}
+
+/// All clients of a life's store. Given to the store when it is opened, so that records in its log are met and kept.
+pub struct Clients {
+    shards: Box<[Mutex<Tracker>]>,
+    /// Asks whoever drives the node to call [`Clients::ask`] soon.
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Clients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (clients, records) = self.size();
+        write!(f, "Clients({clients} with {records} records)")
+    }
+}
+
+impl Clients {
+    /// `wake`: somebody must be asked about; must only signal.
+    pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Arc<Clients> {
+        let shards = (0..SHARDS).map(|_| Mutex::new(Tracker::new(RPC_WINDOW)));
+        Arc::new(Clients {
+            shards: shards.collect(),
+            wake,
+        })
+    }
+
+    fn of(&self, client: ClientId) -> MutexGuard<'_, Tracker> {
+        // Ids are given in order.
+        let shard = &self.shards[client.0 as usize % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Tracker>> {
+        let shards = self.shards.iter();
+        shards.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn begin(&self, now_us: u64, table: TableId, route: RouteHash, rpc: Rpc) -> Begin {
+        let begin = self.of(rpc.client).begin(now_us, table, route, rpc);
+        if begin == Begin::AskLease {
+            (self.wake)();
+        }
+        begin
+    }
+
+    pub(super) fn finish(&self, rpc: Rpc, result: &[u8]) {
+        self.of(rpc.client).finish(rpc, result);
+    }
+
+    pub(super) fn abandon(&self, rpc: Rpc) {
+        self.of(rpc.client).abandon(rpc);
+    }
+
+    /// The records of a range that another master takes over, as they stand in a log, one after the other; nothing of the range
+    /// begins any more. `None`: something of it is not durable yet. Ask again after a commit, and `Servant::settle` by each thread.
+    pub fn export(&self, table: TableId, range: &KeyRange) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for tracker in self.each() {
+            for completion in tracker.export(table, range)? {
+                let rifl::Completion { rpc, result, .. } = &completion;
+                let record = Completion {
+                    result,
+                    ..self::completion(table, completion.route, *rpc)
+                };
+                let start = bytes.len();
+                bytes.resize(start + record.padded_bytes(), 0);
+                record.write_to(&mut bytes[start..]);
+            }
+        }
+        Some(bytes)
+    }
+
+    /// The range is not owned any more.
+    pub fn purge(&self, table: TableId, range: &KeyRange) {
+        self.each().for_each(|mut tracker| tracker.purge(table, range));
+    }
+
+    /// Clients that the coordinator must be asked about now (`ToCoordinator::AreAlive`).
+    pub fn ask(&self, now_us: u64) -> Vec<ClientId> {
+        self.each()
+            .flat_map(|mut tracker| tracker.to_ask(now_us))
+            .collect()
+    }
+
+    /// When [`ask`](Self::ask) has something to say at the latest, if nobody new comes.
+    pub fn next_ask_us(&self) -> Option<u64> {
+        self.each()
+            .filter_map(|tracker| tracker.next_ask_us())
+            .min()
+    }
+
+    /// The answer to a question that was sent at `sent_us`.
+    pub fn answered(&self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
+        for client in asked {
+            self.of(*client).answered(sent_us, &[*client], alive);
+        }
+    }
+
+    /// Clients known, and records of all of them: for people.
+    pub fn size(&self) -> (usize, usize) {
+        self.each().fold((0, 0), |(clients, records), tracker| {
+            let (more, kept) = tracker.size();
+            (clients + more, records + kept)
+        })
+    }
+}
+
+impl Completions for Clients {
+    fn met(&self, record: &Completion<'_>) {
+        self.of(record.client).met(rifl::Completion {
+            table: TableId(record.table),
+            route: record.route,
+            rpc: Rpc {
+                client: record.client,
+                id: record.rpc,
+                acknowledged: record.ack,
+            },
+            result: record.result.to_vec(),
+        });
+    }
+
+    fn keep(&self, record: &Completion<'_>) -> bool {
+        self.of(record.client).keeps(record.client, record.rpc)
+    }
+}
