@@ -2,8 +2,8 @@
 //!
 //! [`View`] says who serves a key, [`BackupService`] keeps what other masters write,
 //! [`Member`] joins a cluster and makes true what its coordinator says, and
-//! [`Node`] joins them with a store whose log lies with other members. [`Servant`] executes what native clients ask. Whoever drives a node (the server's threads, or a simulator) hands in what arrives and does
-//! what comes out.
+//! [`Node`] joins them with a store whose log lies with other members. Whoever drives a node (the server's threads, or a
+//! simulator) hands in what arrives and does what comes out. [`Servant`] executes what native clients ask.
 //!
 //! Paper: [Ousterhout15 §3, §7]; differs: what a server owns is told to it declaratively (docs/protocols.md).
 
@@ -32,6 +32,5 @@ pub use node_types::{NodeInput, NodeOptions, NodeOutput};
 pub use ranges::{NotATable, Ranges, Tenures};
 pub use recovery::PartitionProgress;
 pub use remote::PeerCall;
+pub use serve::{Asked, Clients, Hint, Servant, Views};
 pub use view::{Map, Owner, Route, View};
-pub use serve::{Clients, Hint, Servant, Views};
-pub use view::{Map, NotATable, Owner, Ranges, Route, View};

@@ -23,6 +23,7 @@ pub use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::Forget;
 use crate::recovery::{Effects, PartitionProgress, Recoveries};
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall, Queue, Remote};
+use crate::serve::{self, Clients};
 use duramen::{MemberOptions, Position, Store};
 use duramen_backup::Backup;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
@@ -53,6 +54,8 @@ struct Life {
     recoveries: Recoveries,
     /// What is being purged: nothing is replayed over it.
     forgetting: Vec<Forget>,
+    /// What is asked about clients of the native protocol.
+    client_leases: serve::leases::Leases,
     /// Jobs that could not be done, and when they are tried again.
     again: Vec<(u64, Again)>,
     settings: ClusterSettings,
@@ -126,6 +129,7 @@ impl Node {
                 .due_us()
                 .min(life.recoveries.due_us())
                 .min(self.look_us)
+                .min(life.client_leases.due_us())
                 .min(
                     life.again
                         .iter()
@@ -208,6 +212,8 @@ impl Node {
         };
         if Recoveries::is_for(token) {
             life.recoveries.reported(now_us, token, answer);
+        } else if serve::leases::Leases::is_for(token) {
+            life.client_leases.answered(token, answer);
         } else {
             life.remote.head_answered(now_us, token, answer, heard);
         }
@@ -417,6 +423,8 @@ impl Node {
             Ok(store) => store,
             Err(reason) => return self.quit(now_us, false, &reason, out),
         };
+        let clients = Clients::new(self.options.wake.clone());
+        store.engine().set_completions(clients.clone());
         let config = BackupConfig {
             hash_seed: settings.hash_seed,
             read_lease_ms: settings.read_lease_ms,
@@ -429,10 +437,15 @@ impl Node {
             leases: Leases::new(settings.read_lease_ms, self.read_until.clone()),
             recoveries: Recoveries::default(),
             forgetting: Vec::new(),
+            client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
             settings,
         });
-        out.push(NodeOutput::Opened { store, keeper });
+        out.push(NodeOutput::Opened {
+            store,
+            keeper,
+            clients,
+        });
     }
 
     fn members_changed(
@@ -496,9 +509,9 @@ impl Node {
 
     fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
-            let store = life.store.clone();
+            let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
             let work = move || {
-                let result = order.run(store.engine());
+                let result = order.run(store.engine(), &clients);
                 JobResult::Obeyed(order, result)
             };
             out.push(NodeOutput::Job(Job::new("order", work)));
@@ -507,9 +520,9 @@ impl Node {
 
     fn forget(&self, forget: Forget, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
-            let store = life.store.clone();
+            let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
             let work = move || {
-                let result = forget.run(store.engine());
+                let result = forget.run(store.engine(), &clients);
                 JobResult::Forgot(forget, result)
             };
             out.push(NodeOutput::Job(Job::new("forget", work)));
@@ -572,6 +585,7 @@ impl Node {
         let mut effects = Effects::default();
         let head = life.remote.poll(now_us, &mut effects.asked);
         effects.reports.extend(head);
+        effects.reports.extend(life.client_leases.poll(now_us));
         let (me, told) = (self.member.id(), self.member.owned().told().version);
         life.recoveries.poll(now_us, me, told, &mut effects);
         self.member.owned_mut().hold(life.recoveries.tables());
@@ -680,7 +694,7 @@ impl Node {
 
 /// Whether an answer of the coordinator's is not for the member.
 fn is_own(token: Token) -> bool {
-    Remote::is_for_head(token) || Recoveries::is_for(token)
+    Remote::is_for_head(token) || Recoveries::is_for(token) || serve::leases::Leases::is_for(token)
 }
 
 fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> placement::Member {

@@ -7,6 +7,7 @@ use crate::job::{Job, JobDone};
 use crate::keeper::Task;
 use crate::member::{Candidate, Input, RequestId, Token};
 use crate::remote::PeerCall;
+use crate::serve::Clients;
 use crate::view::View;
 use duramen::Store;
 use duramen_backup::Backup;
@@ -89,6 +90,8 @@ pub enum NodeOutput {
     Opened {
         store: Arc<Store>,
         keeper: Option<Box<BackupService<RequestId>>>,
+        /// For each thread's [`Servant`](crate::Servant).
+        clients: Arc<Clients>,
     },
     /// For the keeper: [`BackupService::obey`].
     Keep(Task),

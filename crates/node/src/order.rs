@@ -2,17 +2,20 @@
 
 use crate::member::Order;
 use crate::ranges::Ranges;
+use crate::serve::Clients;
+use duramen_base::ids::KeyRange;
 use duramen_engine::{Error, Store};
 use std::sync::Arc;
 
 impl Order {
     /// Waits for guards that began before the view changed, drops tables that are gone, purges what is not owned any more, and
-    /// makes what is new. Repeating it is harmless. Must not be called with a guard held.
+    /// makes what is new. Repeating it is harmless. Must not be called with a guard held. What is remembered of clients' requests
+    /// goes with what it is about (rifl L6).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooManySessions`], [`Error::TooManyTables`]: run it again later; meanwhile nothing that
     /// it was to make is served. [`Error::BadTableName`]: the coordinator knows names that this program does not allow.
-    pub fn run(&self, store: &Arc<Store>) -> Result<(), Error> {
+    pub fn run(&self, store: &Arc<Store>, clients: &Clients) -> Result<(), Error> {
         store.quiesce(); // the view was changed before: no write that it allowed follows
         let there = store.tables();
         for table in &there {
@@ -20,9 +23,11 @@ impl Order {
             let is_gone = named.is_none_or(|entry| entry.name != table.name);
             if is_gone && table.id != duramen_base::ids::TableId::DEFAULT {
                 store.drop_table(table.id)?;
+                clients.purge(table.id, &KeyRange::ALL);
             }
         }
         for (table, range) in &self.purge {
+            clients.purge(*table, range);
             match store.purge(*table, *range) {
                 Ok(_) | Err(Error::NoSuchTable(_)) => {}
                 Err(error) => return Err(error),
@@ -54,8 +59,9 @@ impl Forget {
     ///
     /// # Errors
     /// Run it again later.
-    pub fn run(&self, store: &Arc<Store>) -> Result<(), Error> {
+    pub fn run(&self, store: &Arc<Store>, clients: &Clients) -> Result<(), Error> {
         for (table, range) in self.ranges.iter() {
+            clients.purge(table, &range);
             match store.purge(table, range) {
                 Ok(_) | Err(Error::NoSuchTable(_)) => {}
                 Err(error) => return Err(error),

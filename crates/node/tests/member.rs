@@ -230,7 +230,8 @@ impl Net {
             }
             Output::View(view) => self.nodes[n].view = view,
             Output::Obey(order) => {
-                order.run(&self.nodes[n].store).unwrap();
+                let clients = duramen_node::Clients::new(std::sync::Arc::new(|| {}));
+                order.run(&self.nodes[n].store, &clients).unwrap();
                 let number = self.number();
                 let version = order.version;
                 let obeyed = Event::ToMember(n, Input::Obeyed { version });

@@ -137,7 +137,6 @@ impl Servant {
                     buckets += looked;
                 }
                 Err(error) => {
-                    drop(answer);
                     out.truncate(start);
                     return Err(problem_of(&error));
                 }

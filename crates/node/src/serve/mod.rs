@@ -23,6 +23,7 @@
 //! Paper: [Ousterhout15 §3]; RIFL [Lee15 §3-4]; differs: results are kept by the tracker, failed conditions are recorded too.
 
 mod enumerate;
+pub(crate) mod leases;
 mod once;
 mod operation;
 mod planted;
@@ -106,6 +107,15 @@ impl Hint {
     }
 }
 
+/// A request as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub envelope: Envelope,
+    pub request: Request<'a>,
+    /// Of this very request.
+    pub hint: Option<Hint>,
+}
+
 /// What came with a request.
 #[derive(Clone, Copy, Debug)]
 struct Circumstances {
@@ -171,17 +181,20 @@ impl Servant {
         });
     }
 
-    /// Executes a request and appends the reply, a whole frame. `now_us`: the node's clock. `hint`: of this very request.
+    /// Executes a request and appends the reply, a whole frame. `now_us`: the node's clock.
     pub fn serve(
         &mut self,
         guard: &mut Guard<'_>,
         views: &mut impl Views,
         now_us: u64,
-        envelope: &Envelope,
-        request: &Request<'_>,
-        hint: Option<Hint>,
+        asked: &Asked<'_>,
         out: &mut Vec<u8>,
     ) {
+        let Asked {
+            envelope,
+            request,
+            hint,
+        } = asked;
         let here = views.view().me();
         let reply = Envelope {
             request: envelope.request,
@@ -199,7 +212,7 @@ impl Servant {
         match request {
             Request::Ping => encode_pong(out, &reply),
             Request::Single(single) => {
-                self.single(guard, views, circumstances, single, hint, |outcome| {
+                self.single(guard, views, circumstances, single, *hint, |outcome| {
                     encode_outcome(out, &reply, outcome);
                 });
             }
@@ -300,7 +313,14 @@ impl Servant {
                 Err(error) => answer_error(&error, answer),
             },
             (_, Some(rpc)) => {
-                return self.once(guard, circumstances.now_us, single, (hash, route), rpc, answer);
+                return self.once(
+                    guard,
+                    circumstances.now_us,
+                    single,
+                    (hash, route),
+                    rpc,
+                    answer,
+                );
             }
         }
         self.note(guard, single.level);

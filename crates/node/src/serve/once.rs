@@ -6,6 +6,7 @@ use duramen_cluster::rifl::{self, Begin, Tracker};
 use duramen_engine::{Completions, Position};
 use duramen_format::entry::Completion;
 use duramen_wire::native::message::Rpc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Clients are spread over so many locks.
@@ -33,7 +34,9 @@ pub(super) fn completion(table: TableId, route: RouteHash, rpc: Rpc) -> Completi
 /// All clients of a life's store. Given to the store when it is opened, so that records in its log are met and kept.
 pub struct Clients {
     shards: Box<[Mutex<Tracker>]>,
-    /// Asks whoever drives the node to call [`Clients::ask`] soon.
+    /// Somebody waits for the answer to a question that was not asked yet.
+    unknown: AtomicBool,
+    /// Asks whoever drives the node to look at it.
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -50,6 +53,7 @@ impl Clients {
         let shards = (0..SHARDS).map(|_| Mutex::new(Tracker::new(RPC_WINDOW)));
         Arc::new(Clients {
             shards: shards.collect(),
+            unknown: AtomicBool::new(false),
             wake,
         })
     }
@@ -67,7 +71,7 @@ impl Clients {
 
     pub(super) fn begin(&self, now_us: u64, table: TableId, route: RouteHash, rpc: Rpc) -> Begin {
         let begin = self.of(rpc.client).begin(now_us, table, route, rpc);
-        if begin == Begin::AskLease {
+        if begin == Begin::AskLease && !self.unknown.swap(true, Ordering::AcqRel) {
             (self.wake)();
         }
         begin
@@ -102,7 +106,13 @@ impl Clients {
 
     /// The range is not owned any more.
     pub fn purge(&self, table: TableId, range: &KeyRange) {
-        self.each().for_each(|mut tracker| tracker.purge(table, range));
+        self.each()
+            .for_each(|mut tracker| tracker.purge(table, range));
+    }
+
+    /// Whether a client waits to be asked about; false until the next one.
+    pub(super) fn has_unknown(&self) -> bool {
+        self.unknown.load(Ordering::Relaxed) && self.unknown.swap(false, Ordering::AcqRel)
     }
 
     /// Clients that the coordinator must be asked about now (`ToCoordinator::AreAlive`).

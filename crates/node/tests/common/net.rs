@@ -334,7 +334,7 @@ impl Net {
                 let stored = NodeInput::Member(Input::IdStored { server });
                 self.at(5_000, Event::ToNode(n, stored));
             }
-            NodeOutput::Opened { store, keeper } => {
+            NodeOutput::Opened { store, keeper, .. } => {
                 self.servers[n].store = Some(store);
                 self.servers[n].keeper = keeper;
             }

@@ -163,8 +163,7 @@ fn client_messages_come_back() {
             last,
             cursor,
             objects,
-        })) =
-            decode_reply(&frame(&format!("objects-{n:02}")))
+        })) = decode_reply(&frame(&format!("objects-{n:02}")))
         else {
             panic!("no objects");
         };

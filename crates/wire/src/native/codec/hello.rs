@@ -171,10 +171,7 @@ pub fn parse_hello(input: &[u8]) -> Result<HelloParsed<'_>, HelloError> {
     if min == 0 || min > max {
         return Err(HelloError::Versions { min, max });
     }
-    let Some(role) = Role::ALL
-        .into_iter()
-        .find(|known| *known as u8 == role)
-    else {
+    let Some(role) = Role::ALL.into_iter().find(|known| *known as u8 == role) else {
         return Err(HelloError::Role { found: role });
     };
     let (name, token) = (

@@ -48,8 +48,8 @@ pub use frame::{Envelope, Frame, FrameError, HEADER_BYTES, Header, Parsed, parse
 pub use hello::{Hello, HelloError, HelloParsed, Role, parse_hello};
 pub use many::{MultiAnswer, MultiRequest, Objects, ObjectsAnswer, Outcomes, Parts};
 pub use operations::{
-    append_outcome, encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping, encode_pong,
-    encode_single, outcome_bytes, read_whole_outcome, single_bytes,
+    append_outcome, encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping,
+    encode_pong, encode_single, outcome_bytes, read_whole_outcome, single_bytes,
 };
 
 /// The protocol versions that this program speaks.
