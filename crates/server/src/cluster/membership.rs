@@ -10,7 +10,7 @@
 //!
 //! Paper: [Ousterhout15 §3, §7.4].
 
-use duramen_node::{ReadUntil, View};
+use duramen_node::{Clients, ReadUntil, View};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
@@ -23,17 +23,24 @@ pub struct Membership {
     /// Grows with every change of `view`.
     generation: AtomicU64,
     read_until: Arc<ReadUntil>,
+    clients: Arc<Clients>,
 }
 
 impl Membership {
-    /// Before the first view: nothing is served. `origin`, `read_until`: of the node.
-    pub fn new(origin: Instant, read_until: Arc<ReadUntil>) -> Membership {
+    /// Before the first view: nothing is served. All of the same node, and `clients` as they came with its store.
+    pub fn new(origin: Instant, read_until: Arc<ReadUntil>, clients: Arc<Clients>) -> Membership {
         Membership {
             origin,
             view: RwLock::default(),
             generation: AtomicU64::new(1),
             read_until,
+            clients,
         }
+    }
+
+    /// What is remembered of native clients' requests.
+    pub fn clients(&self) -> &Arc<Clients> {
+        &self.clients
     }
 
     /// Microseconds on the node's clock.
@@ -84,7 +91,11 @@ mod tests {
 
     #[test]
     fn a_cache_sees_what_was_published_and_nobody_replies_without_a_lease() {
-        let membership = Membership::new(Instant::now(), Arc::default());
+        let membership = Membership::new(
+            Instant::now(),
+            Arc::default(),
+            Clients::new(Arc::new(|| {})),
+        );
         let mut cache = ViewCache::default();
         let at = |view: &View| matches!(view.route(TableId(1), RouteHash(0)), Route::ClusterDown);
         assert!(at(cache.get(&membership)));
