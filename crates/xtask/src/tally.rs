@@ -41,6 +41,18 @@ impl Tally {
         }
     }
 
+    /// Reads one line of `go test -v`; a test's parts are not counted on their own.
+    pub(crate) fn go_line(&mut self, line: &str) {
+        if line.starts_with("--- PASS: ") {
+            self.passed += 1;
+        } else if line.starts_with("--- SKIP: ") {
+            self.skipped += 1;
+        } else if let Some(test) = line.strip_prefix("--- FAIL: ") {
+            self.failed += 1;
+            self.failures.push(test.to_owned());
+        }
+    }
+
     /// Reads one line of `pytest`, whose last line is like `1 failed, 20 passed, 3 skipped in 4.56s`.
     pub(crate) fn pytest_line(&mut self, line: &str) {
         let line = line.trim_matches(['=', ' ']);
@@ -108,6 +120,23 @@ mod tests {
         }
         assert_eq!(tally.summary(), "8 passed, 1 failed, 1 skipped");
         assert_eq!(tally.failures, ["index::grows"]);
+    }
+
+    #[test]
+    fn go_results_add_up() {
+        let mut tally = Tally::default();
+        for line in [
+            "=== RUN   TestVerdicts",
+            "    --- FAIL: TestVerdicts/a_part (0.00s)",
+            "--- FAIL: TestVerdicts (0.00s)",
+            "--- PASS: TestProgram (0.00s)",
+            "--- SKIP: TestOther (0.00s)",
+            "ok  \tduramen/tests/checker\t0.655s",
+        ] {
+            tally.go_line(line);
+        }
+        assert_eq!(tally.summary(), "1 passed, 1 failed, 1 skipped");
+        assert_eq!(tally.failures, ["TestVerdicts (0.00s)"]);
     }
 
     #[test]

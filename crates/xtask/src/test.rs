@@ -13,12 +13,18 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     let client_filters: Vec<&str> = filters
         .iter()
         .map(String::as_str)
-        .filter(|filter| !matches!(*filter, "tidy" | "cargo" | "interleavings" | "clients"))
+        .filter(|filter| {
+            !matches!(
+                *filter,
+                "tidy" | "cargo" | "interleavings" | "clients" | "checker"
+            )
+        })
         .collect();
     let everything = filters.is_empty();
     let with_clients = everything || named("clients") || !client_filters.is_empty();
     let mut tally = Tally::default();
-    if with_clients || named("cargo") {
+    let with_checker = everything || named("checker");
+    if with_clients || with_checker || named("cargo") {
         part(&mut tally, "tools", |_| tools::provide());
     }
     if everything || named("tidy") {
@@ -33,6 +39,9 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     }
     if everything || named("interleavings") {
         part(&mut tally, "interleavings", interleavings);
+    }
+    if with_checker {
+        part(&mut tally, "checker", checker_tests);
     }
     if with_clients {
         part(&mut tally, "client tests", |tally| {
@@ -108,6 +117,40 @@ fn interleavings(tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
+/// What judges the histories of whole processes has tests of its own: lies that it must find.
+fn checker_tests(tally: &mut Tally) -> Result<(), String> {
+    let mut command = go(&checker(), &["test", "-v", "-count=1", "-mod=readonly"]);
+    command.arg("./...");
+    let ok = process::follow(&mut command, |line| tally.go_line(line))?;
+    if !ok && tally.failed == 0 {
+        return Err("the checker does not build or broke off".to_owned());
+    }
+    Ok(())
+}
+
+fn checker() -> PathBuf {
+    process::root().join("tests/checker")
+}
+
+/// The go command in `folder`, with the Go that is here.
+fn go(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("go");
+    command
+        .args(arguments)
+        .env("GOTOOLCHAIN", "local")
+        .current_dir(folder);
+    command
+}
+
+/// Builds a Go program of ours.
+fn build_go(folder: &Path, to: &Path) -> Result<(), String> {
+    process::run(
+        go(folder, &["build", "-mod=readonly", "-buildvcs=false", "-o"])
+            .arg(to)
+            .arg("."),
+    )
+}
+
 /// Whole processes: `duramen serve` and the clients people use.
 fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
     let python = python()?;
@@ -118,12 +161,20 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "duramen-cli",
         "--bin",
         "duramen",
+        "--package",
+        "duramen-workload",
+        "--bin",
+        "duramen-workload",
         "--quiet",
     ]))?;
     let mut command = Command::new(python);
     command
         .current_dir(process::root().join("tests"))
         .env("DURAMEN_TEST_BUILT", built())
+        .env(
+            "DURAMEN_TEST_WORKLOAD",
+            process::target().join("debug/duramen-workload"),
+        )
         .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("PYTHONUNBUFFERED", "1");
@@ -138,7 +189,7 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "pytest",
         "--color=no",
         "--verbose",
-        "-rfE",
+        "-rfEs",
         "--tb=short",
     ]);
     if !filters.is_empty() {
@@ -206,7 +257,7 @@ fn python() -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// Builds the Go, Java and Node programs of `tests/clients`.
+/// Builds the Go, Java and Node programs of `tests/clients`, and the checker of histories.
 fn build_clients() -> Result<(), String> {
     let source = process::root().join("tests/clients");
     let built = built();
@@ -224,14 +275,8 @@ fn build_clients() -> Result<(), String> {
                 .current_dir(&node),
         )
     })?;
-    process::run(
-        Command::new("go")
-            .args(["build", "-mod=readonly", "-buildvcs=false", "-o"])
-            .arg(built.join("go-client"))
-            .arg(".")
-            .env("GOTOOLCHAIN", "local")
-            .current_dir(source.join("go")),
-    )?;
+    build_go(&source.join("go"), &built.join("go-client"))?;
+    build_go(&checker(), &built.join("checker"))?;
     let java = built.join("java");
     let pom = source.join("java/pom.xml");
     let main = source.join("java/src/main/java/Main.java");

@@ -11,7 +11,7 @@ struct Tool {
     packages: &'static [&'static str],
 }
 
-const TOOLS: [Tool; 8] = [
+const TOOLS: [Tool; 10] = [
     Tool {
         program: "redis-cli",
         packages: &["redis-tools"],
@@ -19,6 +19,14 @@ const TOOLS: [Tool; 8] = [
     Tool {
         program: "etcd",
         packages: &["etcd-server"],
+    },
+    Tool {
+        program: "nft",
+        packages: &["nftables"],
+    },
+    Tool {
+        program: "ip",
+        packages: &["iproute2"],
     },
     Tool {
         program: "python3",
@@ -53,7 +61,7 @@ const TOOLS: [Tool; 8] = [
 pub(crate) fn provide() -> Result<(), String> {
     let mut packages: Vec<&str> = TOOLS
         .iter()
-        .filter(|tool| !runs(tool.program, &["--version"]) && !runs(tool.program, &["version"]))
+        .filter(|tool| !is_here(tool.program))
         .flat_map(|tool| tool.packages.iter().copied())
         .collect();
     if !packages.contains(&"python3-venv") && !runs("python3", &["-c", "import venv, ensurepip"]) {
@@ -111,6 +119,15 @@ pub(crate) fn path() -> OsString {
     }
     let folders = std::env::split_paths(&path).chain([ours]);
     std::env::join_paths(folders).unwrap_or(path.clone())
+}
+
+/// Everyone's search path need not have what an administrator calls.
+fn is_here(program: &str) -> bool {
+    let places = [program.to_owned(), format!("/usr/sbin/{program}")];
+    places.iter().any(|program| {
+        let asked = ["--version", "version", "-V"];
+        asked.iter().any(|argument| runs(program, &[argument]))
+    })
 }
 
 fn runs(program: &str, arguments: &[&str]) -> bool {

@@ -4,9 +4,9 @@ use super::House;
 
 /// The crates directly below each crate; it may see those and whatever they may see. 00-map.md's direction
 /// `base ← format ← engine ← server ← cli`, `base ← wire ← {cluster, client, server}`,
-/// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim, xtask and fuzz are
+/// `{engine, backup, cluster} ← duramen ← server`. `cli → bench` exists for `duramen bench`. sim, workload, xtask and fuzz are
 /// programs around the product: nobody sees them.
-const BELOW: [(&str, &[&str]); 17] = [
+const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format"]),
@@ -35,6 +35,7 @@ const BELOW: [(&str, &[&str]); 17] = [
     ("duramen-sim", &["duramen-server"]),
     ("xtask", &[]),
     ("duramen-fuzz", &["duramen-sim"]),
+    ("duramen-workload", &["duramen-client"]),
 ];
 
 /// The crates directly below this one; `None`: it has no row.

@@ -1,0 +1,163 @@
+//! Asks one operation over RESP or over the native protocol, and says what the history needs of the answer.
+
+use crate::history::{Asked, Before, Op, Told, When, dress, undress};
+use crate::resp::{Client as RespClient, Failure, Reply};
+use duramen_client::{Condition, Error, Outcome, Table, Write};
+use std::time::Instant;
+
+/// What a client learned.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Told(Told),
+    /// It may have been done, or be done later.
+    Unknown(String),
+    /// It was not done and won't be.
+    NotDone(String),
+    /// The answer makes no sense here: the test must fail. Whether it was done is not known.
+    Nonsense(String),
+}
+
+/// One way to a server.
+pub(crate) trait Asker {
+    fn ask(&mut self, key: &str, asked: &Asked, deadline: Instant) -> Answer;
+
+    /// It knows versions, so writes may depend on them; what was before a write can't be asked for; and it masks failures.
+    fn is_native(&self) -> bool;
+}
+
+impl Asker for RespClient {
+    fn ask(&mut self, key: &str, asked: &Asked, deadline: Instant) -> Answer {
+        let value = dress(&asked.value);
+        let by = asked.by.to_string();
+        let key = key.as_bytes();
+        let mut commands: Vec<Vec<&[u8]>> = Vec::new();
+        match asked.op {
+            Op::Read => commands.push(vec![b"GET", key]),
+            Op::Remove => commands.push(vec![b"DEL", key]),
+            Op::Increment => commands.push(vec![b"INCRBY", key, by.as_bytes()]),
+            Op::Write => {
+                let mut set: Vec<&[u8]> = vec![b"SET", key, &value];
+                match asked.condition {
+                    Some(When::Absent) => set.push(b"NX"),
+                    Some(When::Present) => set.push(b"XX"),
+                    Some(When::Version) => {
+                        return Answer::Nonsense("no versions in RESP".to_owned());
+                    }
+                    None => {}
+                }
+                match asked.before {
+                    Before::No => commands.push(set),
+                    Before::Reply => {
+                        set.push(b"GET");
+                        commands.push(set);
+                    }
+                    Before::Transaction => {
+                        commands.extend([vec![&b"MULTI"[..]], vec![b"GET", key], set]);
+                        commands.push(vec![b"EXEC"]);
+                    }
+                }
+            }
+        }
+        match self.run(key, &commands, deadline) {
+            Ok(replies) => match told(asked, replies.last()) {
+                Some(told) => Answer::Told(told),
+                None => Answer::Nonsense(format!("{asked:?}: {replies:?}")),
+            },
+            Err(Failure::NotDone(reason)) => Answer::NotDone(reason),
+            Err(Failure::Unknown(reason)) => Answer::Unknown(reason),
+        }
+    }
+
+    fn is_native(&self) -> bool {
+        false
+    }
+}
+
+fn text_or_absent(reply: &Reply) -> Option<Option<String>> {
+    match reply {
+        Reply::Bulk(value) => Some(Some(undress(value))),
+        Reply::Null => Some(None),
+        _ => None,
+    }
+}
+
+/// What a RESP answer says; `None`: it does not fit.
+fn told(asked: &Asked, reply: Option<&Reply>) -> Option<Told> {
+    let ok = Reply::Simple("OK".to_owned());
+    let mut told = Told::default();
+    match (asked.op, reply?) {
+        (Op::Read, reply) => told.value = text_or_absent(reply)?,
+        (Op::Remove, Reply::Number(removed @ 0..=1)) => told.applied = Some(*removed == 1),
+        (Op::Increment, Reply::Number(number)) => told.number = Some(*number),
+        (Op::Write, reply) => match (asked.before, reply) {
+            (Before::No, Reply::Null) => told.applied = Some(false),
+            (Before::No, reply) if *reply == ok => {}
+            (Before::Reply, reply) => told.before = Some(text_or_absent(reply)?),
+            (Before::Transaction, Reply::Array(results)) => match results.as_slice() {
+                [before, done] if *done == ok => told.before = Some(text_or_absent(before)?),
+                _ => return None,
+            },
+            _ => return None,
+        },
+        _ => return None,
+    }
+    Some(told)
+}
+
+/// A table asked by the native client.
+#[derive(Debug)]
+pub(crate) struct Native(pub(crate) Table);
+
+impl Asker for Native {
+    fn ask(&mut self, key: &str, asked: &Asked, _: Instant) -> Answer {
+        let key = key.as_bytes();
+        let condition = match asked.condition {
+            None => Condition::Always,
+            Some(When::Absent) => Condition::Absent,
+            Some(When::Present) => Condition::Present,
+            Some(When::Version) => Condition::Version(asked.version),
+        };
+        let mut told = Told::default();
+        let result = match asked.op {
+            Op::Read => self.0.get(key).map(|object| {
+                if let Some(object) = object {
+                    told.value = Some(undress(&object.value));
+                    told.version = object.version;
+                }
+                None
+            }),
+            Op::Increment => self.0.increment(key, asked.by).map(|sum| {
+                told.number = Some(sum);
+                None
+            }),
+            Op::Remove => self.0.remove_if(key, condition).map(Some),
+            Op::Write => {
+                let write = Write {
+                    condition,
+                    ..Write::default()
+                };
+                self.0.write(key, &dress(&asked.value), write).map(Some)
+            }
+        };
+        match result {
+            Ok(None) => {}
+            Ok(Some(Outcome::Written { version } | Outcome::Removed { version })) => {
+                told.version = version;
+            }
+            Ok(Some(Outcome::Absent)) => told.applied = Some(false),
+            Ok(Some(Outcome::ConditionFailed { current })) => {
+                told.applied = Some(false);
+                told.version = current.unwrap_or(0);
+            }
+            Ok(Some(other)) => return Answer::Nonsense(format!("{asked:?}: {other:?}")),
+            Err(error @ Error::Deadline { .. }) => return Answer::NotDone(error.to_string()),
+            Err(error @ Error::OutcomeUnknown { .. }) => return Answer::Unknown(error.to_string()),
+            Err(error) => return Answer::Nonsense(format!("{asked:?}: {error}")),
+        }
+        Answer::Told(told)
+    }
+
+    fn is_native(&self) -> bool {
+        true
+    }
+}

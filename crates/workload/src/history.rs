@@ -1,0 +1,228 @@
+//! A history: who asked what, what was answered, and when. The form is described in tests/checker/history.go.
+//!
+//! Layout of a value on a server: the text that the history knows, and for some `:` and a filling that the text determines, so
+//! that bytes which are not the value's own are noticed.
+
+use duramen_format::hash::slot;
+use serde::{Serialize, Serializer};
+use std::time::Instant;
+
+/// One operation: a line of a history.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Record {
+    pub(crate) client: usize,
+    pub(crate) key: String,
+    #[serde(flatten)]
+    pub(crate) asked: Asked,
+    /// Nanoseconds since the program began.
+    pub(crate) call: u64,
+    #[serde(rename = "return", skip_serializing_if = "Option::is_none")]
+    pub(crate) end: Option<u64>,
+    /// `None`: unknown outcome.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) out: Option<Told>,
+}
+
+/// What is asked of a key.
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) op: Op,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) value: String,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) by: i64,
+    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
+    pub(crate) condition: Option<When>,
+    #[serde(skip_serializing_if = "is_none")]
+    pub(crate) version: u64,
+    /// The text that was there before is asked for as well; how that is done: by the writer of RESP.
+    #[serde(skip)]
+    pub(crate) before: Before,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Op {
+    Read,
+    Write,
+    Remove,
+    Increment,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum When {
+    Absent,
+    Present,
+    Version,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Before {
+    #[default]
+    No,
+    /// `SET … GET`.
+    Reply,
+    /// `MULTI`, `GET`, `SET`, `EXEC`.
+    Transaction,
+}
+
+/// What was answered.
+#[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
+pub(crate) struct Told {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) number: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) applied: Option<bool>,
+    /// `Some(None)`: there was nothing before.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "before_or_null"
+    )]
+    pub(crate) before: Option<Option<String>>,
+    #[serde(skip_serializing_if = "is_none")]
+    pub(crate) version: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_none(version: &u64) -> bool {
+    *version == 0
+}
+
+fn before_or_null<S: Serializer>(
+    before: &Option<Option<String>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    before
+        .as_ref()
+        .and_then(Option::as_ref)
+        .serialize(serializer)
+}
+
+impl Asked {
+    pub(crate) fn new(op: Op) -> Asked {
+        Asked {
+            op,
+            value: String::new(),
+            by: 0,
+            condition: None,
+            version: 0,
+            before: Before::No,
+        }
+    }
+
+    pub(crate) fn write(value: String) -> Asked {
+        Asked {
+            value,
+            ..Asked::new(Op::Write)
+        }
+    }
+}
+
+/// The clock of all histories of this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn new() -> Clock {
+        Clock(Instant::now())
+    }
+
+    pub(crate) fn now(self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+}
+
+/// Every so many texts one is filled up, to so many bytes at most.
+const FILLED_EVERY: u16 = 5;
+const FILL_BYTES_MAX: u16 = 6_000;
+
+fn filling(text: &str) -> usize {
+    let dice = slot(text.as_bytes());
+    match dice % FILLED_EVERY {
+        0 => usize::from(dice % FILL_BYTES_MAX),
+        _ => 0,
+    }
+}
+
+/// What a text looks like on a server.
+pub(crate) fn dress(text: &str) -> Vec<u8> {
+    let bytes = filling(text);
+    let mut dressed = text.as_bytes().to_vec();
+    if bytes > 0 {
+        dressed.push(b':');
+        dressed.extend(text.bytes().cycle().take(bytes));
+    }
+    dressed
+}
+
+/// The text of a value; of one that nobody wrote, a description that no history has.
+pub(crate) fn undress(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == b':');
+    let text = String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]).into_owned();
+    // Counters are numbers, which are never filled up.
+    let bare = text.parse::<i64>().is_ok();
+    if value == text.as_bytes() && bare || value == dress(&text) {
+        return text;
+    }
+    format!("damaged {} bytes of {text}", value.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_known_again_and_damage_is_seen() {
+        let mut filled = 0;
+        for n in 0..1_000 {
+            let text = format!("c{n}-7");
+            let mut value = dress(&text);
+            assert_eq!(undress(&value), text);
+            filled += usize::from(value.len() > text.len());
+            value.push(b'x');
+            assert_ne!(undress(&value), text);
+        }
+        assert!((100..300).contains(&filled), "{filled}");
+        assert_eq!(undress(b"-12"), "-12");
+    }
+
+    #[test]
+    fn lines_are_those_that_the_checker_reads() {
+        let mut asked = Asked::write("c1-1".to_owned());
+        asked.condition = Some(When::Version);
+        asked.version = 7;
+        let record = Record {
+            client: 1,
+            key: "k".to_owned(),
+            asked,
+            call: 5,
+            end: Some(9),
+            out: Some(Told {
+                before: Some(None),
+                applied: Some(false),
+                ..Told::default()
+            }),
+        };
+        let line = serde_json::to_string(&record).expect("plain data");
+        assert_eq!(
+            line,
+            r#"{"client":1,"key":"k","op":"write","value":"c1-1","if":"version","version":7,"call":5,"return":9,"out":{"applied":false,"before":null}}"#
+        );
+        let lost = Record {
+            asked: Asked::new(Op::Read),
+            end: None,
+            out: None,
+            ..record
+        };
+        let line = serde_json::to_string(&lost).expect("plain data");
+        assert_eq!(line, r#"{"client":1,"key":"k","op":"read","call":5}"#);
+    }
+}

@@ -1,0 +1,259 @@
+//! A RESP client that follows a cluster's redirections and otherwise does nothing on its own: what it could not learn stays
+//! unknown.
+//!
+//! Invariants:
+//! 1. A request is sent again only after an answer that says that nothing was done.
+//! 2. A connection that failed is never used again: an answer is always that of the request before it.
+
+use duramen_format::hash::slot;
+use std::collections::HashMap;
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two tries to find a server that takes a request.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Longest piece of an answer that is believed.
+const BULK_BYTES_MAX: usize = 64 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Simple(String),
+    Error(String),
+    Number(i64),
+    Bulk(Vec<u8>),
+    Null,
+    Array(Vec<Reply>),
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was not sent, or every server said that it did nothing, until the deadline. The last reason.
+    NotDone(String),
+    /// It was sent, and what became of it is not known.
+    Unknown(String),
+}
+
+/// Which server to ask for which slot, shared by all clients: what one is told the others need not be.
+#[derive(Clone, Debug)]
+pub(crate) struct Guide {
+    seeds: Vec<String>,
+    slots: Arc<Mutex<HashMap<u16, String>>>,
+}
+
+impl Guide {
+    pub(crate) fn new(seeds: Vec<String>) -> Guide {
+        Guide {
+            seeds,
+            slots: Arc::default(),
+        }
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, HashMap<u16, String>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One client. Not shared.
+#[derive(Debug)]
+pub(crate) struct Client {
+    guide: Guide,
+    links: HashMap<String, Link>,
+    /// Of an answer, and of the making of a connection.
+    patience: Duration,
+    next_seed: usize,
+}
+
+impl Client {
+    pub(crate) fn new(guide: Guide, number: usize, patience: Duration) -> Client {
+        Client {
+            guide,
+            links: HashMap::new(),
+            patience,
+            next_seed: number,
+        }
+    }
+
+    /// Sends these commands together to the owner of `key` and gives their answers; goes on until one server takes them, or until
+    /// the deadline.
+    pub(crate) fn run(
+        &mut self,
+        key: &[u8],
+        commands: &[Vec<&[u8]>],
+        deadline: Instant,
+    ) -> Result<Vec<Reply>, Failure> {
+        let slot = slot(key);
+        let mut asking = None;
+        loop {
+            let (address, is_asking) = match asking.take() {
+                Some(address) => (address, true),
+                None => (self.address_of(slot), false),
+            };
+            let refusal = match self.attempt(&address, is_asking, commands) {
+                Ok(replies) => match refusal(&replies) {
+                    None => return Ok(replies),
+                    Some(refusal) => refusal.to_owned(),
+                },
+                Err(Failure::NotDone(reason)) => {
+                    self.forget(slot, &address);
+                    reason
+                }
+                Err(unknown) => {
+                    self.forget(slot, &address);
+                    return Err(unknown);
+                }
+            };
+            if Instant::now() >= deadline {
+                return Err(Failure::NotDone(refusal));
+            }
+            let mut words = refusal.split(' ');
+            match (words.next(), words.next(), words.next()) {
+                (Some("MOVED"), Some(_), Some(to)) => {
+                    self.guide.slots().insert(slot, to.to_owned());
+                }
+                (Some("ASK"), Some(_), Some(to)) => asking = Some(to.to_owned()),
+                _ => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            }
+            // A redirection that leads in a circle must not become a storm.
+            std::thread::yield_now();
+        }
+    }
+
+    fn address_of(&mut self, slot: u16) -> String {
+        if let Some(known) = self.guide.slots().get(&slot) {
+            return known.clone();
+        }
+        self.next_seed += 1;
+        self.guide.seeds[self.next_seed % self.guide.seeds.len()].clone()
+    }
+
+    fn forget(&mut self, slot: u16, address: &str) {
+        self.links.remove(address);
+        let mut slots = self.guide.slots();
+        if slots.get(&slot).is_some_and(|known| known == address) {
+            slots.remove(&slot);
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        address: &str,
+        asking: bool,
+        commands: &[Vec<&[u8]>],
+    ) -> Result<Vec<Reply>, Failure> {
+        let patience = self.patience;
+        let link = match self.links.entry(address.to_owned()) {
+            std::collections::hash_map::Entry::Occupied(link) => link.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                let link = Link::open(address, patience)
+                    .map_err(|error| Failure::NotDone(format!("{address}: {error}")))?;
+                place.insert(link)
+            }
+        };
+        let mut request = Vec::new();
+        if asking {
+            encode(&mut request, &[b"ASKING"]);
+        }
+        for command in commands {
+            encode(&mut request, command);
+        }
+        let mut answers = || -> io::Result<Vec<Reply>> {
+            link.stream.get_mut().write_all(&request)?;
+            if asking {
+                link.reply()?;
+            }
+            commands.iter().map(|_| link.reply()).collect()
+        };
+        answers().map_err(|error| Failure::Unknown(format!("{address}: {error}")))
+    }
+}
+
+/// The answer that says that none of the commands did anything.
+fn refusal(replies: &[Reply]) -> Option<&str> {
+    const REFUSALS: [&str; 6] = [
+        "MOVED ",
+        "ASK ",
+        "TRYAGAIN",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+    ];
+    let errors = replies.iter().chain(match replies.last() {
+        Some(Reply::Array(results)) => results.as_slice(),
+        _ => &[],
+    });
+    for reply in errors {
+        if let Reply::Error(text) = reply
+            && REFUSALS.iter().any(|refusal| text.starts_with(refusal))
+        {
+            return Some(text);
+        }
+    }
+    None
+}
+
+fn encode(request: &mut Vec<u8>, command: &[&[u8]]) {
+    request.extend(format!("*{}\r\n", command.len()).bytes());
+    for part in command {
+        request.extend(format!("${}\r\n", part.len()).bytes());
+        request.extend(*part);
+        request.extend(b"\r\n");
+    }
+}
+
+#[derive(Debug)]
+struct Link {
+    stream: BufReader<TcpStream>,
+}
+
+impl Link {
+    fn open(address: &str, patience: Duration) -> io::Result<Link> {
+        let to = address.to_socket_addrs()?.next();
+        let to = to.ok_or_else(|| io::Error::other("no such address"))?;
+        let stream = TcpStream::connect_timeout(&to, patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        stream.set_nodelay(true)?;
+        Ok(Link {
+            stream: BufReader::new(stream),
+        })
+    }
+
+    fn reply(&mut self) -> io::Result<Reply> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let text = line
+            .strip_suffix("\r\n")
+            .ok_or_else(|| io::Error::from(ErrorKind::UnexpectedEof))?;
+        let malformed = || io::Error::new(ErrorKind::InvalidData, format!("not RESP: {text}"));
+        let (kind, rest) = text.split_at_checked(1).ok_or_else(malformed)?;
+        let number = || rest.parse::<i64>().map_err(|_| malformed());
+        Ok(match kind {
+            "+" => Reply::Simple(rest.to_owned()),
+            "-" => Reply::Error(rest.to_owned()),
+            ":" => Reply::Number(number()?),
+            "$" | "*" if number()? < 0 => Reply::Null,
+            "$" => {
+                let length = number()? as usize;
+                if length > BULK_BYTES_MAX {
+                    return Err(malformed());
+                }
+                let mut bulk = vec![0; length + 2];
+                self.stream.read_exact(&mut bulk)?;
+                bulk.truncate(length);
+                Reply::Bulk(bulk)
+            }
+            "*" => Reply::Array(
+                (0..number()?)
+                    .map(|_| self.reply())
+                    .collect::<io::Result<_>>()?,
+            ),
+            _ => return Err(malformed()),
+        })
+    }
+}

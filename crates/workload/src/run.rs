@@ -1,0 +1,239 @@
+//! One history: clients that ask at random until the time is over, each of them one thing at a time.
+
+use crate::ask::{Answer, Asker};
+use crate::history::{Asked, Before, Clock, Op, Record, When};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// What the clients of a history do.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) name: String,
+    pub(crate) registers: usize,
+    pub(crate) counters: usize,
+    /// The longest rest between two operations of a client.
+    pub(crate) rest: Duration,
+    pub(crate) until: Instant,
+    /// After `until`, how long a client goes on with what it has begun.
+    pub(crate) grace: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl Plan {
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let registers = (0..self.registers).map(|n| format!("{}:r{n}", self.name));
+        let counters = (0..self.counters).map(|n| format!("{}:c{n}", self.name));
+        registers.chain(counters).collect()
+    }
+}
+
+/// What became of the operations of one client, or of all of a kind.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) done: u64,
+    pub(crate) unknown: u64,
+    /// Not done within the time that the client has.
+    pub(crate) not_done: u64,
+    pub(crate) slowest_ms: u64,
+    /// The longest time in which no client of this kind was answered.
+    pub(crate) silence_ms: u64,
+    /// Some reasons of the unknown and those not done.
+    pub(crate) reasons: Vec<String>,
+    /// Answers that make no sense. There must be none.
+    pub(crate) nonsense: Vec<String>,
+}
+
+const REASONS_KEPT: usize = 4;
+const NONSENSE_KEPT: usize = 20;
+
+impl Summary {
+    pub(crate) fn add(&mut self, other: Summary) {
+        self.done += other.done;
+        self.unknown += other.unknown;
+        self.not_done += other.not_done;
+        self.slowest_ms = self.slowest_ms.max(other.slowest_ms);
+        self.reasons.extend(other.reasons);
+        self.reasons.truncate(REASONS_KEPT);
+        self.nonsense.extend(other.nonsense);
+        self.nonsense.truncate(NONSENSE_KEPT);
+    }
+}
+
+/// SplitMix64; a client's operations are its own.
+#[derive(Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((u128::from(z) * bound as u128) >> 64) as usize
+    }
+}
+
+/// A client of one history after the other.
+pub(crate) struct Worker {
+    number: usize,
+    asker: Box<dyn Asker + Send>,
+    dice: Dice,
+    written: u64,
+}
+
+impl Worker {
+    pub(crate) fn new(number: usize, asker: Box<dyn Asker + Send>) -> Worker {
+        Worker {
+            number,
+            asker,
+            dice: Dice::new(number as u64),
+            written: 0,
+        }
+    }
+
+    pub(crate) fn is_native(&self) -> bool {
+        self.asker.is_native()
+    }
+
+    /// Takes part in a history.
+    pub(crate) fn run(&mut self, plan: &Plan) -> (Vec<Record>, Summary) {
+        let keys = plan.keys();
+        let mut versions = HashMap::new();
+        let mut records = Vec::new();
+        let mut summary = Summary::default();
+        while Instant::now() < plan.until {
+            let which = self.dice.below(keys.len());
+            let key = &keys[which];
+            let asked = if which < plan.registers {
+                let version = versions.get(key).copied();
+                self.of_register(version.unwrap_or(0))
+            } else {
+                self.of_counter()
+            };
+            let record = self.one(key, asked, plan, &mut summary);
+            if let Some(record) = record {
+                let version = record.out.as_ref().map_or(0, |out| out.version);
+                if version > 0 {
+                    versions.insert(key.clone(), version);
+                }
+                records.push(record);
+            }
+            let rest = self.dice.below(plan.rest.as_micros() as usize + 1);
+            std::thread::sleep(Duration::from_micros(rest as u64));
+        }
+        (records, summary)
+    }
+
+    fn one(
+        &mut self,
+        key: &str,
+        asked: Asked,
+        plan: &Plan,
+        summary: &mut Summary,
+    ) -> Option<Record> {
+        let call = plan.clock.now();
+        let answer = self.asker.ask(key, &asked, plan.until + plan.grace);
+        let end = plan.clock.now();
+        summary.slowest_ms = summary.slowest_ms.max((end - call) / 1_000_000);
+        let mut record = Record {
+            client: self.number,
+            key: key.to_owned(),
+            asked,
+            call,
+            end: None,
+            out: None,
+        };
+        match answer {
+            Answer::Told(told) => {
+                summary.done += 1;
+                record.end = Some(end);
+                record.out = Some(told);
+            }
+            Answer::NotDone(reason) => {
+                summary.not_done += 1;
+                summary.reasons.push(reason);
+                summary.reasons.truncate(REASONS_KEPT);
+                return None;
+            }
+            Answer::Unknown(reason) => {
+                summary.unknown += 1;
+                summary.reasons.push(reason);
+                summary.reasons.truncate(REASONS_KEPT);
+            }
+            Answer::Nonsense(text) => {
+                summary.nonsense.push(text);
+                summary.nonsense.truncate(NONSENSE_KEPT);
+            }
+        }
+        Some(record)
+    }
+
+    /// `version`: the newest that this client saw of the key; 0: none.
+    fn of_register(&mut self, version: u64) -> Asked {
+        self.written += 1;
+        let mut asked = Asked::write(format!("{}-{}", self.number, self.written));
+        match self.dice.below(100) {
+            0..45 => return Asked::new(Op::Read),
+            45..52 => return Asked::new(Op::Remove),
+            52..60 => asked.condition = Some(When::Absent),
+            60..65 => asked.condition = Some(When::Present),
+            65..80 if self.asker.is_native() && version > 0 => {
+                asked.condition = Some(When::Version);
+                asked.version = version;
+            }
+            65..80 if self.asker.is_native() => {}
+            65..75 => asked.before = Before::Reply,
+            75..80 => asked.before = Before::Transaction,
+            _ => {}
+        }
+        asked
+    }
+
+    fn of_counter(&mut self) -> Asked {
+        match self.dice.below(100) {
+            0..30 => Asked::new(Op::Read),
+            30..33 => Asked::new(Op::Remove),
+            _ => Asked {
+                by: 1 + self.dice.below(3) as i64,
+                ..Asked::new(Op::Increment)
+            },
+        }
+    }
+
+    /// Reads a key until somebody says what is there.
+    pub(crate) fn read(
+        &mut self,
+        key: &str,
+        clock: Clock,
+        patience: Duration,
+    ) -> Result<Record, String> {
+        let asked = Asked::new(Op::Read);
+        let deadline = Instant::now() + patience;
+        loop {
+            let call = clock.now();
+            let last = match self.asker.ask(key, &asked, deadline) {
+                Answer::Told(told) => {
+                    return Ok(Record {
+                        client: self.number,
+                        key: key.to_owned(),
+                        asked,
+                        call,
+                        end: Some(clock.now()),
+                        out: Some(told),
+                    });
+                }
+                Answer::Nonsense(text) => return Err(text),
+                Answer::Unknown(reason) | Answer::NotDone(reason) => reason,
+            };
+            if Instant::now() >= deadline {
+                return Err(format!("{key} can't be read within {patience:?}: {last}"));
+            }
+        }
+    }
+}
