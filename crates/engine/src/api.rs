@@ -150,6 +150,14 @@ pub enum TableChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub(crate) u64);
 
+impl KeyHash {
+    /// Where a cluster keeps the key that this is the hash of: its slot in front.
+    #[inline]
+    pub fn route(self, key: &[u8]) -> duramen_base::ids::RouteHash {
+        duramen_base::ids::RouteHash::of(duramen_format::hash::slot(key), self.0)
+    }
+}
+
 /// An object as the log holds it; borrowed from memory that the guard keeps from being reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object<'a> {

@@ -26,6 +26,11 @@ impl ReadUntil {
     pub fn may_read(&self, now_us: u64) -> bool {
         now_us < self.0.load(Ordering::Acquire)
     }
+
+    /// Who drives the node has it do this; by hand only where there is no node.
+    pub fn set(&self, until_us: u64) {
+        self.0.store(until_us, Ordering::Release);
+    }
 }
 
 /// The master's side of its leases.
@@ -60,7 +65,7 @@ impl Leases {
             return Vec::new(); // H2
         }
         let until_us = self.master.until(holders.iter().copied());
-        self.until.0.store(until_us, Ordering::Release);
+        self.until.set(until_us);
         let all: Vec<BackupId> = holders.iter().copied().collect();
         self.master.keep(&all);
         self.asked.retain(|holder, _| holders.contains(holder));
@@ -76,7 +81,7 @@ impl Leases {
 
     pub fn end(&mut self) {
         self.ended = true;
-        self.until.0.store(0, Ordering::Release);
+        self.until.set(0);
     }
 }
 

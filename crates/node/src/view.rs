@@ -89,6 +89,22 @@ impl Map {
         self.routes.iter().map(|route| (route.owner, route.served))
     }
 
+    /// The tablets of a table, by range.
+    pub fn routes(&self, table: TableId) -> &[TabletRoute] {
+        let from = self.routes.partition_point(|route| route.table < table);
+        let end = self.routes.partition_point(|route| route.table <= table);
+        self.routes.get(from..end).unwrap_or_default()
+    }
+
+    /// Everybody who owns something, by id.
+    pub fn servers(&self) -> impl Iterator<Item = &Owner> {
+        self.owners.values()
+    }
+
+    pub fn owner(&self, server: ServerId) -> Option<&Owner> {
+        self.owners.get(&server)
+    }
+
     fn route(&self, table: TableId, hash: RouteHash) -> Option<&TabletRoute> {
         let next = self
             .routes
@@ -183,10 +199,9 @@ impl View {
             .map_or(Route::TryAgain, Route::Moved)
     }
 
-    /// Who owns the first key of a Redis Cluster slot, by the map; for `CLUSTER` commands.
-    pub fn owner_of_slot(&self, table: TableId, slot: u16) -> Option<&Owner> {
-        let route = self.map.route(table, RouteHash::first_of_slot(slot))?;
-        self.map.owners.get(&route.owner)
+    /// Where the others are, as `CLUSTER` commands tell it.
+    pub fn map(&self) -> &Map {
+        &self.map
     }
 }
 
@@ -259,10 +274,12 @@ mod tests {
         assert_eq!(at(400), Route::TryAgain, "ours, and not served yet");
         assert_eq!(view.route(TableId(4), RouteHash(0)), Route::NoTable);
         assert_eq!(view.route(TableId(2), RouteHash(0)), Route::NoTable);
-        assert_eq!(
-            view.owner_of_slot(TABLE, 0).map(|owner| owner.server),
-            Some(ME)
-        );
+        let map = view.map();
+        assert_eq!(map.routes(TABLE).len(), 4);
+        assert!(map.routes(TableId(2)).is_empty() && map.routes(TableId(4)).is_empty());
+        let owners: Vec<ServerId> = map.servers().map(|owner| owner.server).collect();
+        assert_eq!(owners, [ME, OTHER]);
+        assert!(map.owner(OTHER).is_some() && map.owner(ServerId::new(2, 1)).is_none());
     }
 
     #[test]

@@ -171,6 +171,7 @@ impl Shared {
 
     /// This server is a member of a cluster. To be called once, before [`serve`](Self::serve).
     pub fn join(&self, membership: Arc<Membership>) {
+        crate::exec::databases::adopt(self, &[]);
         self.membership.get_or_init(|| membership);
     }
 

@@ -72,7 +72,14 @@ pub struct ViewCache {
 }
 
 impl ViewCache {
+    /// Whether [`get`](Self::get) would return the view that it returned last: then a guard need not be renewed (M1).
+    #[inline]
+    pub fn is_current(&self, membership: &Membership) -> bool {
+        self.generation == membership.generation.load(Ordering::Acquire)
+    }
+
     /// To be called after the guard was pinned or renewed (M1).
+    #[inline]
     pub fn get(&mut self, membership: &Membership) -> &Arc<View> {
         let generation = membership.generation.load(Ordering::Acquire);
         if generation != self.generation {

@@ -4,6 +4,7 @@
 use super::client::{Client, Db, Verdict, gate};
 use super::local::Local;
 use super::monitor;
+use super::routing::Elsewhere;
 use super::state::global;
 use super::table::{Resolved, Run, Spec, flag};
 use crate::shared::Shared;
@@ -20,7 +21,7 @@ pub(super) enum Admitted {
 }
 
 /// No table has this id: the engine answers that it does not exist.
-const DROPPED: TableId = TableId(u32::MAX);
+pub(super) const DROPPED: TableId = TableId(u32::MAX);
 
 /// The table behind what the client selected.
 #[inline]
@@ -59,9 +60,10 @@ pub(super) fn end_silence(client: &mut Client) -> bool {
     silent
 }
 
-/// Decides what becomes of a request.
+/// Decides what becomes of a request. `place`: whether this server serves its keys.
 pub(super) fn admit(
     resolved: &Resolved,
+    place: Result<(), Elsewhere>,
     shared: &Shared,
     local: &mut Local,
     client: &mut Client,
@@ -109,6 +111,18 @@ pub(super) fn admit(
     if client.in_multi() && spec.has(flag::NO_MULTI) {
         let text = "ERR Command not allowed inside a transaction";
         return refuse(shared, local, client, out, Some(spec), text);
+    }
+    match place {
+        Ok(()) => {}
+        Err(Elsewhere::Refused(text)) => {
+            return refuse(shared, local, client, out, Some(spec), &text);
+        }
+        // EXEC will look again.
+        Err(Elsewhere::NotNow(_)) if client.in_multi() && !spec.has(flag::NEVER_QUEUED) => {}
+        Err(Elsewhere::NotNow(_)) if client.waits_for_owner() => return Admitted::Later,
+        Err(Elsewhere::NotNow(text)) => {
+            return refuse(shared, local, client, out, Some(spec), text);
+        }
     }
     if shared.commands.gate() & global::PAUSED != 0 && must_wait(spec, shared, client) {
         return Admitted::Later;

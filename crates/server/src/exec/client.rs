@@ -17,7 +17,7 @@ pub enum Verdict {
     /// Close without another byte.
     CloseNow,
     /// Requests from `Turn::executed` on were not run and must be shown again, not before `until_ms` (milliseconds since
-    /// the Unix epoch) or the next `Message::Wake` (`CLIENT PAUSE`).
+    /// the Unix epoch) or the next `Message::Wake` (`CLIENT PAUSE`, or keys that nobody serves at the moment).
     Paused {
         until_ms: u64,
     },
@@ -92,6 +92,9 @@ pub struct Client {
     pub(crate) wait: Wait,
     /// The strictest level that a command of the running transaction asked for.
     pub(crate) asked_level: Option<Level>,
+    /// When its patience ends with keys that no server of the cluster serves now, in milliseconds since the Unix epoch; 0: its
+    /// next request waits for nobody.
+    pub(crate) unserved_until_ms: u64,
 }
 
 impl Client {
@@ -109,6 +112,7 @@ impl Client {
             watched: Vec::new(),
             wait: Wait::default(),
             asked_level: None,
+            unserved_until_ms: 0,
         }
     }
 
@@ -156,6 +160,18 @@ impl Client {
         self.show(shown::MULTI, false);
         self.watched = Vec::new();
         self.transaction.take()
+    }
+
+    /// Back into MULTI, as it was before [`end_transaction`](Self::end_transaction).
+    pub(crate) fn resume_transaction(
+        &mut self,
+        transaction: Box<Transaction>,
+        watched: Vec<Watched>,
+    ) {
+        self.gate |= gate::MULTI;
+        self.show(shown::MULTI, true);
+        self.transaction = Some(transaction);
+        self.watched = watched;
     }
 
     /// Tells the registry's record what this round changed.

@@ -7,8 +7,8 @@ use super::table::Run::{self, Alone, Atomic, Data, Plain, Refused, Store};
 use super::table::flag::*;
 use super::table::{ALL_KEYS, Group, Keys, NO_KEYS, ONE_KEY, Spec, keys};
 use super::{
-    client_command, client_list, config, connection, docs, durability, duramen, expire, info,
-    latency, memory, monitor, multi_key, ops, scan, slowlog, string, transaction,
+    client_command, client_list, cluster, config, connection, docs, durability, duramen, expire,
+    info, latency, memory, monitor, multi_key, ops, scan, slowlog, string, transaction,
 };
 use crate::shared::Family;
 
@@ -146,6 +146,38 @@ pub(crate) static COMMANDS: &[Spec] = &[
     row("command|getkeysandflags", -3, LOADING | STALE | CONNECTION, NO_KEYS, Group::Server, Family::Other, "7.0.0", "O(N)", "Returns the keys of a request and what it does to them.", Plain(docs::getkeysandflags)),
     row("command|list", -2, LOADING | STALE | CONNECTION, NO_KEYS, Group::Server, Family::Other, "7.0.0", "O(N)", "Returns the names of all commands.", Plain(docs::list)),
     row("command|help", 2, LOADING | STALE | CONNECTION, NO_KEYS, Group::Server, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(docs::help)),
+    row("cluster", -2, CONTAINER, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "Depends on subcommand.", "A container for commands about the cluster.", Plain(ops::container)),
+    row("cluster|info", 2, STALE, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Returns information about the cluster.", Plain(cluster::info)),
+    row("cluster|keyslot", 3, STALE, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(N) where N is the number of bytes in the key", "Returns the hash slot of a key.", Plain(cluster::keyslot)),
+    row("cluster|links", 2, STALE, NO_KEYS, Group::Cluster, Family::Other, "7.0.0", "O(N) where N is the total number of Cluster nodes", "Returns the bus connections to other servers: there are none.", Plain(cluster::links)),
+    row("cluster|myid", 2, STALE, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Returns the id of this server.", Plain(cluster::myid)),
+    row("cluster|nodes", 2, STALE, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(N) where N is the total number of Cluster nodes", "Returns the servers of the cluster and their slots.", Plain(cluster::nodes)),
+    row("cluster|shards", 2, STALE, NO_KEYS, Group::Cluster, Family::Other, "7.0.0", "O(N) where N is the total number of cluster nodes", "Returns the servers of the cluster and their slots.", Plain(cluster::shards)),
+    row("cluster|slots", 2, STALE, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(N) where N is the total number of Cluster nodes", "Returns ranges of slots and who serves them.", Plain(cluster::slots)),
+    row("cluster|myshardid", 2, STALE, NO_KEYS, Group::Cluster, Family::Other, "7.2.0", "O(1)", "Returns the id of this server, which is its shard.", Plain(cluster::myid)),
+    row("cluster|countkeysinslot", 3, STALE | WHOLE | TIMED, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(N)", "Returns the number of keys of a slot that this server has.", Alone(cluster::countkeysinslot)),
+    row("cluster|getkeysinslot", 4, STALE | WHOLE | TIMED, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(N)", "Returns keys of a slot that this server has.", Alone(cluster::getkeysinslot)),
+    row("cluster|count-failure-reports", 3, ADMIN | STALE | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(N) where N is the number of failure reports", "Returns 0: servers report failures to the coordinator.", Plain(cluster::count_failure_reports)),
+    row("cluster|replicas", 3, ADMIN | STALE | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "5.0.0", "O(N) where N is the number of replicas.", "Returns the replicas of a server that serve requests: there are none.", Plain(cluster::replicas)),
+    row("cluster|slaves", 3, ADMIN | STALE | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(N) where N is the number of replicas.", "Returns the replicas of a server that serve requests: there are none.", Plain(cluster::replicas)),
+    row("cluster|help", 2, LOADING | STALE, NO_KEYS, Group::Cluster, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(cluster::help)),
+    row("cluster|addslots", -3, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|addslotsrange", -4, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "7.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|bumpepoch", 2, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|delslots", -3, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|delslotsrange", -4, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "7.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|failover", -2, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|flushslots", 2, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|forget", 3, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|meet", -4, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|replicate", 3, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|saveconfig", 2, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|set-config-epoch", 3, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|setslot", -4, ADMIN | STALE | NO_ASYNC_LOADING | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("cluster|reset", -2, ADMIN | NOSCRIPT | STALE | DANGEROUS, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Refused: the coordinator decides that.", Plain(cluster::decided_elsewhere)),
+    row("asking", 1, FAST | CONNECTION, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Accepted: a cluster of this kind never asks for it.", Plain(cluster::accept)),
+    row("readonly", 1, LOADING | STALE | FAST | CONNECTION, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Accepted: every server serves what it owns, and nothing else.", Plain(cluster::accept)),
+    row("readwrite", 1, LOADING | STALE | FAST | CONNECTION, NO_KEYS, Group::Cluster, Family::Other, "3.0.0", "O(1)", "Accepted: every server serves what it owns, and nothing else.", Plain(cluster::accept)),
     row("duramen.read", 2, READONLY | FAST, ONE_KEY, Group::Duramen, Family::Read, "0.1.0", "O(1)", "Returns the value and the object version of a key.", Data(duramen::read)),
     row("duramen.write", -3, WRITE | DENYOOM | FAST, ONE_KEY, Group::Duramen, Family::Write, "0.1.0", "O(1)", "Writes a key under a condition; returns its object version and the level.", Data(duramen::write)),
     row("duramen.remove", -2, WRITE | FAST, ONE_KEY, Group::Duramen, Family::Write, "0.1.0", "O(1)", "Removes a key under a condition; returns the object version it had.", Data(duramen::remove)),
@@ -217,7 +249,6 @@ pub(crate) static COMMANDS: &[Spec] = &[
     no("acl", WHY_ACL),
     no("debug", WHY_DEBUG),
     no("duramen.tablet", WHY_TABLET),
-    no("cluster", WHY_CLUSTER), no("asking", WHY_CLUSTER), no("readonly", WHY_CLUSTER), no("readwrite", WHY_CLUSTER),
 ];
 
 // Why a command is refused.
@@ -241,7 +272,6 @@ const WHY_MODULE: &str = "there are no modules";
 const WHY_ACL: &str = "access control lists come later; a password is set with requirepass";
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";
 const WHY_TABLET: &str = "tablets are split and moved in a cluster, which comes later";
-const WHY_CLUSTER: &str = "ERR This instance has cluster support disabled";
 
 #[allow(clippy::too_many_arguments)] // A row has as many columns as a table of commands needs.
 const fn row(

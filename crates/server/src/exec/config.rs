@@ -4,12 +4,14 @@ use super::context::{Context, Done, Failure};
 use super::glob;
 use super::totals::Totals;
 use crate::config::{SETTINGS, ServerConfig, Setting};
+use crate::shared::Shared;
 use duramen_base::ids::Level;
 use duramen_engine::Mode;
 
 /// Parameters that Redis clients ask for and that are fixed here.
-fn fixed(config: &ServerConfig) -> [(&'static str, &'static str); 8] {
-    let durable = config.data_dir().is_some();
+fn fixed(shared: &Shared, config: &ServerConfig) -> [(&'static str, &'static str); 9] {
+    let member = shared.membership().is_some();
+    let durable = member || config.data_dir().is_some();
     let appendfsync = match config.write_level() {
         Level::Synced => "always",
         Level::Memory | Level::Buffered => "no",
@@ -22,9 +24,10 @@ fn fixed(config: &ServerConfig) -> [(&'static str, &'static str); 8] {
         ("appendonly", if durable { "yes" } else { "no" }),
         ("appendfsync", appendfsync),
         ("save", ""),
-        ("databases", "16"),
+        ("databases", if member { "1" } else { "16" }),
         ("maxmemory-policy", policy),
-        ("cluster-enabled", "no"),
+        ("cluster-enabled", if member { "yes" } else { "no" }),
+        ("cluster-require-full-coverage", "no"),
         ("proto-max-bulk-len", "1048576"),
         ("lazyfree-lazy-user-del", "yes"),
     ]
@@ -53,7 +56,7 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
             }
         }
     }
-    for (name, value) in fixed(&config) {
+    for (name, value) in fixed(ctx.shared, &config) {
         if Setting::find(name).is_none()
             && let Some(name) = wanted(name)
         {
@@ -114,7 +117,7 @@ pub(super) fn set(ctx: &mut Context<'_>) -> Done {
                 );
                 return Err(refused(name, &why));
             }
-            None => check_fixed(&trial, name, value)?,
+            None => check_fixed(ctx.shared, &trial, name, value)?,
         }
     }
     trial
@@ -130,8 +133,8 @@ pub(super) fn set(ctx: &mut Context<'_>) -> Done {
 }
 
 /// A fixed parameter may be set to what it is.
-fn check_fixed(config: &ServerConfig, name: &str, value: &str) -> Done {
-    match fixed(config)
+fn check_fixed(shared: &Shared, config: &ServerConfig, name: &str, value: &str) -> Done {
+    match fixed(shared, config)
         .iter()
         .find(|(known, _)| known.eq_ignore_ascii_case(name))
     {

@@ -154,6 +154,10 @@ fn greet(ctx: &mut Context<'_>) {
     } else {
         2
     };
+    let mode: &[u8] = match ctx.shared.membership() {
+        None => b"standalone",
+        Some(_) => b"cluster",
+    };
     let mut reply = ctx.reply();
     reply.map(7);
     reply.bulk(b"server");
@@ -165,7 +169,7 @@ fn greet(ctx: &mut Context<'_>) {
     reply.bulk(b"id");
     reply.integer(id);
     reply.bulk(b"mode");
-    reply.bulk(b"standalone");
+    reply.bulk(mode);
     reply.bulk(b"role");
     reply.bulk(b"master");
     reply.bulk(b"modules");

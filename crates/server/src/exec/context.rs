@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     Text(&'static str),
     Owned(Box<str>),
     Engine(Box<Error>),
+    /// It had no effect, and may have one in a moment: show it again, or fail with this text.
+    NotNow(&'static str),
 }
 
 impl From<Error> for Failure {
@@ -46,10 +48,19 @@ impl From<String> for Failure {
 }
 
 impl Failure {
+    /// Nothing was done, because the keys are on their way from one server to another.
+    pub(crate) fn is_moving(&self) -> bool {
+        match self {
+            Failure::NotNow(_) => true,
+            Failure::Engine(error) => matches!(**error, Error::TryAgain),
+            Failure::Text(_) | Failure::Owned(_) => false,
+        }
+    }
+
     /// The error line's text, without `-` and line end.
     pub(crate) fn text(&self) -> String {
         match self {
-            Failure::Text(text) => (*text).to_string(),
+            Failure::Text(text) | Failure::NotNow(text) => (*text).to_string(),
             Failure::Owned(text) => text.to_string(),
             Failure::Engine(error) => match &**error {
                 Error::OutOfMemory {
@@ -105,6 +116,14 @@ impl<'a> Context<'a> {
 
     pub(crate) fn reply(&mut self) -> Encoder<'_> {
         Encoder::new(self.out, self.client.protocol)
+    }
+
+    /// Refuses what several databases would be needed for: a cluster has one, like Redis Cluster.
+    pub(crate) fn not_in_cluster(&self, what: &str) -> Done {
+        match self.shared.membership() {
+            None => Ok(()),
+            Some(_) => Err(format!("ERR {what} not allowed in cluster mode").into()),
+        }
     }
 
     /// The level of the selected table.

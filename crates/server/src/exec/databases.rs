@@ -14,6 +14,7 @@ use super::local::Local;
 use super::state::{DBS, global};
 use crate::shared::Shared;
 use duramen_engine::{Error, Guard, Store, TableId, TableInfo};
+use duramen_wire::native::message::TableEntry;
 use std::sync::Arc;
 
 /// Tables whose names begin like this are the server's own.
@@ -84,6 +85,19 @@ pub(super) fn observe(shared: &Shared, local: &mut Local, client: &mut Client) {
     {
         let level = local.level_of(shared, client);
         client.settle_position(&position, level);
+    }
+}
+
+/// In a cluster: takes the tables as the coordinator lists them, whenever the list changes. Database 0 is the table `db0`, and
+/// there is no other database, as in Redis Cluster. An empty list: none is known yet.
+pub fn adopt(shared: &Shared, tables: &[TableEntry]) {
+    let first = tables.iter().find(|entry| entry.name == "db0");
+    shared.commands.set_table(0, first.map(|entry| entry.table));
+    for db in 1..DBS as u8 {
+        shared.commands.set_table(db, None);
+    }
+    for entry in tables {
+        shared.commands.set_level(entry.table, entry.level);
     }
 }
 

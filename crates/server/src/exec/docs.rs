@@ -147,6 +147,16 @@ fn tips(spec: &Spec) -> &'static [&'static str] {
         "command" | "command|info" | "command|docs" | "command|list" => {
             &["nondeterministic_output_order"]
         }
+        "cluster|info"
+        | "cluster|nodes"
+        | "cluster|shards"
+        | "cluster|slots"
+        | "cluster|links"
+        | "cluster|getkeysinslot"
+        | "cluster|count-failure-reports"
+        | "cluster|replicas"
+        | "cluster|slaves"
+        | "cluster|bumpepoch" => &["nondeterministic_output"],
         _ => &[],
     }
 }

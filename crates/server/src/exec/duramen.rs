@@ -8,6 +8,7 @@ use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::databases;
 use super::glob;
 use super::group::Way;
+use super::own_part::OwnPart;
 use super::scan::parse_cursor;
 use super::string;
 use duramen_base::ids::Level;
@@ -276,10 +277,12 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             return Err(SYNTAX);
         }
     }
+    let own = OwnPart::of(ctx, guard);
     let (mut found, mut objects) = (Vec::new(), 0);
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
     let next = guard.scan(ctx.table, cursor, count, |object| {
-        if pattern.is_none_or(|pattern| glob::matches(pattern, object.key, false)) {
+        let wanted = pattern.is_none_or(|pattern| glob::matches(pattern, object.key, false));
+        if wanted && own.has(guard, object.key) {
             objects += 1;
             reply.bulk(object.key);
             reply.bulk(object.value);
@@ -318,8 +321,20 @@ pub(super) fn use_table(ctx: &mut Context<'_>) -> Done {
     ctx.ok()
 }
 
+/// The coordinator makes and drops the tables of a cluster.
+fn not_a_members_affair(ctx: &Context<'_>, what: &str) -> Done {
+    match ctx.shared.membership() {
+        None => Ok(()),
+        Some(_) => Err(format!(
+            "ERR this server is a member of a cluster, whose tables are the coordinator's: use `duramen table {what}`"
+        )
+        .into()),
+    }
+}
+
 /// `DURAMEN.TABLE CREATE name [LEVEL l]`.
 pub(super) fn table_create(ctx: &mut Context<'_>) -> Done {
+    not_a_members_affair(ctx, "create")?;
     let name = name_of(ctx, 2)?;
     if databases::is_own(&name) {
         return Err(format!("ERR the name `{name}` is kept for the server itself").into());
@@ -341,6 +356,7 @@ pub(super) fn table_id(ctx: &mut Context<'_>) -> Done {
 }
 
 pub(super) fn table_drop(ctx: &mut Context<'_>, _: Way<'_, '_>) -> Done {
+    not_a_members_affair(ctx, "drop")?;
     let table = find(ctx, 2)?;
     if table == TableId::DEFAULT {
         return Err(Failure::Text(

@@ -4,9 +4,11 @@ use super::admit::{self, Admitted};
 use super::client::{Client, Verdict};
 use super::context::{Context, Done, Failure};
 use super::local::Local;
+use super::routing::{self, Elsewhere};
 use super::slowlog;
 use super::table::{self, Resolved, Run, Spec, flag};
 use super::{ENTRIES_AHEAD, GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn, databases};
+use crate::cluster::Membership;
 use crate::shared::{Family, Shared};
 use duramen_engine::{Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
@@ -70,6 +72,8 @@ enum Needs {
 struct Hands<'a> {
     shared: &'a Shared,
     local: &'a mut Local,
+    /// None: the server belongs to no cluster, and serves every key.
+    member: Option<&'a Membership>,
 }
 
 impl Group {
@@ -86,7 +90,12 @@ impl Group {
         self.families = [0; Family::ALL.len()];
         local.begin_group(shared);
         let next;
-        let mut hands = Hands { shared, local };
+        let member = shared.membership().map(|member| &**member);
+        let mut hands = Hands {
+            shared,
+            local,
+            member,
+        };
         let mut at;
         {
             let mut guard = session.pin();
@@ -245,7 +254,10 @@ impl Group {
                     && let Resolved::Command(spec) = planned.resolved
                 {
                     let mut guard = session.pin_exclusive();
-                    step.execute(spec, hands, turn, Way::Guarded(&mut guard), true);
+                    let mut way = Way::Guarded(&mut guard);
+                    if step.is_here(spec, hands, turn, &mut way) {
+                        step.execute(spec, hands, turn, way, true);
+                    }
                     settle_one(hands, &mut guard, turn.client);
                     if silent {
                         turn.out.truncate(start);
@@ -337,6 +349,15 @@ pub(super) enum Way<'w, 'g> {
     Nothing,
 }
 
+impl<'g> Way<'_, 'g> {
+    fn guard(&mut self) -> Option<&mut Guard<'g>> {
+        match self {
+            Way::Guarded(guard) => Some(guard),
+            Way::Session(_) | Way::Nothing => None,
+        }
+    }
+}
+
 struct Step<'p> {
     planned: &'p Planned,
     hashes: &'p [KeyHash],
@@ -348,30 +369,113 @@ impl Step<'_> {
         &self,
         hands: &mut Hands<'_>,
         turn: &mut Turn<'_>,
-        way: Way<'_, '_>,
+        mut way: Way<'_, '_>,
         families: &mut [u64; Family::ALL.len()],
     ) {
         let request = self.planned.request as usize;
+        turn.executed = request + 1;
         match self.planned.resolved {
             Resolved::Command(spec)
                 if turn.client.gate == 0
                     && hands.shared.commands.gate() == 0
                     && !spec.is_refused() =>
             {
+                if hands.member.is_some() && !self.is_here(spec, hands, turn, &mut way) {
+                    return;
+                }
                 families[spec.family as usize] += 1;
                 self.execute(spec, hands, turn, way, false);
             }
             _ => {
                 if !self.run_slowly(hands, turn, way, families) {
-                    turn.client.halted = true;
-                    return;
+                    self.show_again(turn);
                 }
             }
         }
-        turn.executed = request + 1;
         if turn.client.verdict != Verdict::Open || turn.out.len() > OUT_BYTES_PER_TURN {
             turn.client.halted = true;
         }
+    }
+
+    /// The request has not run; the verdict says when it is to be shown again.
+    fn show_again(&self, turn: &mut Turn<'_>) {
+        turn.executed = self.planned.request as usize;
+        turn.client.halted = true;
+    }
+
+    /// Where the keys are, by the view of now (M1).
+    #[inline]
+    fn place(
+        &self,
+        spec: &Spec,
+        member: &Membership,
+        hands: &mut Hands<'_>,
+        turn: &Turn<'_>,
+        way: &mut Way<'_, '_>,
+    ) -> Result<(), Elsewhere> {
+        if spec.keys.first == 0 {
+            return Ok(());
+        }
+        let table = admit::table_of(turn.client, hands.shared);
+        let args = turn
+            .requests
+            .args(self.planned.request as usize, turn.input);
+        let mut guard = way.guard();
+        let view = match &mut guard {
+            Some(guard) => hands.local.view(member, guard),
+            // It looks again under its guard.
+            None => hands.local.view_to_tell(member),
+        };
+        if let [hash] = self.hashes {
+            let key = args.get(spec.keys.first.into()).unwrap_or_default();
+            return routing::one(view, table, key, *hash);
+        }
+        routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)
+    }
+
+    /// Whether a request runs here. If not, it is answered, or to be shown again.
+    #[inline]
+    fn is_here(
+        &self,
+        spec: &'static Spec,
+        hands: &mut Hands<'_>,
+        turn: &mut Turn<'_>,
+        way: &mut Way<'_, '_>,
+    ) -> bool {
+        let Some(member) = hands.member else {
+            return true;
+        };
+        match self.place(spec, member, hands, turn, way) {
+            Ok(()) => true,
+            Err(elsewhere) => {
+                self.send_away(spec, hands, turn, elsewhere);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn send_away(
+        &self,
+        spec: &'static Spec,
+        hands: &mut Hands<'_>,
+        turn: &mut Turn<'_>,
+        elsewhere: Elsewhere,
+    ) {
+        let text: &str = match &elsewhere {
+            Elsewhere::NotNow(_) if turn.client.waits_for_owner() => return self.show_again(turn),
+            Elsewhere::NotNow(text) => text,
+            Elsewhere::Refused(text) => text,
+        };
+        turn.client.unserved_until_ms = 0;
+        admit::refuse(
+            hands.shared,
+            hands.local,
+            turn.client,
+            turn.out,
+            Some(spec),
+            text,
+        );
     }
 
     /// Runs a request that something may keep from running: `false` = not now.
@@ -380,16 +484,23 @@ impl Step<'_> {
         &self,
         hands: &mut Hands<'_>,
         turn: &mut Turn<'_>,
-        way: Way<'_, '_>,
+        mut way: Way<'_, '_>,
         families: &mut [u64; Family::ALL.len()],
     ) -> bool {
         let start = turn.out.len();
+        let place = match (self.planned.resolved, hands.member) {
+            (Resolved::Command(spec), Some(member)) => {
+                self.place(spec, member, hands, turn, &mut way)
+            }
+            _ => Ok(()),
+        };
         let was_silent = admit::begin_silence(turn.client);
         let args = turn
             .requests
             .args(self.planned.request as usize, turn.input);
         match admit::admit(
             &self.planned.resolved,
+            place,
             hands.shared,
             hands.local,
             turn.client,
@@ -432,6 +543,20 @@ impl Step<'_> {
             locked: alone,
         };
         context.run(way, self.hashes);
+        if hands.member.is_some() {
+            self.executed_by_member(spec, hands, turn);
+        }
+    }
+
+    /// Invariant M2, and what became of a request whose keys moved while it ran.
+    #[inline]
+    fn executed_by_member(&self, spec: &Spec, hands: &mut Hands<'_>, turn: &mut Turn<'_>) {
+        turn.client.wait.lease(routing::tells_of_data(spec));
+        if std::mem::take(&mut hands.local.not_now) {
+            self.show_again(turn);
+        } else {
+            turn.client.unserved_until_ms = 0;
+        }
     }
 }
 
@@ -445,7 +570,7 @@ impl Context<'_> {
         self.client.last_command = number as u16;
         self.local.command(self.shared, number).calls.add(1);
         if let Err(failure) = self.dispatch(way, hashes) {
-            if self.local.needs_alone {
+            if self.local.needs_alone || self.is_to_be_shown_again(&failure) {
                 return self.out.truncate(start);
             }
             self.fail(start, &failure);
@@ -466,6 +591,19 @@ impl Context<'_> {
                 unreachable!("{} runs under a guard", self.spec.name)
             }
         }
+    }
+
+    /// Whether the failure is that the keys are moving, nothing was done, and the client has patience left.
+    #[cold]
+    fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
+        let moving = failure.is_moving() && self.shared.membership().is_some() && !self.locked;
+        // Several keys, each by itself: some may be done.
+        let whole = self.spec.keys == table::ONE_KEY || !matches!(self.spec.run, Run::Data(_));
+        self.local.not_now = moving && whole && self.client.waits_for_owner();
+        if moving && !self.local.not_now && self.client.in_multi() {
+            self.client.end_transaction(); // EXEC has failed for good
+        }
+        self.local.not_now
     }
 
     #[cold]

@@ -1,6 +1,7 @@
 //! INFO: Redis's sections and field names, as far as they have a meaning here, and `duramen_*` fields for the rest.
 
 use super::admit;
+use super::cluster;
 use super::connection::REDIS_VERSION;
 use super::context::{Context, Done};
 use super::latency::family_counts;
@@ -30,7 +31,7 @@ const SECTIONS: [(&str, bool, Section); 13] = [
     ("commandstats", false, command_stats),
     ("errorstats", true, error_stats),
     ("latencystats", false, latency_stats),
-    ("cluster", true, cluster),
+    ("cluster", true, cluster_section),
     ("duramen", true, duramen),
 ];
 
@@ -91,7 +92,11 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("redis_version", REDIS_VERSION);
     fields.add("redis_git_sha1", "00000000");
     fields.add("redis_git_dirty", 0);
-    fields.add("redis_mode", "standalone");
+    let mode = match ctx.shared.membership() {
+        None => "standalone",
+        Some(_) => "cluster",
+    };
+    fields.add("redis_mode", mode);
     fields.add("server_name", "duramen");
     fields.add("duramen_version", env!("CARGO_PKG_VERSION"));
     fields.add("os", process::system());
@@ -296,8 +301,18 @@ fn latency_stats(ctx: &Context<'_>, fields: &mut Fields) {
     }
 }
 
-fn cluster(_: &Context<'_>, fields: &mut Fields) {
-    fields.add("cluster_enabled", 0);
+fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
+    let Some(member) = ctx.shared.membership() else {
+        return fields.add("cluster_enabled", 0);
+    };
+    fields.add("cluster_enabled", 1);
+    let view = member.view();
+    fields.add("duramen_server", view.me());
+    fields.add("duramen_node_id", cluster::node_id(view.me()));
+    fields.add("duramen_map_version", view.map_version());
+    fields.add("duramen_tablets_version", view.tablets_version());
+    fields.add("duramen_tablets_served", view.served().iter().len());
+    fields.add("duramen_may_reply", u8::from(member.may_reply()));
 }
 
 fn duramen(ctx: &Context<'_>, fields: &mut Fields) {

@@ -1,9 +1,12 @@
 //! Keys as such: TYPE, RENAME, COPY, MOVE, OBJECT, FLUSHDB, FLUSHALL, SWAPDB.
 
+use super::admit;
 use super::client::Db;
 use super::context::{Context, Done, Failure, NO_SUCH_KEY, NOT_AN_INTEGER, SYNTAX};
 use super::databases;
 use super::group::Way;
+use super::own_part;
+use super::routing;
 use super::state::DBS;
 use crate::shared::Shared;
 use duramen_engine::{Error, Guard, KeyHash, TableId};
@@ -76,6 +79,9 @@ pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
     if let Some(table) = shared.commands.table(db) {
         return Ok(table);
     }
+    if shared.membership().is_some() {
+        return Ok(admit::DROPPED); // the coordinator makes tables; its keys are told
+    }
     let name = format!("db{db}");
     let table = match shared.create_table(&name, None) {
         Ok(table) => table,
@@ -96,6 +102,9 @@ pub(super) fn select(ctx: &mut Context<'_>) -> Done {
         ctx.arg(1),
         Failure::Text("ERR value is not an integer or out of range"),
     )?;
+    if db != 0 {
+        ctx.not_in_cluster("SELECT is")?;
+    }
     let table = table_for(ctx.shared, db)?;
     ctx.client.db = Db::Number(db);
     ctx.table = table;
@@ -119,6 +128,9 @@ pub(super) fn copy(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
             replace = true;
         } else if option.eq_ignore_ascii_case(b"db") {
             db = Some(parse_db(rest.next().ok_or(SYNTAX)?, NOT_AN_INTEGER)?);
+            if db != Some(0) {
+                ctx.not_in_cluster("Copying to another database is")?;
+            }
         } else {
             return Err(SYNTAX);
         }
@@ -141,6 +153,7 @@ pub(super) fn copy(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
 }
 
 pub(super) fn move_to(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    ctx.not_in_cluster("MOVE is")?;
     let db = parse_db(
         ctx.arg(2),
         Failure::Text("ERR value is not an integer or out of range"),
@@ -168,6 +181,10 @@ fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Don
         Way::Session(session) => {
             let mut guard = session.pin();
             let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
+            if let Some(member) = ctx.shared.membership() {
+                let view = ctx.local.view(member, &mut guard);
+                routing::find(view, None, ctx.table, ctx.spec, &ctx.args, &[from, to])?;
+            }
             guard.lock_keys(&[(ctx.table, from), (target.table, to)])?;
             let done = transfer_locked(ctx, &mut guard, target);
             guard.unlock_keys();
@@ -216,6 +233,9 @@ pub(super) fn flushall(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
 
 /// Empties tables, all at one instant. EXEC with a FLUSH is alone in the store already.
 fn flush(ctx: &mut Context<'_>, way: Way<'_, '_>, tables: &[TableId]) -> Done {
+    if let Some(member) = ctx.shared.membership() {
+        return own_part::flush(ctx, member, way, tables);
+    }
     let clear = |guard: &Guard<'_>| {
         for table in tables {
             match guard.clear(*table) {
@@ -249,6 +269,7 @@ fn check_flush(ctx: &Context<'_>) -> Done {
 }
 
 pub(super) fn swapdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    ctx.not_in_cluster("SWAPDB is")?;
     let first = parse_db(ctx.arg(1), Failure::Text("ERR invalid first DB index"))?;
     let second = parse_db(ctx.arg(2), Failure::Text("ERR invalid second DB index"))?;
     match way {

@@ -31,7 +31,15 @@ fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {
             );
             admit::refuse(shared, local, turn.client, turn.out, Some(spec), &text)
         }
-        _ => admit::admit(&resolved, shared, local, turn.client, &args, turn.out),
+        _ => admit::admit(
+            &resolved,
+            Ok(()),
+            shared,
+            local,
+            turn.client,
+            &args,
+            turn.out,
+        ),
     };
     match admitted {
         Admitted::Run(spec) if runs_without_data(spec) => {

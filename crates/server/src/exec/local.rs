@@ -3,6 +3,7 @@
 use super::admit;
 use super::client::Client;
 use super::state::{CommandCounters, ThreadState};
+use crate::cluster::ViewCache;
 use crate::config::ServerConfig;
 use crate::shared::{ConfigCache, Shared, ThreadCounters};
 use duramen_base::ids::Level;
@@ -16,6 +17,10 @@ pub(crate) struct Local {
     slow_us: i64,
     /// The command found no memory to lock its keys and is to run again, alone in the store, where it needs no locks.
     pub(crate) needs_alone: bool,
+    /// The command had no effect and is to be shown again: its keys are on their way to another server, or from one.
+    pub(crate) not_now: bool,
+    /// What this thread knows of the cluster.
+    pub(super) views: ViewCache,
     /// Time of the group's commands that were timed one by one.
     pub(crate) timed_ns: u64,
     /// Keys to lock.
@@ -34,6 +39,8 @@ impl Local {
             random: shared.started_unix_ms ^ ((thread as u64 + 1) << 48) | 1,
             slow_us: i64::MAX,
             needs_alone: false,
+            not_now: false,
+            views: ViewCache::default(),
             timed_ns: 0,
             locks: Vec::new(),
             hashes: Vec::new(),

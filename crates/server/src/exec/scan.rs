@@ -2,6 +2,7 @@
 
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::glob;
+use super::own_part::OwnPart;
 use duramen_engine::{Guard, KeyHash};
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{IntegerText, parse_integer};
@@ -22,6 +23,7 @@ struct Options<'a> {
 
 pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let options = parse(ctx)?;
+    let own = OwnPart::of(ctx, guard);
     let mut found = std::mem::take(&mut ctx.local.scratch);
     found.clear();
     let mut keys = 0;
@@ -30,7 +32,7 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         let wanted = options
             .pattern
             .is_none_or(|pattern| glob::matches(pattern, object.key, false));
-        if wanted && !options.of_other_type {
+        if wanted && !options.of_other_type && own.has(guard, object.key) {
             keys += 1;
             reply.bulk(object.key);
         }
@@ -90,6 +92,7 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, Failure> {
 
 pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let pattern = ctx.arg(1);
+    let own = OwnPart::of(ctx, guard);
     let mut found = std::mem::take(&mut ctx.local.scratch);
     found.clear();
     let mut keys = 0;
@@ -97,7 +100,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     loop {
         let mut reply = Encoder::new(&mut found, ctx.client.protocol);
         cursor = guard.scan(ctx.table, cursor, KEYS_STEP, |object| {
-            if glob::matches(pattern, object.key, false) {
+            if glob::matches(pattern, object.key, false) && own.has(guard, object.key) {
                 keys += 1;
                 reply.bulk(object.key);
             }
@@ -113,6 +116,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
 }
 
 pub(super) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
+    let own = OwnPart::of(ctx, guard);
     for _ in 0..RANDOM_DRAWS {
         let Some(object) = guard.random(ctx.table, ctx.local.random())? else {
             return ctx.null();
@@ -120,6 +124,7 @@ pub(super) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHa
         if object
             .expires_at_ms
             .is_none_or(|at_ms| at_ms > guard.now_ms())
+            && own.has(guard, object.key)
         {
             return ctx.bulk(object.key);
         }

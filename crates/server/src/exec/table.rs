@@ -117,6 +117,7 @@ pub(crate) enum Group {
     Generic,
     Transactions,
     Server,
+    Cluster,
     Duramen,
     /// Of a kind Duramen does not have.
     Foreign,
@@ -130,6 +131,7 @@ impl Group {
             Group::Generic => "generic",
             Group::Transactions => "transactions",
             Group::Server => "server",
+            Group::Cluster => "cluster",
             Group::Duramen => "duramen",
             Group::Foreign => "foreign",
         }

@@ -3,18 +3,24 @@
 //! EXEC resolves the queued requests again, finds all their keys (following `SELECT`), and locks them together with the
 //! watched ones; a request that concerns a whole table makes it enter the store alone instead. Under the locks it compares
 //! the watched keys' stamps, then runs the queue in one guard. Nobody sees a part of it.
+//!
+//! In a cluster EXEC looks for the owner of all keys under its guard, before it locks them (`routing`, R1), whatever each request
+//! was told when it was queued; the locks keep the owner from changing.
 
 use super::client::{Db, Transaction, Watched, gate, shown};
 use super::context::{Context, Done, Failure};
 use super::group::Way;
 use super::keys;
+use super::routing::{self, Search};
 use super::state::global;
 use super::table::{self, Resolved, Run, Spec, flag};
 use super::{admit, databases, monitor};
 use crate::shared::Shared;
 use duramen_base::ids::Level;
-use duramen_engine::{Error, Guard, KeyHash, TableId};
+use duramen_engine::{Error, Guard, KeyHash, Session, TableId};
+use duramen_node::View;
 use duramen_wire::resp::Args;
+use std::sync::Arc;
 
 /// Keys that one client may watch: each costs the client memory and EXEC a lock.
 const WATCHED_MAX: usize = 65_536;
@@ -94,16 +100,33 @@ pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
         return Err(Failure::Text("ERR EXEC inside EXEC"));
     };
     let whole = prepare(ctx.shared, &transaction)?;
+    let done = run_pinned(ctx, session, &transaction, &watched, whole);
+    if let Err(failure) = &done
+        && failure.is_moving()
+    {
+        // Nothing was done: EXEC is shown again, and goes on from here.
+        ctx.client.resume_transaction(transaction, watched);
+    }
+    done
+}
+
+fn run_pinned(
+    ctx: &mut Context<'_>,
+    session: &mut Session,
+    transaction: &Transaction,
+    watched: &[Watched],
+    whole: bool,
+) -> Done {
     if !whole {
         let mut guard = session.pin();
-        match run(ctx, &mut guard, &transaction, &watched, true) {
+        match run(ctx, &mut guard, transaction, watched, true) {
             // No memory to lock the keys: alone in the store it needs no locks.
             Err(Failure::Engine(error)) if matches!(*error, Error::OutOfMemory { .. }) => {}
             done => return done,
         }
     }
     let mut guard = session.pin_exclusive();
-    run(ctx, &mut guard, &transaction, &watched, false)
+    run(ctx, &mut guard, transaction, watched, false)
 }
 
 /// The queued requests with their commands.
@@ -123,6 +146,9 @@ fn prepare(shared: &Shared, transaction: &Transaction) -> Result<bool, Failure> 
     let mut whole = false;
     for (spec, args) in steps(transaction) {
         whole |= spec.has(flag::WHOLE);
+        if shared.membership().is_some() {
+            continue; // tables are the coordinator's affair
+        }
         if spec.name == "swapdb" {
             databases::own_table(shared)?;
         }
@@ -160,7 +186,18 @@ fn run(
     let mut locks = std::mem::take(&mut ctx.local.locks);
     locks.clear();
     let mut hashes = Vec::new();
-    let steps = plan(ctx, guard, transaction, &mut hashes, &mut locks);
+    let member = ctx.shared.membership();
+    let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
+    let mut search = view.as_deref().map(Search::new);
+    let steps = plan(
+        ctx,
+        guard,
+        transaction,
+        &mut hashes,
+        &mut locks,
+        search.as_mut(),
+    );
+    search.map_or(Ok(()), Search::outcome)?;
     if lock {
         locks.extend(
             watched
@@ -173,7 +210,7 @@ fn run(
             guard.lock_keys(&locks)?;
         }
     }
-    let done = match changed(ctx.shared, guard, watched) {
+    let done = match changed(ctx.shared, guard, view.as_deref(), watched) {
         Ok(false) => {
             run_steps(ctx, guard, &steps, &hashes);
             Ok(())
@@ -207,13 +244,14 @@ fn levels(ctx: &mut Context<'_>, locks: &[(TableId, KeyHash)]) -> Level {
     level
 }
 
-/// Hashes the keys of all requests, in the tables that they will be looked up in.
+/// Hashes the keys of all requests, in the tables that they will be looked up in; in a cluster, looks who serves them.
 fn plan<'t>(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
     transaction: &'t Transaction,
     hashes: &mut Vec<KeyHash>,
     locks: &mut Vec<(TableId, KeyHash)>,
+    mut search: Option<&mut Search<'_>>,
 ) -> Vec<Step<'t>> {
     let mut table = ctx.table;
     let mut planned = Vec::with_capacity(transaction.queue.len());
@@ -224,8 +262,12 @@ fn plan<'t>(
             hashes: hashes.len(),
         });
         for position in spec.key_positions(args.len()) {
-            let hash = guard.hash(args.get(position).unwrap_or_default());
+            let key = args.get(position).unwrap_or_default();
+            let hash = guard.hash(key);
             guard.prefetch_bucket(table, hash);
+            if let Some(search) = &mut search {
+                search.key(table, key, hash);
+            }
             hashes.push(hash);
             locks.push((table, hash));
         }
@@ -247,8 +289,13 @@ fn plan<'t>(
     planned
 }
 
-/// Whether a watched key changed since it was watched.
-fn changed(shared: &Shared, guard: &Guard<'_>, watched: &[Watched]) -> Result<bool, Error> {
+/// Whether a watched key changed since it was watched. A key that is served by another member now may have.
+fn changed(
+    shared: &Shared,
+    guard: &Guard<'_>,
+    view: Option<&View>,
+    watched: &[Watched],
+) -> Result<bool, Error> {
     for one in watched {
         if let Db::Number(db) = one.db
             && shared.commands.table(db) != Some(one.table)
@@ -257,6 +304,9 @@ fn changed(shared: &Shared, guard: &Guard<'_>, watched: &[Watched]) -> Result<bo
             return Ok(true);
         }
         let hash = guard.hash(&one.key);
+        if view.is_some_and(|view| routing::one(view, one.table, &one.key, hash).is_err()) {
+            return Ok(true);
+        }
         match guard.stamp(one.table, hash, &one.key) {
             Ok(stamp) if one.stamp.still_holds(&stamp) => {}
             Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(true),

@@ -18,6 +18,8 @@ pub struct Wait {
     /// Must be reached at its level.
     position: Position,
     more: Option<Box<More>>,
+    /// The replies tell of data of a cluster's member: it must still be allowed to answer (`cluster::membership`, M2).
+    leased: bool,
 }
 
 /// A wait of a command's own, beyond that for what it wrote: its reply is alone at the end of the turn.
@@ -58,7 +60,24 @@ pub enum State {
 impl Wait {
     #[inline]
     pub fn is_none(&self) -> bool {
+        self.is_durable() && !self.leased
+    }
+
+    /// Whether it needs nothing of the log.
+    #[inline]
+    pub fn is_durable(&self) -> bool {
         self.position.is_none() && self.more.is_none()
+    }
+
+    /// Whether it needs this member's right to answer.
+    #[inline]
+    pub fn is_leased(&self) -> bool {
+        self.leased
+    }
+
+    #[inline]
+    pub(crate) fn lease(&mut self, needed: bool) {
+        self.leased |= needed;
     }
 
     pub fn level(&self) -> Level {

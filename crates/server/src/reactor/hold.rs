@@ -12,6 +12,9 @@
 //! 3. Whoever is held is in [`Holds::tokens`] and is looked at after every commit; none is forgotten while the thread
 //!    sleeps (`shared::Commits`).
 //! 4. If the log fails, held replies become errors: what they told may not be true.
+//! 5. In a cluster no reply that tells of data is sent unless this member was allowed to answer at some moment after the request
+//!    ran (`cluster::membership`, M2): the right is looked at once for each group, after it ran, and then each time that held
+//!    replies are looked at. Who gets the right back wakes this thread as a commit does; it also looks by itself.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -34,6 +37,9 @@ pub(super) struct Held {
 /// may ask again, and is not kept waiting by a commit that takes as long as the disk.
 const READERS_MS: u64 = 20;
 
+/// Replies that wait for this member's right to answer are looked at again after this time, in milliseconds.
+const LEASE_LOOK_MS: u64 = 2;
+
 /// The held connections of a thread.
 #[derive(Default)]
 pub(super) struct Holds {
@@ -46,9 +52,16 @@ pub(super) struct Holds {
     deadline_ms: u64,
     /// When a turn last ended whose replies did not have to wait, in milliseconds since the Unix epoch.
     unheld_ms: u64,
+    /// Whether this member was allowed to answer, when that was last looked at; None: not since the group ran.
+    may_reply: Option<bool>,
 }
 
 impl Holds {
+    /// A group has run: what was known of the right to answer is from before.
+    pub(super) fn group_ran(&mut self) {
+        self.may_reply = None;
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
@@ -83,7 +96,7 @@ impl Reactor {
     ) {
         let wait = connection.client.take_wait();
         let bytes = connection.output.len() - from;
-        if bytes == 0 || wait.is_none() {
+        if bytes == 0 || wait.is_none() || wait.is_durable() && self.may_reply() {
             self.holds.unheld_ms = self.now_ms;
             return;
         }
@@ -104,10 +117,28 @@ impl Reactor {
             wait,
         });
         self.holds.tokens.push(token);
-        self.holds.demand = self.holds.demand.max(Some(level));
+        if level > Level::Memory {
+            self.holds.demand = self.holds.demand.max(Some(level));
+        }
     }
 
-    fn state_of(&self, wait: &Wait, failure: Option<&str>) -> WaitState {
+    /// Whether a member of a cluster may answer what ran up to now (I5). The clock is read once per group.
+    fn may_reply(&mut self) -> bool {
+        if let Some(known) = self.holds.may_reply {
+            return known;
+        }
+        let member = self.shared.membership();
+        let may = member.is_none_or(|member| member.may_reply());
+        self.holds.may_reply = Some(may);
+        may
+    }
+
+    fn state_of(&mut self, wait: &Wait, failure: Option<&str>) -> WaitState {
+        if wait.is_leased() && !self.may_reply() {
+            return WaitState::Waiting {
+                deadline_ms: self.now_ms + LEASE_LOOK_MS,
+            };
+        }
         match self.shared.durability() {
             Some(durability) => wait.state(
                 |position| durability.reached(position),
@@ -172,6 +203,7 @@ impl Reactor {
         // Before the look: a commit during it makes for another one.
         self.holds.seen = self.me().commits.count();
         self.holds.deadline_ms = 0;
+        self.holds.may_reply = None;
         let failure = self
             .shared
             .durability()
@@ -191,7 +223,8 @@ impl Reactor {
             self.slots.put(token, connection);
             return false;
         };
-        let state = self.state_of(&held.wait, failure);
+        let wait = &held.wait;
+        let state = self.state_of(wait, failure);
         if let WaitState::Waiting { deadline_ms } = state {
             self.holds.look_until(deadline_ms);
             self.slots.put(token, connection);

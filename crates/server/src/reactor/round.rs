@@ -88,6 +88,7 @@ impl Reactor {
             });
         }
         self.executor.run(&mut turns);
+        self.holds.group_ran();
         let mut executed = std::mem::take(&mut self.recycled.executed);
         executed.clear();
         executed.extend(turns.iter().map(|turn| turn.executed));

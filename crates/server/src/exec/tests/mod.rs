@@ -1,6 +1,7 @@
 //! Commands driven by RESP bytes, without sockets.
 
 mod atomicity;
+mod cluster;
 mod commands;
 mod duramen;
 mod groups;

@@ -1,0 +1,437 @@
+//! CLUSTER: what Redis Cluster's clients and tools ask, answered from what this member knows of the cluster.
+//!
+//! Nodes are servers of the coordinator's list, and slots are the tablets of the table `db0`. Every node is a master: replicas
+//! of the data lie with other members as segments of the log, which serve no requests, so there are none of Redis's replicas.
+//! What changes a Redis Cluster is refused, for here the coordinator decides it.
+
+use super::context::{Context, Done, Failure, NOT_AN_INTEGER};
+use super::group::Way;
+use super::slots::{Span, spans};
+use crate::cluster::Membership;
+use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
+use duramen_format::hash::{SLOTS, slot};
+use duramen_node::View;
+use duramen_wire::resp::Encoder;
+use duramen_wire::resp::number::parse_integer;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+const NO_CLUSTER: Failure = Failure::Text("ERR This instance has cluster support disabled");
+/// Objects looked at in one step of `GETKEYSINSLOT`.
+const STEP: usize = 1024;
+/// Most keys that `GETKEYSINSLOT` returns.
+const KEYS_MAX: i64 = 1 << 20;
+
+/// What a command tells of.
+struct Known {
+    view: Arc<View>,
+    /// The table behind database 0; None: there is none yet.
+    table: Option<TableId>,
+    /// Where this connection came in: stands for this member's address as long as the map does not have it.
+    local: (String, u16),
+}
+
+/// A server as others reach it.
+struct Node {
+    server: ServerId,
+    host: String,
+    port: u16,
+    native_port: u16,
+    alive: bool,
+}
+
+fn member<'s>(ctx: &Context<'s>) -> Result<&'s Membership, Failure> {
+    ctx.shared
+        .membership()
+        .map(|member| &**member)
+        .ok_or(NO_CLUSTER)
+}
+
+fn known(ctx: &mut Context<'_>) -> Result<Known, Failure> {
+    let view = Arc::clone(ctx.local.view_to_tell(member(ctx)?));
+    let local = ctx.client.record().local;
+    Ok(Known {
+        view,
+        table: ctx.shared.commands.table(0),
+        local: (local.ip().to_string(), local.port()),
+    })
+}
+
+/// The id of a server, as clients of Redis Cluster expect it: 40 hexadecimal digits, the same for all of a server's life.
+pub(super) fn node_id(server: ServerId) -> String {
+    format!("{:08x}{:08x}{:024x}", server.slot, server.generation, 0)
+}
+
+/// `host:port` in two.
+fn split(address: &str) -> Option<(String, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+impl Known {
+    fn spans(&self) -> Vec<Span> {
+        self.table
+            .map_or_else(Vec::new, |table| spans(&self.view, table))
+    }
+
+    fn node(&self, server: ServerId, alive: bool) -> Node {
+        let owner = self.view.map().owner(server);
+        let resp = owner.and_then(|owner| split(owner.addresses.resp.as_deref()?));
+        let native = owner.and_then(|owner| split(&owner.addresses.native));
+        let (host, port) = match resp {
+            Some(address) => address,
+            None if server == self.view.me() => self.local.clone(),
+            None => (String::new(), 0),
+        };
+        Node {
+            server,
+            host,
+            port,
+            native_port: native.map_or(0, |(_, port)| port),
+            alive,
+        }
+    }
+
+    /// This member, and everybody who owns something; whose tablets nobody serves is not alive.
+    fn nodes(&self) -> Vec<Node> {
+        let me = self.view.me();
+        let map = self.view.map();
+        let mut dead = BTreeSet::new();
+        let mut alive = BTreeSet::from([me]);
+        if let Some(table) = self.table {
+            for route in map.routes(table) {
+                let list = if route.served { &mut alive } else { &mut dead };
+                list.insert(route.owner);
+            }
+        }
+        let mut servers: BTreeSet<ServerId> = map.servers().map(|owner| owner.server).collect();
+        servers.insert(me);
+        servers.remove(&ServerId::NONE);
+        let is_alive = |server: &ServerId| alive.contains(server) || !dead.contains(server);
+        servers
+            .iter()
+            .map(|server| self.node(*server, is_alive(server)))
+            .collect()
+    }
+}
+
+impl Node {
+    /// As one entry of `CLUSTER SLOTS`.
+    fn tell(&self, reply: &mut Encoder<'_>) {
+        reply.array(4);
+        reply.bulk(self.host.as_bytes());
+        reply.integer(self.port.into());
+        reply.bulk(node_id(self.server).as_bytes());
+        reply.array(0);
+    }
+}
+
+pub(super) fn slots(ctx: &mut Context<'_>) -> Done {
+    let known = known(ctx)?;
+    let spans = known.spans();
+    let mut reply = ctx.reply();
+    reply.array(spans.len());
+    for span in spans {
+        reply.array(3);
+        reply.integer(span.first.into());
+        reply.integer(span.last.into());
+        known.node(span.server, true).tell(&mut reply);
+    }
+    Ok(())
+}
+
+pub(super) fn shards(ctx: &mut Context<'_>) -> Done {
+    let known = known(ctx)?;
+    let spans = known.spans();
+    let nodes = known.nodes();
+    let mut reply = ctx.reply();
+    reply.array(nodes.len());
+    for node in nodes {
+        let own: Vec<&Span> = spans
+            .iter()
+            .filter(|span| span.server == node.server)
+            .collect();
+        reply.map(2);
+        reply.bulk(b"slots");
+        reply.array(own.len() * 2);
+        for span in own {
+            reply.integer(span.first.into());
+            reply.integer(span.last.into());
+        }
+        reply.bulk(b"nodes");
+        reply.array(1);
+        reply.map(7);
+        reply.bulk(b"id");
+        reply.bulk(node_id(node.server).as_bytes());
+        reply.bulk(b"port");
+        reply.integer(node.port.into());
+        for name in ["ip", "endpoint"] {
+            reply.bulk(name.as_bytes());
+            reply.bulk(node.host.as_bytes());
+        }
+        reply.bulk(b"role");
+        reply.bulk(b"master");
+        reply.bulk(b"replication-offset");
+        reply.integer(0);
+        reply.bulk(b"health");
+        reply.bulk(if node.alive { b"online" } else { b"fail" });
+    }
+    Ok(())
+}
+
+/// One line per node.
+pub(super) fn nodes(ctx: &mut Context<'_>) -> Done {
+    let known = known(ctx)?;
+    let spans = known.spans();
+    let mut text = String::new();
+    for node in known.nodes() {
+        let me = node.server == known.view.me();
+        let flags = match (me, node.alive) {
+            (true, _) => "myself,master",
+            (false, true) => "master",
+            (false, false) => "master,fail",
+        };
+        let link = if node.alive {
+            "connected"
+        } else {
+            "disconnected"
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "{} {}:{}@{} {flags} - 0 0 {} {link}",
+            node_id(node.server),
+            node.host,
+            node.port,
+            node.native_port,
+            node.server.generation,
+        );
+        for span in spans.iter().filter(|span| span.server == node.server) {
+            let _ = match (span.first, span.last) {
+                (first, last) if first == last => write!(text, " {first}"),
+                (first, last) => write!(text, " {first}-{last}"),
+            };
+        }
+        text.push('\n');
+    }
+    ctx.reply().verbatim("txt", &text);
+    Ok(())
+}
+
+pub(super) fn info(ctx: &mut Context<'_>) -> Done {
+    let known = known(ctx)?;
+    let spans = known.spans();
+    let count = |spans: &mut dyn Iterator<Item = &Span>| -> u32 {
+        spans
+            .map(|span| u32::from(span.last - span.first) + 1)
+            .sum()
+    };
+    let assigned = count(&mut spans.iter());
+    let served = count(&mut spans.iter().filter(|span| span.served));
+    let owners: BTreeSet<ServerId> = spans.iter().map(|span| span.server).collect();
+    let state = if served == u32::from(SLOTS) {
+        "ok"
+    } else {
+        "fail"
+    };
+    let mut text = format!("cluster_state:{state}\r\n");
+    let fields: [(&str, u64); 13] = [
+        ("cluster_slots_assigned", assigned.into()),
+        ("cluster_slots_ok", served.into()),
+        ("cluster_slots_pfail", 0),
+        ("cluster_slots_fail", (assigned - served).into()),
+        ("cluster_known_nodes", known.nodes().len() as u64),
+        ("cluster_size", owners.len() as u64),
+        ("cluster_current_epoch", known.view.map_version().0),
+        ("cluster_my_epoch", known.view.me().generation.into()),
+        ("cluster_stats_messages_sent", 0),
+        ("cluster_stats_messages_received", 0),
+        ("total_cluster_links_buffer_limit_exceeded", 0),
+        ("duramen_map_version", known.view.map_version().0),
+        ("duramen_tablets_version", known.view.tablets_version().0),
+    ];
+    for (name, value) in fields {
+        let _ = write!(text, "{name}:{value}\r\n");
+    }
+    ctx.reply().verbatim("txt", &text);
+    Ok(())
+}
+
+pub(super) fn keyslot(ctx: &mut Context<'_>) -> Done {
+    member(ctx)?;
+    ctx.integer(slot(ctx.arg(2)).into())
+}
+
+/// Also of the shard: each has one node.
+pub(super) fn myid(ctx: &mut Context<'_>) -> Done {
+    let id = node_id(known(ctx)?.view.me());
+    ctx.bulk(id.as_bytes())
+}
+
+/// There are no connections of the kind that is asked for.
+pub(super) fn links(ctx: &mut Context<'_>) -> Done {
+    member(ctx)?;
+    ctx.reply().array(0);
+    Ok(())
+}
+
+/// Whether the server that is asked about is known.
+fn check_node(ctx: &mut Context<'_>) -> Done {
+    let id = ctx.arg(2);
+    let is_known = known(ctx)?
+        .nodes()
+        .iter()
+        .any(|node| node_id(node.server).as_bytes() == id);
+    if is_known {
+        return Ok(());
+    }
+    Err(format!("ERR Unknown node {}", String::from_utf8_lossy(id)).into())
+}
+
+/// Members report to the coordinator.
+pub(super) fn count_failure_reports(ctx: &mut Context<'_>) -> Done {
+    check_node(ctx)?;
+    ctx.integer(0)
+}
+
+pub(super) fn replicas(ctx: &mut Context<'_>) -> Done {
+    check_node(ctx)?;
+    ctx.reply().array(0);
+    Ok(())
+}
+
+fn slot_range(text: &[u8], wrong: Failure) -> Result<KeyRange, Failure> {
+    let slot = parse_integer(text)
+        .ok_or(NOT_AN_INTEGER)
+        .map(u16::try_from)?;
+    let slot = slot.ok().filter(|slot| *slot < SLOTS).ok_or(wrong)?;
+    Ok(KeyRange::new(
+        RouteHash::first_of_slot(slot),
+        RouteHash::last_of_slot(slot),
+    ))
+}
+
+/// Shows the keys of a range that are served here, until `enough` says so.
+fn walk(
+    ctx: &mut Context<'_>,
+    way: Way<'_, '_>,
+    range: &KeyRange,
+    mut show: impl FnMut(&[u8]) -> bool,
+) -> Done {
+    let member = member(ctx)?;
+    let Some(table) = ctx.shared.commands.table(0) else {
+        return Ok(());
+    };
+    let (mut cursor, mut enough) = (0, false);
+    let mut step = |ctx: &mut Context<'_>, guard: &mut duramen_engine::Guard<'_>| {
+        let view = Arc::clone(ctx.local.view(member, guard));
+        let next = guard.scan_range(table, range, cursor, STEP, |object| {
+            let route = guard.hash(object.key).route(object.key);
+            if !enough && view.served().contains(table, route) {
+                enough = show(object.key);
+            }
+        })?;
+        cursor = next.unwrap_or(0);
+        Ok::<bool, Failure>(next.is_none() || enough)
+    };
+    match way {
+        Way::Session(session) => loop {
+            let mut guard = session.pin();
+            let done = step(ctx, &mut guard);
+            ctx.settle(&mut guard);
+            if done? {
+                return Ok(());
+            }
+        },
+        Way::Guarded(guard) => {
+            while !step(ctx, guard)? {}
+            Ok(())
+        }
+        Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
+    }
+}
+
+/// Looks at the whole table: the index is not in the order of slots.
+pub(super) fn countkeysinslot(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    member(ctx)?;
+    let range = slot_range(ctx.arg(2), Failure::Text("ERR Invalid slot"))?;
+    let mut keys = 0;
+    walk(ctx, way, &range, |_| {
+        keys += 1;
+        false
+    })?;
+    ctx.integer(keys)
+}
+
+pub(super) fn getkeysinslot(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
+    const WRONG: &str = "ERR Invalid slot or number of keys";
+    member(ctx)?;
+    let range = slot_range(ctx.arg(2), Failure::Text(WRONG))?;
+    let count = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
+    if count < 0 {
+        return Err(Failure::Text(WRONG));
+    }
+    let count = count.min(KEYS_MAX) as usize;
+    let mut keys: Vec<Box<[u8]>> = Vec::new();
+    if count > 0 {
+        walk(ctx, way, &range, |key| {
+            keys.push(key.into());
+            keys.len() >= count
+        })?;
+    }
+    let mut reply = ctx.reply();
+    reply.array(keys.len());
+    for key in keys {
+        reply.bulk(&key);
+    }
+    Ok(())
+}
+
+/// What an operator of a Redis Cluster would decide.
+pub(super) fn decided_elsewhere(ctx: &mut Context<'_>) -> Done {
+    member(ctx)?;
+    let name = ctx.spec.name.replace('|', " ").to_ascii_uppercase();
+    Err(format!(
+        "ERR {name} is not supported: the coordinator decides who is a member and who serves which slots; \
+         see `duramen status`, `duramen tablet` and `duramen drain`"
+    )
+    .into())
+}
+
+/// READONLY, READWRITE, ASKING: accepted, for there is nothing that they would change. No replica serves reads; and there is
+/// no `ASK`, because a tablet on its way is served by its source until its target serves it.
+pub(super) fn accept(ctx: &mut Context<'_>) -> Done {
+    member(ctx)?;
+    ctx.ok()
+}
+
+pub(super) fn help(ctx: &mut Context<'_>) -> Done {
+    member(ctx)?;
+    ctx.help(&[
+        "COUNTKEYSINSLOT <slot>",
+        "    Return the number of keys in <slot> that this server has.",
+        "COUNT-FAILURE-REPORTS <node-id>",
+        "    Return 0: servers report failures to the coordinator.",
+        "GETKEYSINSLOT <slot> <count>",
+        "    Return <count> keys of <slot> that this server has.",
+        "INFO",
+        "    Return information about the cluster.",
+        "KEYSLOT <key>",
+        "    Return the hash slot of <key>.",
+        "LINKS",
+        "    Return nothing: servers do not speak Redis's bus protocol.",
+        "MYID, MYSHARDID",
+        "    Return the id of this server.",
+        "NODES",
+        "    Return the servers and their slots. Format: <id> <ip:port@native-port> <flags> - 0 0 <generation> <link> <slot> ...",
+        "REPLICAS <node-id>",
+        "    Return nothing: no replica serves requests.",
+        "SHARDS",
+        "    Return the servers and their slots.",
+        "SLOTS",
+        "    Return ranges of slots and who serves them.",
+        "Slots are moved, and servers added and drained, with `duramen tablet`, `duramen join` and `duramen drain`.",
+    ])
+}
