@@ -1,5 +1,6 @@
 //! Commands about a whole cluster: they ask its coordinator, over the native protocol.
 
+pub(crate) mod coordinator;
 mod names;
 mod place;
 mod servers;
@@ -44,6 +45,12 @@ pub(crate) struct ClusterArgs {
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+}
+
+/// Parses `64mb`, `1gb` or plain bytes.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let bytes = duramen_server::config::parse_size(text);
+    bytes.ok_or_else(|| format!("`{text}` is no size: write bytes, or a number and kb, mb or gb"))
 }
 
 /// What is asked of a coordinator. (`table` is among the commands that ask a server, too: see `ClusterTable`.)

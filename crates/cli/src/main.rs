@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use client::{ClientCommand, ConnectArgs};
-use cluster::{ClusterArgs, ClusterCommand};
+use cluster::{ClusterArgs, ClusterCommand, coordinator};
 use failure::{EXIT_CODES, Failure};
 
 /// Log-structured, in-memory key-value store, spoken to by any Redis client.
@@ -52,6 +52,9 @@ EXIT CODES
 enum Command {
     /// Start a server.
     Serve(serve::ServeArgs),
+    /// Start a coordinator, which servers of a cluster join.
+    #[command(after_help = coordinator::HELP)]
+    Coordinator(coordinator::CoordinatorArgs),
     /// Check or print the configuration of a server.
     Config(config::ConfigArgs),
     /// Watch a server live: throughput, latency, utilization, cleaner.
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(args) => return serve::run(args),
+        Command::Coordinator(args) => return coordinator::run(&args),
         Command::Config(args) => return config::run(args),
         Command::Fsck(args) => return offline::fsck(&args),
         Command::Log(command) => return offline::log(&command),

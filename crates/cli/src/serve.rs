@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// The server could not start, or broke.
-const EXIT_FAILED: u8 = 5;
+pub(crate) const EXIT_FAILED: u8 = 5;
 
 const AFTER_HELP: &str = "\
 Settings come from flags, then DURAMEN_* variables, then the configuration file, then defaults; `duramen config print
@@ -239,15 +239,20 @@ fn announce(addresses: &Addresses) {
 fn start_log(config: &ServerConfig) {
     // The setting allows only names that parse.
     let level = config.log_level.parse().unwrap_or(tracing::Level::INFO);
+    log_to_stderr(level, config.log_format == LogFormat::Json);
+}
+
+/// What happens is written to standard error from now on.
+pub(crate) fn log_to_stderr(level: tracing::Level, json: bool) {
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
         .with_target(false);
-    let started = match config.log_format {
-        LogFormat::Text => log
+    let started = match json {
+        false => log
             .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
             .try_init(),
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
+        true => log.json().flatten_event(true).try_init(),
     };
     if let Err(error) = started {
         eprintln!("duramen: no log: {error}");

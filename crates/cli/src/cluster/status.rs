@@ -267,7 +267,7 @@ fn span(ms: u64) -> String {
     }
 }
 
-fn as_json(status: &Status) -> Value {
+pub(super) fn as_json(status: &Status) -> Value {
     let list = |values: Vec<Value>| Value::from(values);
     json!({
         "cluster": status.cluster,

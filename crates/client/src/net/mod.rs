@@ -212,13 +212,15 @@ impl Shared {
                     let mut core = self.core();
                     core.coordinators().redirected(&address, leader.as_deref());
                 }
-                Ok(CoordinatorAnswer::Refused(
-                    refusal @ (Refusal::NotReady { .. } | Refusal::Store(_)),
-                )) => {
-                    // A store that failed may have done it all the same.
-                    may_be_done |= matches!(refusal, Refusal::Store(_));
+                Ok(CoordinatorAnswer::Refused(refusal @ Refusal::NotReady { .. })) => {
                     let why = refusal.to_string();
                     self.core().coordinators().postponed(&address, &why);
+                }
+                Ok(CoordinatorAnswer::Refused(refusal @ Refusal::Store(_))) => {
+                    // A store that failed may have done it all the same.
+                    may_be_done = true;
+                    let why = refusal.to_string();
+                    self.core().coordinators().failed(&address, &why);
                 }
                 Ok(CoordinatorAnswer::Refused(refusal)) => {
                     return Err(Error::Refused(refusal.to_string()));

@@ -61,6 +61,8 @@ pub struct Etcd {
     lease: Duration,
     patience: Duration,
     leading: Option<Leading>,
+    /// Revision of `leader` as this one wrote it last, leading or not.
+    own: Option<i64>,
     seen: Option<Seen>,
     beats: u64,
 }
@@ -104,6 +106,7 @@ impl Etcd {
             lease: LEASE,
             patience: PATIENCE,
             leading: None,
+            own: None,
             seen: None,
             beats: 0,
         }
@@ -351,6 +354,7 @@ impl Etcd {
         }
         let revision = number(&answer["header"]["revision"]);
         let revision = revision.ok_or_else(|| unavailable("etcd gave no revision"))?;
+        self.own = Some(revision);
         self.leading = Some(Leading {
             revision,
             term,
@@ -369,6 +373,7 @@ impl Etcd {
             let is_same = |seen: &&Seen| seen.leader == row.revision && seen.beat == beat;
             match self.seen.as_ref().filter(is_same) {
                 Some(seen) if seen.since.elapsed() >= self.lease => {} // T2
+                _ if self.own == Some(row.revision) => {} // it was this one, and leads no more
                 Some(_) => return Ok(None),
                 None => {
                     self.seen = Some(Seen {

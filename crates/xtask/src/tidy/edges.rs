@@ -20,6 +20,10 @@ const BELOW: &[(&str, &[&str])] = &[
     ("duramen-wire", &["duramen-format"]),
     ("duramen-net", &["duramen-wire"]),
     ("duramen-client", &["duramen-wire"]),
+    (
+        "duramen-coordinator",
+        &["duramen-metastore", "duramen-net", "duramen-client"],
+    ),
     ("duramen-node", &["duramen"]),
     (
         "duramen-server",
@@ -31,7 +35,10 @@ const BELOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("duramen-bench", &["duramen-server"]),
-    ("duramen-cli", &["duramen-bench", "duramen-client"]),
+    (
+        "duramen-cli",
+        &["duramen-bench", "duramen-client", "duramen-coordinator"],
+    ),
     ("duramen-sim", &["duramen-server"]),
     ("xtask", &[]),
     ("duramen-fuzz", &["duramen-sim"]),

@@ -1,0 +1,246 @@
+//! `duramen coordinator`: the process that knows who is a member and who owns what.
+
+use super::{COORDINATOR_DEFAULT, size, status};
+use crate::client::Duration;
+use crate::serve::EXIT_FAILED;
+use clap::Args;
+use duramen_coordinator::{Error, Options, Role, Running, StoreSpec};
+use duramen_wire::native::message::ClusterSettings;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::Write as _;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::process::ExitCode;
+
+/// The cluster's name if nothing is said.
+pub(crate) const CLUSTER_DEFAULT: &str = "duramen";
+
+#[derive(Args)]
+pub(crate) struct CoordinatorArgs {
+    /// Where servers, clients and tools reach it; port 0 takes any free one.
+    #[arg(long, value_name = "HOST:PORT", default_value = COORDINATOR_DEFAULT)]
+    listen: String,
+    /// How others reach it, if not by where it listens.
+    #[arg(long, value_name = "HOST:PORT")]
+    announce: Option<String>,
+    /// Name of the cluster: servers and stores of another one are refused.
+    #[arg(long, env = "DURAMEN_CLUSTER", value_name = "NAME", default_value = CLUSTER_DEFAULT, value_parser = cluster_name)]
+    cluster: String,
+    /// Where its state outlives it: redb:DIR (one coordinator), or etcd:http://HOST:PORT,… (any number, one of which leads).
+    #[arg(long, value_name = "STORE", default_value = "redb:duramen-coordinator")]
+    store: StoreSpec,
+    /// Where admin HTTP listens: /status /metrics /livez /readyz; `no`: nowhere.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8400")]
+    admin: String,
+    /// Allow addresses other than loopback although connections are not encrypted.
+    #[arg(long)]
+    insecure_bind: bool,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+/// What is written about what happens.
+#[derive(Args)]
+pub(crate) struct LogArgs {
+    /// What goes to standard error.
+    #[arg(long, default_value = "info", value_parser = ["error", "warn", "info", "debug", "trace"])]
+    log_level: String,
+    /// How it looks.
+    #[arg(long, default_value = "text", value_parser = ["text", "json"])]
+    log_format: String,
+}
+
+impl LogArgs {
+    pub(crate) fn start(&self) {
+        // Only names that parse are allowed.
+        let level = self.log_level.parse().unwrap_or(tracing::Level::INFO);
+        crate::serve::log_to_stderr(level, self.log_format == "json");
+    }
+}
+
+/// What all members of a new cluster agree on. An existing cluster keeps what it was made with.
+#[derive(Args)]
+#[command(next_help_heading = "Settings of a new cluster")]
+pub(crate) struct SettingsArgs {
+    /// Replicas of each segment of the log, each on another server [default 3].
+    #[arg(long, value_name = "N")]
+    pub(crate) replicas: Option<u32>,
+    /// Bytes of a segment: 2mb, 4mb or 8mb [default 2mb].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    segment_size: Option<u64>,
+    /// How often each server looks whether another one is alive [default 100ms].
+    #[arg(long, value_name = "TIME")]
+    ping_interval: Option<Duration>,
+    /// Whose answer takes longer is suspect [default 50ms].
+    #[arg(long, value_name = "TIME")]
+    ping_timeout: Option<Duration>,
+    /// How long the coordinator waits for a suspect before it calls it crashed [default 250ms].
+    #[arg(long, value_name = "TIME")]
+    verdict_timeout: Option<Duration>,
+    /// How long a server may serve reads without hearing from those who keep its log [default 1s].
+    #[arg(long, value_name = "TIME")]
+    read_lease: Option<Duration>,
+    /// How long clients that make writes exactly once may be silent [default 5m].
+    #[arg(long, value_name = "TIME")]
+    client_lease: Option<Duration>,
+    /// Most bytes that one server recovers of a crashed one at a time [default 128mb].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    partition_size: Option<u64>,
+    /// Most entries of the same [default 1048576].
+    #[arg(long, value_name = "N")]
+    partition_records: Option<u64>,
+    /// Put replicas on fixed groups of servers, so that this many others share a server's: fewer losses, more at a time. Without,
+    /// replicas go anywhere.
+    #[arg(long, value_name = "N")]
+    copyset_scatter: Option<u32>,
+}
+
+impl SettingsArgs {
+    /// Checked.
+    pub(crate) fn settings(&self) -> Result<ClusterSettings, String> {
+        let mut settings = duramen_coordinator::defaults(RandomState::new().hash_one(0));
+        let narrow = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
+        let ms = |of: &Option<Duration>, or: u32| of.map_or(or, |of| narrow(of.ms));
+        if let Some(replicas) = self.replicas {
+            settings.replicas = replicas;
+        }
+        if let Some(bytes) = self.segment_size {
+            settings.segment_bytes = narrow(bytes);
+        }
+        settings.ping_interval_ms = ms(&self.ping_interval, settings.ping_interval_ms);
+        settings.ping_timeout_ms = ms(&self.ping_timeout, settings.ping_timeout_ms);
+        settings.verdict_timeout_ms = ms(&self.verdict_timeout, settings.verdict_timeout_ms);
+        settings.read_lease_ms = ms(&self.read_lease, settings.read_lease_ms);
+        settings.client_lease_ms = ms(&self.client_lease, settings.client_lease_ms);
+        if let Some(bytes) = self.partition_size {
+            settings.partition_bytes = bytes;
+        }
+        if let Some(records) = self.partition_records {
+            settings.partition_records = records;
+        }
+        settings.copyset_scatter = self.copyset_scatter;
+        duramen_coordinator::check_settings(&settings).map_err(|error| error.to_string())?;
+        Ok(settings)
+    }
+}
+
+pub(crate) const HELP: &str = "\
+When it leads, or knows who does, one line goes to standard output:
+
+  ready coordinator=127.0.0.1:7400 admin=127.0.0.1:8400 role=leader
+
+EXAMPLES
+  duramen coordinator --store redb:/var/lib/duramen-coordinator
+  duramen coordinator --replicas 2 --read-lease 500ms     settings of a new cluster
+  duramen coordinator --listen 10.0.0.1:7400 --insecure-bind --store etcd:http://10.0.0.1:2379,http://10.0.0.2:2379
+  duramen serve --coordinator 127.0.0.1:7400              then, a server of the cluster
+  duramen status                                          and how it is
+
+It is on no path of reads and writes: while it is away, the cluster serves as before, but crashed servers stay unserved. With etcd
+start two or three, on different machines: when the one that leads ends, another one leads within three seconds.
+
+SIGTERM or SIGINT ends it when what is under way is stored; a second one at once.
+
+Exit codes: 0 stopped as asked, 2 wrong usage, 5 could not start, or its store is another cluster's, a newer program's, or in use.";
+
+fn cluster_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=255 if !text.contains(['/', '\0']) => Ok(text.to_owned()),
+        _ => Err("a name has 1 to 255 bytes and no `/`".to_owned()),
+    }
+}
+
+/// An address, of loopback unless it is allowed not to be.
+pub(crate) fn address(text: &str, insecure: bool) -> Result<SocketAddr, String> {
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| format!("`{text}` is no HOST:PORT: {error}"))?;
+    let address = found
+        .next()
+        .ok_or_else(|| format!("`{text}` has no address"))?;
+    if !address.ip().is_loopback() && !insecure {
+        return Err(format!(
+            "{address} is not loopback, and connections are not encrypted: say --insecure-bind if the network is your own"
+        ));
+    }
+    Ok(address)
+}
+
+impl CoordinatorArgs {
+    fn options(&self) -> Result<Options, String> {
+        let admin = match self.admin.as_str() {
+            "no" => None,
+            text => Some(address(text, self.insecure_bind)?),
+        };
+        Ok(Options {
+            cluster: self.cluster.clone(),
+            listen: address(&self.listen, self.insecure_bind)?,
+            announce: self.announce.clone(),
+            store: self.store.clone(),
+            settings: self.settings.settings()?,
+            admin,
+            show: |status| status::as_json(status).to_string(),
+        })
+    }
+}
+
+pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
+    let options = match args.options() {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("duramen: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    args.log.start();
+    match serve(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("duramen: {error}");
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+fn serve(options: Options) -> Result<(), Error> {
+    // Before the threads: a signal that comes while they start must not be lost.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|reason| Error::System {
+        doing: "watch for signals",
+        reason,
+    })?;
+    let running = duramen_coordinator::start(options)?;
+    let stopper = running.stopper();
+    std::thread::spawn(move || {
+        for (n, _) in signals.forever().enumerate() {
+            if n > 0 {
+                std::process::exit(i32::from(EXIT_FAILED));
+            }
+            stopper.stop();
+        }
+    });
+    if let Some(role) = running.next_role() {
+        announce(&running, &role);
+    }
+    running.wait()
+}
+
+/// The line that scripts wait for.
+fn announce(running: &Running, role: &Role) {
+    let admin = running.admin().map(|address| address.to_string());
+    let role = match role {
+        Role::Leader => "leader",
+        Role::Standby(_) => "standby",
+    };
+    let mut stdout = std::io::stdout();
+    // Nobody may be listening, and that is no reason not to go on.
+    let _ = writeln!(
+        stdout,
+        "ready coordinator={} admin={} role={role}",
+        running.name(),
+        admin.as_deref().unwrap_or("-")
+    );
+    let _ = stdout.flush();
+}

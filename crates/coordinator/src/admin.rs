@@ -1,0 +1,113 @@
+//! Admin HTTP of a coordinator: `/status` `/metrics` `/livez` `/readyz`.
+//!
+//! **Invariants**
+//! - A1: nothing that a peer sends makes it wait longer than [`PATIENCE`] or read more than [`HEAD_BYTES_MAX`]; more than
+//!   [`AT_ONCE`] peers at a time are turned away.
+
+use crate::driver::{News, ask_report};
+use crate::{Error, Role};
+use duramen_net::Handle;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(2);
+const HEAD_BYTES_MAX: usize = 8 << 10;
+const AT_ONCE: usize = 16;
+
+/// Serves for as long as the process lives; returns the real address.
+pub(crate) fn listen(address: SocketAddr, driver: Handle<News>) -> Result<SocketAddr, Error> {
+    let failed = |reason| Error::Listen { address, reason };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let real = listener.local_addr().map_err(failed)?;
+    let serve = move || {
+        let busy = Arc::new(());
+        for stream in listener.incoming().flatten() {
+            if Arc::strong_count(&busy) > AT_ONCE {
+                continue; // which closes it
+            }
+            let (driver, busy) = (driver.clone(), Arc::clone(&busy));
+            // If there are no threads to be had, the peer is turned away.
+            let _ = std::thread::Builder::new()
+                .name("admin".to_owned())
+                .spawn(move || {
+                    let _ = answer(stream, &driver);
+                    drop(busy);
+                });
+        }
+    };
+    std::thread::Builder::new()
+        .name("admin".to_owned())
+        .spawn(serve)
+        .map_err(|reason| Error::System {
+            doing: "start a thread",
+            reason,
+        })?;
+    Ok(real)
+}
+
+fn answer(mut stream: TcpStream, driver: &Handle<News>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let head = read_head(&mut stream)?;
+    let mut words = head.split(' ');
+    let (method, path) = (words.next(), words.next().unwrap_or_default());
+    let path = path.split('?').next().unwrap_or_default();
+    let (code, kind, body) = match method {
+        Some("GET") => page(path, driver),
+        _ => (405, "text/plain", "only GET is answered\n".to_owned()),
+    };
+    let reason = match code {
+        200 => "OK",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        _ => "Service Unavailable",
+    };
+    let head = format!(
+        "HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+/// The request's head, or as much of it as is read at all.
+fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
+    while head.len() < HEAD_BYTES_MAX && !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut piece)? {
+            0 => break,
+            bytes => head.extend_from_slice(&piece[..bytes]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+fn page(path: &str, driver: &Handle<News>) -> (u16, &'static str, String) {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    const JSON: &str = "application/json";
+    let known = ["/livez", "/readyz", "/metrics", "/status"];
+    if !known.contains(&path) {
+        return (404, TEXT, format!("here are {}\n", known.join(" ")));
+    }
+    let Some(report) = ask_report(driver) else {
+        return (503, TEXT, "the coordinator does not answer\n".to_owned());
+    };
+    match (path, report.role, report.status) {
+        ("/livez", ..) => (200, TEXT, "ok\n".to_owned()),
+        ("/metrics", ..) => (200, "text/plain; version=0.0.4", report.metrics),
+        ("/readyz", Role::Leader, _) => (200, TEXT, "leading\n".to_owned()),
+        ("/readyz", Role::Standby(Some(leader)), _) => {
+            (200, TEXT, format!("standing by; {leader} leads\n"))
+        }
+        ("/readyz", ..) => (503, TEXT, "nobody is known to lead\n".to_owned()),
+        (_, _, Some(status)) => (200, JSON, format!("{status}\n")),
+        (_, Role::Standby(leader), None) => {
+            let leader = leader.unwrap_or_else(|| "somebody else".to_owned());
+            (503, TEXT, format!("not leading; {leader} leads\n"))
+        }
+        (_, Role::Leader, None) => (503, TEXT, "nothing is known yet\n".to_owned()),
+    }
+}

@@ -1,0 +1,502 @@
+//! The thread of the sockets and of the state machine.
+
+mod figures;
+mod wiring;
+
+use crate::keeper::{Keeper, Leads, LeaseEnd, Order};
+use crate::{Error, Options, Role, Running, StoreError, admin};
+use duramen_base::ids::ServerId;
+use duramen_cluster::coordinator::store::MetaStore;
+use duramen_cluster::coordinator::{
+    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Token,
+};
+use duramen_cluster::planted::Planted;
+use duramen_net::{ConnectionId, Event, Handle, Hub};
+use duramen_wire::native::codec::Envelope;
+use duramen_wire::native::message::Refusal;
+use figures::Figures;
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::mpsc::{self, Sender, SyncSender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longest sleep of the driver.
+const POLL_MAX: Duration = Duration::from_secs(1);
+/// A stop waits so long for the store.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// Calls that are older were given up by the state machine long ago.
+const CALL_US_MAX: u64 = 30_000_000;
+/// Connections of a cluster of 10,000 servers and their tools.
+const CONNECTIONS_MAX: usize = 20_000;
+
+/// What the driver is told by other threads.
+pub(crate) enum News {
+    Leads(Leads),
+    Stored {
+        epoch: u64,
+        token: Token,
+    },
+    /// The leadership of this epoch is over.
+    Lost {
+        epoch: u64,
+        reason: String,
+    },
+    /// Somebody else leads.
+    Follows(Option<String>),
+    /// The store can't be reached; it is asked again.
+    Away(String),
+    /// The store can't be used, and will not be asked again.
+    Unusable(String),
+    /// The store's thread has ended as told.
+    Resigned,
+    Report(SyncSender<Report>),
+    Stop,
+}
+
+/// What admin HTTP shows.
+pub(crate) struct Report {
+    pub role: Role,
+    /// Of the leader.
+    pub status: Option<String>,
+    pub metrics: String,
+}
+
+/// A leadership.
+struct Leading {
+    epoch: u64,
+    term: u32,
+    machine: Coordinator,
+    wake_at_us: u64,
+}
+
+/// What this coordinator is now.
+enum State {
+    /// Nothing is known yet, or the store can't be reached.
+    Away {
+        reason: String,
+    },
+    Standby {
+        leader: Option<String>,
+    },
+    Leading(Box<Leading>),
+}
+
+/// Who waits for an answer.
+struct Asker {
+    connection: ConnectionId,
+    envelope: Envelope,
+}
+
+/// A question of the state machine.
+struct Call {
+    id: CallId,
+    epoch: u64,
+    address: String,
+    since_us: u64,
+}
+
+/// See the file's head.
+pub(crate) struct Driver {
+    options: Options,
+    name: String,
+    hub: Hub<News>,
+    orders: Sender<Order>,
+    lease_end: LeaseEnd,
+    origin: Instant,
+    state: State,
+    askers: HashMap<ReplyId, Asker>,
+    next_reply: u64,
+    calls: HashMap<u64, Call>,
+    next_request: u64,
+    swept_us: u64,
+    roles: Sender<Role>,
+    told: Option<Role>,
+    figures: Figures,
+    stops: Option<Instant>,
+    /// It has ended, like this.
+    ended: Option<Result<(), Error>>,
+}
+
+impl Driver {
+    pub(crate) fn launch(
+        options: Options,
+        make: impl FnOnce(&str, &str) -> Result<Box<dyn MetaStore>, StoreError>,
+    ) -> Result<Running, Error> {
+        let system = |doing| move |reason| Error::System { doing, reason };
+        let mut hub_options = duramen_net::Options::new(
+            duramen_wire::native::codec::Role::Coordinator,
+            &options.cluster,
+        );
+        hub_options.limits.connections = CONNECTIONS_MAX;
+        let mut hub = Hub::new(hub_options).map_err(system("make sockets"))?;
+        let address = hub.listen(options.listen).map_err(|reason| Error::Listen {
+            address: options.listen,
+            reason,
+        })?;
+        let name = match &options.announce {
+            Some(name) => name.clone(),
+            None if address.ip().is_unspecified() => return Err(Error::Announce(address)),
+            None => address.to_string(),
+        };
+        let store = make(&name, &options.cluster).map_err(|error| Error::Store {
+            store: options.store.to_string(),
+            reason: error.to_string(),
+        })?;
+        let handle = hub.handle();
+        let http = match options.admin {
+            Some(address) => Some(admin::listen(address, handle.clone())?),
+            None => None,
+        };
+        let origin = Instant::now();
+        let lease_end = LeaseEnd::default();
+        let (orders, received) = mpsc::channel();
+        let keeper = Keeper {
+            store,
+            orders: received,
+            news: handle.clone(),
+            lease_end: lease_end.clone(),
+            origin,
+            epoch: 0,
+        };
+        let (roles, told) = mpsc::channel();
+        let driver = Driver {
+            options,
+            name: name.clone(),
+            hub,
+            orders,
+            lease_end,
+            origin,
+            state: State::Away {
+                reason: "it has just begun".to_owned(),
+            },
+            askers: HashMap::new(),
+            next_reply: 0,
+            calls: HashMap::new(),
+            next_request: 0,
+            swept_us: 0,
+            roles,
+            told: None,
+            figures: Figures::default(),
+            stops: None,
+            ended: None,
+        };
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        thread("store")
+            .spawn(move || keeper.run())
+            .map_err(system("start a thread"))?;
+        let driver: JoinHandle<Result<(), Error>> = thread("coordinator")
+            .spawn(move || driver.run())
+            .map_err(system("start a thread"))?;
+        Ok(Running {
+            address,
+            admin: http,
+            name,
+            handle,
+            roles: told,
+            driver,
+        })
+    }
+
+    fn run(mut self) -> Result<(), Error> {
+        let mut events = Vec::new();
+        loop {
+            if let Some(ended) = self.ended.take() {
+                self.flush();
+                return ended;
+            }
+            let timeout = self.timeout();
+            self.hub.poll(Some(timeout), &mut events);
+            self.check_lease();
+            for event in events.drain(..) {
+                self.happened(event);
+            }
+            self.tick();
+            if self.stops.is_some_and(|until| Instant::now() >= until) {
+                tracing::warn!("the store does not answer; its lease runs out by itself");
+                self.ended.get_or_insert(Ok(()));
+            }
+        }
+    }
+
+    /// What was answered is sent, as far as it goes.
+    fn flush(&mut self) {
+        let mut events = Vec::new();
+        self.hub.poll(Some(Duration::ZERO), &mut events);
+    }
+
+    fn now_us(&self) -> u64 {
+        self.origin.elapsed().as_micros() as u64
+    }
+
+    fn timeout(&self) -> Duration {
+        let State::Leading(leading) = &self.state else {
+            return match self.stops {
+                Some(_) => Duration::from_millis(10),
+                None => POLL_MAX,
+            };
+        };
+        let next_us = leading.wake_at_us.min(self.lease_end.get());
+        let left = Duration::from_micros(next_us.saturating_sub(self.now_us()));
+        left.min(POLL_MAX)
+    }
+
+    /// D2.
+    fn check_lease(&mut self) {
+        let State::Leading(leading) = &self.state else {
+            return;
+        };
+        if self.now_us() >= self.lease_end.get() {
+            let epoch = leading.epoch;
+            let _ = self.orders.send(Order::Drop { epoch });
+            self.lose(epoch, "its lease has run out");
+        }
+    }
+
+    fn happened(&mut self, event: Event<News>) {
+        match event {
+            Event::Question {
+                connection,
+                message,
+                ..
+            } => self.asked(connection, &message),
+            Event::Answer { request, message } => self.answered(request, &message),
+            Event::Unanswered {
+                requests, reason, ..
+            } => self.unanswered(&requests, &reason),
+            Event::Accepted { .. } => self.figures.connections += 1,
+            Event::Closed { reason, .. } => {
+                self.figures.connections = self.figures.connections.saturating_sub(1);
+                tracing::debug!("a connection is gone: {reason}");
+            }
+            Event::Handed(_) => {}
+            Event::Told(news) => self.told(news),
+        }
+    }
+
+    fn told(&mut self, news: News) {
+        match news {
+            News::Leads(leads) => self.lead(leads),
+            News::Stored { epoch, token } => {
+                self.figures.commits += 1;
+                self.figures.committed(self.origin.elapsed());
+                if self.epoch() == Some(epoch) {
+                    self.handle(Input::Persisted { token }); // D1
+                }
+            }
+            News::Lost { epoch, reason } => self.lose(epoch, &reason),
+            News::Follows(leader) => self.follow(leader),
+            News::Away(reason) => self.away(reason),
+            News::Unusable(reason) => {
+                let store = self.options.store.to_string();
+                self.end(Err(Error::Store { store, reason }));
+            }
+            News::Resigned => self.end(Ok(())),
+            News::Report(to) => {
+                // Who asked may have gone.
+                let _ = to.try_send(self.report());
+            }
+            News::Stop => {
+                tracing::info!("stopping");
+                let _ = self.orders.send(Order::Stop);
+                self.stops = Some(Instant::now() + STOP_PATIENCE);
+            }
+        }
+    }
+
+    fn end(&mut self, how: Result<(), Error>) {
+        if let Some(epoch) = self.epoch() {
+            self.lose(epoch, "the coordinator ends");
+        }
+        self.ended.get_or_insert(how);
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        match &self.state {
+            State::Leading(leading) => Some(leading.epoch),
+            _ => None,
+        }
+    }
+
+    fn lead(&mut self, leads: Leads) {
+        let Leads {
+            epoch,
+            term,
+            contents,
+        } = leads;
+        // Terms are counted, one per leadership: 2^32 of them do not happen.
+        let term = u32::try_from(term.0).unwrap_or(u32::MAX);
+        let config = Config {
+            cluster: self.options.cluster.clone(),
+            name: self.name.clone(),
+            term,
+            seed: RandomState::new().hash_one(term),
+            settings: self.options.settings.clone(),
+            planted: Planted::default(),
+        };
+        let keys = contents.len();
+        match Coordinator::open(self.now_us(), &contents, config) {
+            Ok((machine, outputs)) => {
+                tracing::info!(term, keys, store = %self.options.store, "leading");
+                self.figures.leaderships += 1;
+                self.state = State::Leading(Box::new(Leading {
+                    epoch,
+                    term,
+                    machine,
+                    wake_at_us: u64::MAX,
+                }));
+                self.tell(Role::Leader);
+                self.execute(outputs);
+            }
+            Err(reason) => self.refuse(reason),
+        }
+    }
+
+    /// The store is somebody else's, or too new: a person must look.
+    fn refuse(&mut self, reason: OpenError) {
+        let store = self.options.store.to_string();
+        // So that whoever may use it need not wait.
+        let _ = self.orders.send(Order::Stop);
+        self.end(Err(Error::Open { store, reason }));
+    }
+
+    /// D2: what was under way in this leadership is refused, and forgotten.
+    fn lose(&mut self, epoch: u64, reason: &str) {
+        if self.epoch() != Some(epoch) {
+            return;
+        }
+        if self.stops.is_none() {
+            tracing::warn!("not leading any more: {reason}");
+        }
+        self.handle(Input::StoreFailed {
+            reason: reason.to_owned(),
+        });
+        self.state = State::Standby { leader: None };
+        for (_, asker) in std::mem::take(&mut self.askers) {
+            self.send_refusal(&asker, Refusal::NotLeader { leader: None });
+        }
+        let calls = std::mem::take(&mut self.calls);
+        for (request, call) in calls {
+            self.forget(request, &call.address);
+        }
+        self.tell(Role::Standby(None));
+    }
+
+    fn follow(&mut self, leader: Option<String>) {
+        if !self.options.store.has_standbys() {
+            let store = self.options.store.to_string();
+            let _ = self.orders.send(Order::Stop);
+            return self.end(Err(Error::InUse { store, leader }));
+        }
+        // One's own name from an earlier life: it is not the leader now.
+        let leader = leader.filter(|leader| *leader != self.name);
+        let is_news = self.told.as_ref() != Some(&Role::Standby(leader.clone()));
+        if is_news {
+            let shown = leader.as_deref().unwrap_or("not known yet");
+            tracing::info!(leader = shown, "standing by");
+        }
+        self.state = State::Standby {
+            leader: leader.clone(),
+        };
+        self.tell(Role::Standby(leader));
+    }
+
+    fn away(&mut self, reason: String) {
+        if !matches!(&self.state, State::Away { reason: old } if *old == reason) {
+            tracing::warn!("{reason}; asking again");
+        }
+        self.state = State::Away { reason };
+    }
+
+    fn tell(&mut self, role: Role) {
+        if self.told.as_ref() != Some(&role) {
+            self.told = Some(role.clone());
+            // Who started it may not care.
+            let _ = self.roles.send(role);
+        }
+    }
+
+    /// Lets the machine know, and does what it says.
+    fn handle(&mut self, input: Input) {
+        let now_us = self.now_us();
+        if let State::Leading(leading) = &mut self.state {
+            let outputs = leading.machine.handle(now_us, input);
+            self.execute(outputs);
+        }
+    }
+
+    fn execute(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Answer { reply, answer } => self.answer(reply, &answer),
+                Output::Ask {
+                    call,
+                    to,
+                    address,
+                    question,
+                } => self.ask(call, to, address, &question),
+                Output::Persist { token, batch } => {
+                    if let Some(epoch) = self.epoch() {
+                        self.figures.committing(self.origin.elapsed());
+                        // The keeper outlives the driver, or has said why it ended.
+                        let _ = self.orders.send(Order::Commit {
+                            epoch,
+                            token,
+                            batch,
+                        });
+                    }
+                }
+                Output::WakeAt { at_us } => {
+                    if let State::Leading(leading) = &mut self.state {
+                        leading.wake_at_us = at_us;
+                    }
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let now_us = self.now_us();
+        if let State::Leading(leading) = &mut self.state
+            && leading.wake_at_us <= now_us
+        {
+            leading.wake_at_us = u64::MAX;
+            self.handle(Input::Tick);
+        }
+        if now_us - self.swept_us > CALL_US_MAX / 2 {
+            self.swept_us = now_us;
+            self.sweep(now_us);
+        }
+    }
+
+    /// The coordinator of this leadership, as a sender.
+    fn me(&self) -> ServerId {
+        match &self.state {
+            State::Leading(leading) => ServerId::coordinator(leading.term),
+            _ => ServerId::NONE,
+        }
+    }
+
+    fn report(&self) -> Report {
+        let (role, status) = match &self.state {
+            State::Leading(leading) => {
+                let status = leading.machine.status();
+                (Role::Leader, Some(status))
+            }
+            State::Standby { leader } => (Role::Standby(leader.clone()), None),
+            State::Away { .. } => (Role::Standby(None), None),
+        };
+        Report {
+            metrics: self.figures.text(status.as_ref(), &role),
+            status: status.as_ref().map(self.options.show),
+            role,
+        }
+    }
+}
+
+/// For the admin thread.
+pub(crate) fn ask_report(handle: &Handle<News>) -> Option<Report> {
+    let (to, answer) = mpsc::sync_channel(1);
+    handle.tell(News::Report(to));
+    answer.recv_timeout(Duration::from_secs(2)).ok()
+}

@@ -1,0 +1,158 @@
+//! What a coordinator counts, in the text form of Prometheus.
+
+use crate::Role;
+use duramen_wire::native::message::{RecoveryPhase, ServerStatus, Status};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Counters of the process, over all its leaderships.
+#[derive(Default)]
+pub(super) struct Figures {
+    pub questions: u64,
+    pub asked: u64,
+    pub malformed: u64,
+    pub connections: u64,
+    pub commits: u64,
+    pub leaderships: u64,
+    /// When the commit under way was given to the store.
+    since: Option<Duration>,
+    commit_time: Duration,
+    commit_longest: Duration,
+}
+
+impl Figures {
+    pub(super) fn committing(&mut self, at: Duration) {
+        self.since = Some(at);
+    }
+
+    pub(super) fn committed(&mut self, at: Duration) {
+        if let Some(since) = self.since.take() {
+            let took = at.saturating_sub(since);
+            self.commit_time += took;
+            self.commit_longest = self.commit_longest.max(took);
+        }
+    }
+
+    /// One line per figure, each with its help.
+    pub(super) fn text(&self, status: Option<&Status>, role: &Role) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
+            let _ = writeln!(out, "# HELP duramen_coordinator_{name} {help}");
+            let _ = writeln!(out, "# TYPE duramen_coordinator_{name} {kind}");
+            let _ = writeln!(out, "duramen_coordinator_{name} {value}");
+        };
+        let leads = u64::from(*role == Role::Leader);
+        line("leads", "gauge", "1 if this coordinator leads.", &leads);
+        line(
+            "connections",
+            "gauge",
+            "Connections of servers, clients and tools.",
+            &self.connections,
+        );
+        line(
+            "questions_total",
+            "counter",
+            "Questions that were asked here.",
+            &self.questions,
+        );
+        line(
+            "asked_total",
+            "counter",
+            "Questions that servers were asked.",
+            &self.asked,
+        );
+        line(
+            "malformed_total",
+            "counter",
+            "Frames that made no sense.",
+            &self.malformed,
+        );
+        line(
+            "leaderships_total",
+            "counter",
+            "How often this process began to lead.",
+            &self.leaderships,
+        );
+        line(
+            "commits_total",
+            "counter",
+            "Changes that the store has.",
+            &self.commits,
+        );
+        let seconds = self.commit_time.as_secs_f64();
+        line(
+            "commit_seconds_total",
+            "counter",
+            "Time that the store took for them.",
+            &seconds,
+        );
+        let longest = self.commit_longest.as_secs_f64();
+        line(
+            "commit_seconds_max",
+            "gauge",
+            "Time that the slowest of them took.",
+            &longest,
+        );
+        let Some(status) = status else {
+            return out;
+        };
+        let up = status
+            .servers
+            .iter()
+            .filter(|e| e.status == ServerStatus::Up);
+        line("servers_up", "gauge", "Members that are up.", &up.count());
+        let crashed = status
+            .servers
+            .iter()
+            .filter(|e| e.status == ServerStatus::Crashed);
+        line(
+            "servers_crashed",
+            "gauge",
+            "Members whose data is not recovered yet.",
+            &crashed.count(),
+        );
+        let unserved = status.tablets.iter().filter(|route| !route.served);
+        line(
+            "tablets",
+            "gauge",
+            "Tablets of all tables.",
+            &status.tablets.len(),
+        );
+        line(
+            "tablets_unserved",
+            "gauge",
+            "Tablets that are being recovered.",
+            &unserved.count(),
+        );
+        let under_way = status
+            .recoveries
+            .iter()
+            .filter(|r| r.phase != RecoveryPhase::Done);
+        line(
+            "recoveries",
+            "gauge",
+            "Recoveries under way.",
+            &under_way.count(),
+        );
+        line(
+            "migrations",
+            "gauge",
+            "Migrations under way.",
+            &status.migrations.len(),
+        );
+        line(
+            "list_version",
+            "gauge",
+            "Version of the server list.",
+            &status.list_version,
+        );
+        line(
+            "map_version",
+            "gauge",
+            "Version of the tablet map.",
+            &status.map_version,
+        );
+        line("term", "gauge", "Number of this leadership.", &status.term);
+        out
+    }
+}

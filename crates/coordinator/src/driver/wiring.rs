@@ -1,0 +1,202 @@
+//! Frames to inputs, outputs to frames.
+
+use super::{Asker, CALL_US_MAX, Call, Driver, State};
+use duramen_base::ids::ServerId;
+use duramen_cluster::coordinator::{CallId, Input, ReplyId};
+use duramen_net::{ConnectionId, Message, Payload, Reason};
+use duramen_wire::native::codec::{
+    Envelope, Question, Reply, Role, Trouble, decode_question, decode_reply,
+    encode_coordinator_answer, encode_from_coordinator, encode_pong, encode_trouble,
+};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, FromCoordinator, Refusal, Request, ToCoordinator,
+};
+
+impl Driver {
+    /// D4.
+    pub(super) fn asked(&mut self, connection: ConnectionId, message: &Message) {
+        self.figures.questions += 1;
+        let frame = message.frame();
+        let envelope = frame.header.envelope;
+        let asker = Asker {
+            connection,
+            envelope,
+        };
+        let kind = frame.header.kind;
+        match decode_question(&frame) {
+            Ok(Question::ToCoordinator(question)) => self.consider(asker, question),
+            Ok(Question::Client(Request::Ping)) => {
+                let back = self.back(&envelope);
+                self.hub
+                    .reply(connection, Payload::None, |out| encode_pong(out, &back));
+            }
+            Ok(_) => {
+                let reason = "a coordinator is here: it owns no tablets and keeps no replicas";
+                self.send_trouble(&asker, kind, &Trouble::NotServing { reason });
+            }
+            Err(error) => {
+                self.figures.malformed += 1;
+                let reason = error.to_string();
+                self.send_trouble(&asker, kind, &Trouble::Malformed { reason: &reason });
+            }
+        }
+    }
+
+    fn consider(&mut self, asker: Asker, question: ToCoordinator) {
+        let target = asker.envelope.target;
+        let is_meant = target == ServerId::NONE || target.is_coordinator();
+        match &self.state {
+            _ if !is_meant => {
+                let here = self.me();
+                let kind = duramen_wire::native::codec::Kind::ToCoordinator as u16;
+                self.send_trouble(&asker, kind, &Trouble::WrongServer { here });
+            }
+            State::Leading(_) => {
+                self.next_reply += 1;
+                let reply = ReplyId(self.next_reply);
+                let sender = asker.envelope.sender;
+                self.askers.insert(reply, asker);
+                self.handle(Input::Asked {
+                    reply,
+                    sender,
+                    question,
+                });
+            }
+            State::Standby { leader } => {
+                let leader = leader.clone();
+                self.send_refusal(&asker, Refusal::NotLeader { leader });
+            }
+            State::Away { reason } => {
+                let reason = reason.clone();
+                self.send_refusal(&asker, Refusal::Store(reason));
+            }
+        }
+    }
+
+    /// The envelope of an answer.
+    fn back(&self, to: &Envelope) -> Envelope {
+        Envelope {
+            request: to.request,
+            target: to.sender,
+            sender: self.me(),
+        }
+    }
+
+    fn send_trouble(&mut self, asker: &Asker, kind: u16, trouble: &Trouble<'_>) {
+        let back = self.back(&asker.envelope);
+        self.hub.reply(asker.connection, Payload::None, |out| {
+            encode_trouble(out, &back, kind, trouble);
+        });
+    }
+
+    pub(super) fn send_refusal(&mut self, asker: &Asker, refusal: Refusal) {
+        self.send_answer(asker, &CoordinatorAnswer::Refused(refusal));
+    }
+
+    fn send_answer(&mut self, asker: &Asker, answer: &CoordinatorAnswer) {
+        let back = self.back(&asker.envelope);
+        self.hub.reply(asker.connection, Payload::None, |out| {
+            encode_coordinator_answer(out, &back, answer);
+        });
+    }
+
+    pub(super) fn answer(&mut self, reply: ReplyId, answer: &CoordinatorAnswer) {
+        if let Some(asker) = self.askers.remove(&reply) {
+            self.send_answer(&asker, answer);
+        }
+    }
+
+    pub(super) fn ask(
+        &mut self,
+        id: CallId,
+        to: ServerId,
+        address: String,
+        question: &FromCoordinator,
+    ) {
+        let Some(epoch) = self.epoch() else {
+            return;
+        };
+        self.figures.asked += 1;
+        self.next_request += 1;
+        let request = self.next_request;
+        let envelope = Envelope {
+            request,
+            target: to,
+            sender: self.me(),
+        };
+        self.hub
+            .ask(&address, Role::Coordinator, request, Payload::None, |out| {
+                encode_from_coordinator(out, &envelope, question)
+            });
+        let since_us = self.now_us();
+        let call = Call {
+            id,
+            epoch,
+            address,
+            since_us,
+        };
+        self.calls.insert(request, call);
+    }
+
+    pub(super) fn forget(&mut self, request: u64, address: &str) {
+        self.hub.forget(address, Role::Coordinator, request);
+    }
+
+    pub(super) fn answered(&mut self, request: u64, message: &Message) {
+        let Some(call) = self.calls.remove(&request) else {
+            return;
+        };
+        if self.epoch() != Some(call.epoch) {
+            return;
+        }
+        match decode_reply(&message.frame()) {
+            Ok(Reply::Server(answer)) => self.handle(Input::Answered {
+                call: call.id,
+                answer,
+                payload: message.payload().to_vec(),
+            }),
+            // Another life of the server is there, or another program: whom we asked will not answer.
+            Ok(Reply::Trouble(trouble)) => {
+                tracing::debug!(address = call.address, "an answer: {trouble}");
+                self.handle(Input::Unreachable { call: call.id });
+            }
+            Ok(_) => {}
+            Err(error) => {
+                self.figures.malformed += 1;
+                tracing::warn!(address = call.address, "an answer that is none: {error}");
+            }
+        }
+    }
+
+    pub(super) fn unanswered(&mut self, requests: &[u64], reason: &Reason) {
+        // Of our own doing, or mere silence: the state machine has its own patience with that.
+        let is_sign = !matches!(
+            reason,
+            Reason::Here | Reason::Slow | Reason::TimedOut(_) | Reason::Frame(_)
+        );
+        for request in requests {
+            let Some(call) = self.calls.remove(request) else {
+                continue;
+            };
+            if is_sign && self.epoch() == Some(call.epoch) {
+                self.handle(Input::Unreachable { call: call.id });
+            }
+        }
+    }
+
+    /// Calls that nobody waits for any more.
+    pub(super) fn sweep(&mut self, now_us: u64) {
+        let is_old = |call: &Call| now_us - call.since_us > CALL_US_MAX;
+        let old: Vec<u64> = self
+            .calls
+            .iter()
+            .filter(|(_, call)| is_old(call))
+            .map(|(request, _)| *request)
+            .collect();
+        for request in old {
+            if let Some(call) = self.calls.remove(&request) {
+                self.forget(request, &call.address);
+            }
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! Coordinators with real sockets, around stores that tests hold in their hands.
+
+use duramen_base::ids::ServerId;
+use duramen_client::{Admin, AdminAnswer, Client, Error as ClientError, Options as ClientOptions};
+use duramen_cluster::coordinator::store::{Batch, Contents, Error, Memory, MetaStore, Term};
+use duramen_coordinator::{Options, Role, Running, StoreSpec, defaults, start, start_with};
+use duramen_net::{Event, Hub, Payload};
+use duramen_wire::native::codec::{
+    Envelope, Question, Reply, Role as HelloRole, decode_question, decode_reply,
+    encode_server_answer, encode_to_coordinator,
+};
+use duramen_wire::native::message::{
+    Addresses, CoordinatorAnswer, Enlist, FromCoordinator, Roles, ServerAnswer, ServerStatus,
+    Status, ToCoordinator,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nothing takes longer, or the test fails.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn options(store: &str) -> Options {
+    Options {
+        cluster: "trial".to_owned(),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        announce: None,
+        store: store.parse().expect("a store"),
+        settings: defaults(7),
+        admin: Some("127.0.0.1:0".parse().expect("an address")),
+        show: |status| format!("{{\"cluster\":\"{}\"}}", status.cluster),
+    }
+}
+
+/// A store that several coordinators see; its lease is `lease_ms`, renewed or not as the test says.
+struct Leased {
+    memory: Memory,
+    lease_ms: u64,
+    /// 0: it can be reached.
+    away: Arc<AtomicU64>,
+}
+
+impl Leased {
+    fn check(&self) -> Result<(), Error> {
+        match self.away.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            _ => Err(Error::Unavailable {
+                reason: "taken away".to_owned(),
+            }),
+        }
+    }
+}
+
+impl MetaStore for Leased {
+    fn acquire(&mut self) -> Result<Option<Term>, Error> {
+        self.check()?;
+        self.memory.acquire()
+    }
+    fn renew(&mut self) -> Result<(), Error> {
+        self.check()?;
+        self.memory.renew()
+    }
+    fn lease_ms(&self) -> u64 {
+        self.lease_ms
+    }
+    fn load(&mut self) -> Result<Contents, Error> {
+        self.check()?;
+        self.memory.load()
+    }
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        self.check()?;
+        self.memory.commit(batch)
+    }
+    fn leader(&mut self) -> Result<Option<String>, Error> {
+        self.check()?;
+        self.memory.leader()
+    }
+    fn resign(&mut self) {
+        self.memory.resign();
+    }
+}
+
+/// A coordinator on a leased store.
+fn leased(memory: &Memory, away: &Arc<AtomicU64>) -> Running {
+    let (memory, away) = (memory.peer("x"), Arc::clone(away));
+    start_with(options("etcd:nowhere"), move |name, _| {
+        Ok(Box::new(Leased {
+            memory: memory.peer(name),
+            lease_ms: 300,
+            away,
+        }))
+    })
+    .expect("it listens")
+}
+
+fn client_of(coordinators: &[&Running]) -> Client {
+    let addresses = coordinators.iter().map(|running| running.name().to_owned());
+    let mut options = ClientOptions::new(addresses.collect::<Vec<String>>());
+    options.deadline = DEADLINE;
+    Client::new(options).expect("right options")
+}
+
+fn status(client: &Client) -> Status {
+    match client.admin(Admin::Status).expect("an answer") {
+        AdminAnswer::Status(status) => *status,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_role(running: &Running, wanted: impl Fn(&Role) -> bool) {
+    loop {
+        let role = running.next_role().expect("it runs");
+        if wanted(&role) {
+            return;
+        }
+    }
+}
+
+/// What a server of the cluster says and answers, without being one.
+struct Server {
+    hub: Hub<()>,
+    coordinator: String,
+    address: String,
+    requests: u64,
+    /// Which questions it got.
+    heard: Vec<FromCoordinator>,
+    id: ServerId,
+}
+
+impl Server {
+    fn new(coordinator: &Running) -> Server {
+        let mut hub =
+            Hub::new(duramen_net::Options::new(HelloRole::Server, "trial")).expect("sockets");
+        let listen = "127.0.0.1:0".parse().expect("an address");
+        let address = hub.listen(listen).expect("a free port").to_string();
+        Server {
+            hub,
+            coordinator: coordinator.name().to_owned(),
+            address,
+            requests: 0,
+            heard: Vec::new(),
+            id: ServerId::NONE,
+        }
+    }
+
+    fn enlist(&mut self, nonce: u64) -> CoordinatorAnswer {
+        let address = self.address.clone();
+        self.ask(&ToCoordinator::Enlist(Enlist {
+            nonce,
+            cluster: "trial".to_owned(),
+            addresses: Addresses {
+                native: address,
+                resp: None,
+                admin: None,
+            },
+            rack: None,
+            roles: Roles {
+                master: true,
+                backup: true,
+            },
+            replaces: None,
+            disk: nonce,
+            read_bytes_per_s: 0,
+            segment_bytes: defaults(0).segment_bytes,
+        }))
+    }
+
+    fn ask(&mut self, question: &ToCoordinator) -> CoordinatorAnswer {
+        self.requests += 1;
+        let envelope = Envelope {
+            request: self.requests,
+            target: ServerId::NONE,
+            sender: self.id,
+        };
+        let to = self.coordinator.clone();
+        self.hub.ask(
+            &to,
+            HelloRole::Server,
+            self.requests,
+            Payload::None,
+            |out| {
+                encode_to_coordinator(out, &envelope, question);
+            },
+        );
+        let until = Instant::now() + DEADLINE;
+        while Instant::now() < until {
+            if let Some(answer) = self.round() {
+                return answer;
+            }
+        }
+        panic!("the coordinator does not answer");
+    }
+
+    /// Listens for a moment, answers what it is asked.
+    fn round(&mut self) -> Option<CoordinatorAnswer> {
+        let mut events = Vec::new();
+        self.hub.poll(Some(Duration::from_millis(20)), &mut events);
+        let mut answered = None;
+        for event in events {
+            match event {
+                Event::Answer { message, .. } => match decode_reply(&message.frame()) {
+                    Ok(Reply::Coordinator(answer)) => answered = Some(answer),
+                    other => panic!("{other:?}"),
+                },
+                Event::Question {
+                    connection,
+                    message,
+                    ..
+                } => {
+                    let frame = message.frame();
+                    let Ok(Question::FromCoordinator(question)) = decode_question(&frame) else {
+                        panic!("only the coordinator asks here");
+                    };
+                    let answer = match &question {
+                        FromCoordinator::Ping { nonce } => Some(ServerAnswer::Pong {
+                            nonce: *nonce,
+                            list_version: Default::default(),
+                        }),
+                        FromCoordinator::Servers(update) => Some(ServerAnswer::Confirmed {
+                            list_version: update.version(),
+                            tablets_version: Default::default(),
+                        }),
+                        FromCoordinator::Tablets(tablets) => Some(ServerAnswer::Confirmed {
+                            list_version: Default::default(),
+                            tablets_version: tablets.version,
+                        }),
+                        _ => None,
+                    };
+                    let asked = frame.header.envelope;
+                    let envelope = Envelope {
+                        request: asked.request,
+                        target: asked.sender,
+                        sender: asked.target,
+                    };
+                    if let Some(answer) = answer {
+                        self.hub.reply(connection, Payload::None, |out| {
+                            encode_server_answer(out, &envelope, &answer, 0);
+                        });
+                    }
+                    self.heard.push(question);
+                }
+                _ => {}
+            }
+        }
+        answered
+    }
+
+    fn until(&mut self, what: &str, is_true: impl Fn(&Server) -> bool) {
+        let until = Instant::now() + DEADLINE;
+        while !is_true(self) {
+            assert!(Instant::now() < until, "never: {what}");
+            self.round();
+        }
+    }
+}
+
+#[test]
+fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let running = start(options(&format!("redb:{}", folder.path().display()))).expect("it starts");
+    is_role(&running, |role| *role == Role::Leader);
+    let client = client_of(&[&running]);
+    let mut server = Server::new(&running);
+    let CoordinatorAnswer::Enlisted(enlisted) = server.enlist(5) else {
+        panic!("it may be a member");
+    };
+    server.id = enlisted.server;
+    let create = Admin::CreateTable {
+        name: "t".to_owned(),
+        servers: 3,
+        level: None,
+    };
+    let created = client.admin(create.clone()).expect("created");
+    assert!(matches!(created, AdminAnswer::Table(_)), "{created:?}");
+    let again = client.admin(create).expect_err("it exists");
+    assert!(again.to_string().contains("table `t` exists"), "{again}");
+    server.until("it is told three tablets", |server| {
+        server.heard.iter().any(|question| {
+            matches!(question, FromCoordinator::Tablets(told) if told.tablets.len() == 3)
+        })
+    });
+    let asked = status(&client);
+    assert_eq!(asked.servers[0].status, ServerStatus::Up);
+    assert_eq!((asked.tablets.len(), asked.term), (3, 1));
+    // Nobody suspects it: the coordinator itself notices that its port is closed.
+    drop(server);
+    let since = Instant::now();
+    while status(&client).servers[0].status == ServerStatus::Up {
+        assert!(since.elapsed() < DEADLINE, "its end was not noticed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    running.stopper().stop();
+    running.wait().expect("it ends as told");
+    // What it knew is there for its next life, under the same name only.
+    let running = start(options(&format!("redb:{}", folder.path().display()))).expect("it starts");
+    let asked = status(&client_of(&[&running]));
+    assert_eq!((asked.tablets.len(), asked.term), (3, 2));
+    let second = start(options(&format!("redb:{}", folder.path().display()))).expect("it listens");
+    let why = second.wait().expect_err("the store is in use");
+    let text = why.to_string();
+    assert!(
+        text.contains("in use") && text.contains(running.name()),
+        "{text}"
+    );
+    running.stopper().stop();
+    running.wait().expect("it ends as told");
+    let mut foreign = options(&format!("redb:{}", folder.path().display()));
+    foreign.cluster = "other".to_owned();
+    let why = start(foreign)
+        .expect("it listens")
+        .wait()
+        .expect_err("another cluster's store");
+    assert!(why.to_string().contains("`trial`, not `other`"), "{why}");
+}
+
+#[test]
+fn when_the_leader_goes_a_standby_leads_and_clients_follow() {
+    let (memory, away) = (Memory::new("x"), Arc::new(AtomicU64::new(0)));
+    let first = leased(&memory, &away);
+    is_role(&first, |role| *role == Role::Leader);
+    let second = leased(&memory, &away);
+    is_role(&second, |role| {
+        *role == Role::Standby(Some(first.name().to_owned()))
+    });
+    // A standby sends to the leader.
+    let client = client_of(&[&second]);
+    assert_eq!(status(&client).leader, first.name());
+    first.stopper().stop();
+    first.wait().expect("it ends as told");
+    is_role(&second, |role| *role == Role::Leader);
+    let after = status(&client);
+    assert_eq!((after.leader.as_str(), after.term), (second.name(), 3));
+    second.stopper().stop();
+    second.wait().expect("it ends as told");
+}
+
+#[test]
+fn a_leader_without_its_store_ends_its_leadership_and_says_why() {
+    let (memory, away) = (Memory::new("x"), Arc::new(AtomicU64::new(0)));
+    let running = leased(&memory, &away);
+    is_role(&running, |role| *role == Role::Leader);
+    let client = client_of(&[&running]);
+    assert_eq!(status(&client).term, 1);
+    away.store(1, Ordering::SeqCst);
+    // D2: without a renewal it leads no longer than the lease.
+    is_role(&running, |role| matches!(role, Role::Standby(_)));
+    let mut options = ClientOptions::new([running.name().to_owned()]);
+    options.deadline = Duration::from_millis(1500);
+    let impatient = Client::new(options).expect("right options");
+    match impatient.admin(Admin::Status) {
+        Err(error @ (ClientError::OutcomeUnknown { .. } | ClientError::Deadline { .. })) => {
+            assert!(error.to_string().contains("taken away"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut deposed = memory.peer("x");
+    deposed.expire();
+    away.store(0, Ordering::SeqCst);
+    is_role(&running, |role| *role == Role::Leader);
+    assert_eq!(status(&client).term, 2);
+    running.stopper().stop();
+    running.wait().expect("it ends as told");
+}
+
+#[test]
+fn strange_questions_are_answered_and_hurt_nobody() {
+    use std::io::{Read as _, Write as _};
+    let folder = tempfile::tempdir().expect("a folder");
+    let running = start(options(&format!("redb:{}", folder.path().display()))).expect("it starts");
+    let ask = |bytes: &[u8]| {
+        let mut stream = std::net::TcpStream::connect(running.address()).expect("it listens");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        stream.write_all(bytes).expect("it takes bytes");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    };
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"DURAMENN", &[0xff; 200]] {
+        ask(bytes);
+    }
+    let mut options = ClientOptions::new([running.name().to_owned()]);
+    options.cluster = "other".to_owned();
+    options.deadline = Duration::from_secs(1);
+    let stranger = Client::new(options).expect("right options");
+    let why = stranger
+        .admin(Admin::Status)
+        .expect_err("another cluster")
+        .to_string();
+    assert!(why.contains("trial") && why.contains("other"), "{why}");
+    // Who says to be a server that it is not.
+    let mut server = Server::new(&running);
+    server.id = ServerId::new(3, 3);
+    let refused = server.ask(&ToCoordinator::Suspect {
+        server: ServerId::new(0, 1),
+        list_version: Default::default(),
+    });
+    assert!(
+        matches!(refused, CoordinatorAnswer::Refused(_)),
+        "{refused:?}"
+    );
+    let admin = |path: &str| {
+        let mut stream =
+            std::net::TcpStream::connect(running.admin().expect("admin HTTP")).expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream
+            .write_all(request.as_bytes())
+            .expect("it takes bytes");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    assert!(admin("/status").ends_with("{\"cluster\":\"trial\"}\n"));
+    assert!(admin("/metrics").contains("\nduramen_coordinator_leads 1\n"));
+    assert!(admin("/readyz").starts_with("HTTP/1.1 200"));
+    assert!(admin("/nothing").starts_with("HTTP/1.1 404"));
+    assert_eq!(status(&client_of(&[&running])).cluster, "trial");
+    running.stopper().stop();
+    running.wait().expect("it ends as told");
+}
+
+#[test]
+fn what_is_wrong_with_a_store_is_said() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let spec = StoreSpec::Redb(file.path().join("below"));
+    let why = start(options(&spec.to_string()))
+        .err()
+        .expect("no directory there");
+    assert!(
+        why.to_string().contains("cannot make the directory"),
+        "{why}"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("coordinator.redb"), b"no store at all").expect("a file");
+    let running = start(options(&format!("redb:{}", folder.path().display()))).expect("it listens");
+    let why = running.wait().expect_err("the file is damaged");
+    assert!(why.to_string().contains("coordinator.redb"), "{why}");
+}
