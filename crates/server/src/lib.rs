@@ -9,6 +9,7 @@ pub mod config;
 pub mod durability;
 mod error;
 pub mod exec;
+mod native;
 mod reactor;
 mod server;
 pub mod shared;

@@ -5,7 +5,7 @@
 //! system call. Groups are small ([`GROUP_REQUESTS`]), so that input, output and prefetched entries stay in the cache.
 //!
 //! **Invariants**
-//! 1. A connection is in its slot or in `ready`, never in both; messages are handled only while `ready` is empty.
+//! 1. A connection is in its slot or in `ready` (or `native`'s), never in both; messages are handled only while those are empty.
 //! 2. A connection without a partial request and without unsent replies owns no buffer.
 //! 3. What a connection may hold is bounded: input by the request limit, output by `output-limit`.
 //! 4. Level-triggered: a connection is registered for reading unless it is paused, held, closing or over `output-pause`,
@@ -18,6 +18,7 @@ mod connection;
 mod hold;
 mod input;
 mod listener;
+mod native;
 mod output;
 mod round;
 mod slots;
@@ -71,6 +72,8 @@ pub(crate) struct Reactor {
     /// Connections of this group: received and parsed, not run yet.
     ready: Vec<Ready>,
     ready_requests: usize,
+    /// Connections of native clients of this group.
+    native: native::Round,
     /// Memory of the last group's turns and request tables, for the next.
     recycled: Recycled,
     buffers: BufferPool,
@@ -138,6 +141,7 @@ impl Reactor {
             input: InputBuffer::new(),
             ready: Vec::new(),
             ready_requests: 0,
+            native: native::Round::default(),
             recycled: Recycled::default(),
             buffers: BufferPool::default(),
             again: Vec::new(),
@@ -156,6 +160,11 @@ impl Reactor {
         })
     }
 
+    /// Whether a group waits to be run.
+    fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.native.is_empty()
+    }
+
     fn me(&self) -> &ThreadShared {
         &self.shared.threads[self.number]
     }
@@ -166,7 +175,7 @@ impl Reactor {
         loop {
             self.wait(&mut events);
             self.now_ms = wall_clock_ms();
-            if !events.is_empty() || !self.again.is_empty() || !self.ready.is_empty() {
+            if !events.is_empty() || !self.again.is_empty() || self.has_ready() {
                 self.me().counters.rounds.add(1);
             }
             self.round(&events);
@@ -189,7 +198,7 @@ impl Reactor {
     /// One round over what epoll reported and what was left from the last one.
     fn round(&mut self, events: &[epoll::Event]) {
         // Spinning may have received already.
-        let mut connections = self.ready.len();
+        let mut connections = self.ready.len() + self.native.len();
         for event in events {
             let token = Token::from(event.data);
             if token == Token::MAILBOX {
@@ -292,7 +301,7 @@ impl Reactor {
             let waited = started.elapsed();
             self.spinner.look_took(waited - before);
             before = waited;
-            let found = !events.is_empty() || !self.ready.is_empty() || self.may_release();
+            let found = !events.is_empty() || self.has_ready() || self.may_release();
             if found || waited.as_micros() as u64 >= spin_us {
                 self.me().counters.spin_ns.add(waited.as_nanos() as u64);
                 if found {

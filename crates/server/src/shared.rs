@@ -49,6 +49,8 @@ pub struct ThreadShared {
 pub(crate) struct Incoming {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: SocketAddr,
+    /// It speaks the native protocol, and this came behind its hello. None: it speaks RESP.
+    pub(crate) native: Option<Vec<u8>>,
 }
 
 impl ThreadShared {
@@ -289,6 +291,23 @@ impl Shared {
     /// Clients connected now, on all threads.
     pub fn connected_clients(&self) -> usize {
         self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Takes over a connection of a native client. Both hellos are over; `received`: what came behind the client's. False: there
+    /// are too many clients.
+    pub fn hand_over_native(&self, fd: OwnedFd, peer: SocketAddr, received: Vec<u8>) -> bool {
+        if !self.enter(self.config().maxclients) {
+            return false;
+        }
+        let owner = &self.threads[self.least_connections(0)];
+        owner.connections_changed(1);
+        owner.hand_over(Incoming {
+            fd,
+            peer,
+            native: Some(received),
+        });
+        owner.mailbox.post(Message::Wake);
+        true
     }
 
     /// Takes a place among `maxclients`; `false` = all are taken. Give it back with [`leave`](Self::leave).

@@ -110,13 +110,14 @@ impl Clients {
             .for_each(|mut tracker| tracker.purge(table, range));
     }
 
-    /// Whether a client waits to be asked about; false until the next one.
+    /// Whether a client waits to be asked about.
     pub(super) fn has_unknown(&self) -> bool {
-        self.unknown.load(Ordering::Relaxed) && self.unknown.swap(false, Ordering::AcqRel)
+        self.unknown.load(Ordering::Acquire)
     }
 
     /// Clients that the coordinator must be asked about now (`ToCoordinator::AreAlive`).
     pub fn ask(&self, now_us: u64) -> Vec<ClientId> {
+        self.unknown.store(false, Ordering::Release);
         self.each()
             .flat_map(|mut tracker| tracker.to_ask(now_us))
             .collect()

@@ -116,6 +116,18 @@ impl Executor {
         })
     }
 
+    /// This thread's way into the store; None while the data is loaded.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub(crate) fn session(&mut self) -> Option<&mut Session> {
+        if self.session.is_none() {
+            let store = self.shared.data()?;
+            self.session = Some(store.session().expect("a session per thread"));
+        }
+        self.session.as_mut()
+    }
+
     /// Runs the requests of all turns and appends the replies. What must be reached before they go out is in each client's
     /// [`take_wait`](Client::take_wait).
     ///

@@ -148,6 +148,14 @@ impl Client {
         }
     }
 
+    /// As [`settle`](Self::settle), of a position with a level of its own.
+    #[inline]
+    pub(crate) fn settle_native(&mut self, position: &Position) {
+        if !position.is_none() {
+            self.settle_position(position, position.level());
+        }
+    }
+
     #[cold]
     pub(crate) fn settle_position(&mut self, position: &Position, level: Level) {
         self.wait.join(position, level);

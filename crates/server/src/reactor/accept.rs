@@ -1,7 +1,8 @@
 //! New connections: accepted by whichever thread the kernel wakes, owned by the thread that has the fewest.
 
 use super::Reactor;
-use super::connection::Connection;
+use super::connection::{Connection, WaitsFor};
+use super::native::Native;
 use crate::shared::{ClientRecord, Incoming, Message};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -50,7 +51,11 @@ impl Reactor {
             return self.reject(&fd, b"-ERR max number of clients reached\r\n");
         }
         self.me().counters.connections_accepted.add(1);
-        let incoming = Incoming { fd, peer };
+        let incoming = Incoming {
+            fd,
+            peer,
+            native: None,
+        };
         let owner = self.shared.least_connections(self.number);
         self.shared.threads[owner].connections_changed(1);
         if owner == self.number {
@@ -88,7 +93,7 @@ impl Reactor {
 
     /// Makes a connection of an accepted socket that is already counted.
     fn own(&mut self, incoming: Incoming) {
-        let Incoming { fd, peer } = incoming;
+        let Incoming { fd, peer, native } = incoming;
         let local = rustix::net::getsockname(&fd)
             .and_then(TryInto::try_into)
             .unwrap_or(peer);
@@ -112,6 +117,19 @@ impl Reactor {
         let mut connection = Connection::new(fd, record, self.now_ms);
         if self.config.get(&self.shared).requirepass.is_empty() {
             connection.client.authenticate();
+        }
+        if let Some(received) = native {
+            self.me().counters.connections_accepted.add(1);
+            connection.client.authenticate();
+            connection
+                .record
+                .change_text(|text| text.lib_name = "duramen".to_owned());
+            connection.native = Some(Native::default());
+            if !received.is_empty() {
+                connection.waits_for = WaitsFor::Turn;
+                self.again.push(token);
+            }
+            connection.input = received;
         }
         self.slots.put(token, Box::new(connection));
         if self.stop_deadline.is_some() {

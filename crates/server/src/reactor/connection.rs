@@ -1,6 +1,7 @@
 //! One connection: its socket, its partial request, its unsent replies, what the commands know about it.
 
 use super::hold::Held;
+use super::native::Native;
 use crate::exec::Client;
 use crate::shared::ClientRecord;
 use duramen_wire::resp::ParseState;
@@ -14,6 +15,8 @@ pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) record: Arc<ClientRecord>,
     pub(super) parse: ParseState,
+    /// None: it speaks RESP.
+    pub(super) native: Option<Native>,
     /// Received and not run yet; no memory if empty.
     pub(super) input: Vec<u8>,
     /// Replies; the first `sent` bytes are with the kernel. No memory if empty, between rounds.
@@ -65,6 +68,7 @@ impl Connection {
             client: Client::new(Arc::clone(&record)),
             record,
             parse: ParseState::new(),
+            native: None,
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
@@ -73,6 +77,14 @@ impl Connection {
             closing: false,
             waits_for: WaitsFor::Input,
             held: None,
+        }
+    }
+
+    /// How long the input must be before it holds the next whole request, as far as that is known.
+    pub(super) fn bytes_needed(&self) -> usize {
+        match &self.native {
+            Some(native) => native.bytes_needed,
+            None => self.parse.bytes_needed(),
         }
     }
 

@@ -44,6 +44,8 @@ const LEASE_LOOK_MS: u64 = 2;
 #[derive(Default)]
 pub(super) struct Holds {
     tokens: Vec<Token>,
+    /// Requests of native clients wait for the log, and must be finished although their connections may be gone.
+    pub(super) unfinished: bool,
     /// Nobody has asked for the commit that the newest of them need; at this level.
     demand: Option<Level>,
     /// Commits when the held ones were last looked at.
@@ -63,7 +65,7 @@ impl Holds {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.tokens.is_empty() && !self.unfinished
     }
 
     /// Somebody's patience ends then, in milliseconds since the Unix epoch; 0 = never.
@@ -213,6 +215,7 @@ impl Reactor {
         // Releasing runs no request, so none was added meanwhile.
         assert!(self.holds.tokens.is_empty());
         self.holds.tokens = tokens;
+        self.settle_native();
     }
 
     fn still_held(&mut self, token: Token, failure: Option<&str>) -> bool {
@@ -259,6 +262,11 @@ impl Connection {
                 if self.output.get(start..end) == Some(hoped) {
                     self.output.splice(start..end, reply);
                 }
+            }
+            WaitState::Failed(_) if self.native.is_some() => {
+                // The client finds out elsewhere what became of its requests.
+                self.output.truncate(held.from);
+                self.closing = true;
             }
             WaitState::Failed(text) => {
                 let mut errors = Vec::new();

@@ -17,7 +17,7 @@ const JOIN_BYTES_MAX: usize = 16 << 10;
 /// Most room a long request asks for ahead of its bytes.
 const RESERVE_BYTES_MAX: usize = 1 << 20;
 /// Most requests of one connection that run in one turn.
-const TURN_REQUESTS_MAX: usize = 1024;
+pub(super) const TURN_REQUESTS_MAX: usize = 1024;
 
 /// The buffer that all connections of a group receive into.
 pub(super) struct InputBuffer {
@@ -41,6 +41,11 @@ impl InputBuffer {
 
     pub(super) fn get(&self, range: &Range<usize>) -> &[u8] {
         self.bytes.get(range.clone()).unwrap_or_default()
+    }
+
+    /// What was received into this range stays until the group has run.
+    pub(super) fn keep(&mut self, range: &Range<usize>) {
+        self.used = range.end;
     }
 
     fn copy_in(&mut self, bytes: &[u8]) -> Range<usize> {
@@ -123,7 +128,7 @@ impl Reactor {
                 (bytes, Source::Shared(start..start + partial + bytes))
             })
         } else {
-            let missing = connection.parse.bytes_needed().saturating_sub(partial);
+            let missing = connection.bytes_needed().saturating_sub(partial);
             // Room follows the bytes that came, not the length that was declared.
             let room = missing.clamp(
                 RECEIVE_BYTES,
@@ -171,6 +176,9 @@ impl Reactor {
     }
 
     fn parse(&mut self, token: Token, mut connection: Box<Connection>, source: Source) {
+        if connection.native.is_some() {
+            return self.parse_native(token, connection, source);
+        }
         let limits = self.limits(&connection);
         let mut requests = self.recycled.requests();
         let input = match &source {
@@ -191,7 +199,7 @@ impl Reactor {
             return self.settle(token, connection);
         }
         if let Source::Shared(range) = &source {
-            self.input.used = range.end;
+            self.input.keep(range);
         }
         self.ready_requests += requests.len().max(1);
         if connection.output.is_empty() {

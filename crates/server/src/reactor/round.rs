@@ -57,11 +57,17 @@ fn for_another_lifetime<'to>(mut turns: Vec<Turn<'_>>) -> Vec<Turn<'to>> {
 impl Reactor {
     /// Runs the requests of the group and sends the replies.
     pub(super) fn run_group(&mut self) {
+        self.ready_requests = 0;
+        self.run_resp();
+        self.run_native();
+        self.input.clear();
+    }
+
+    fn run_resp(&mut self) {
         if self.ready.is_empty() {
             return;
         }
         let mut ready = std::mem::take(&mut self.ready);
-        self.ready_requests = 0;
         let mut turns = for_another_lifetime(std::mem::take(&mut self.recycled.turns));
         for Ready {
             connection,
@@ -98,7 +104,6 @@ impl Reactor {
         }
         self.recycled.executed = executed;
         self.ready = ready;
-        self.input.clear();
     }
 
     /// After the requests of a connection ran: keeps what is left of its input, sends its replies.
@@ -173,7 +178,12 @@ impl Reactor {
     }
 
     /// `consumed` bytes are done with; None: all.
-    fn keep_rest(&mut self, connection: &mut Connection, source: &Source, consumed: Option<usize>) {
+    pub(super) fn keep_rest(
+        &mut self,
+        connection: &mut Connection,
+        source: &Source,
+        consumed: Option<usize>,
+    ) {
         match (source, consumed) {
             (Source::Shared(range), Some(consumed)) => {
                 let rest = self.input.get(range).get(consumed..).unwrap_or_default();

@@ -31,7 +31,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-node",
             "duramen-metastore",
             "duramen-net",
-            "duramen-wire",
+            "duramen-client",
         ],
     ),
     ("duramen-bench", &["duramen-server"]),

@@ -1,0 +1,235 @@
+//! Native clients' requests: frames of all connections of a round become batches of the engine.
+//!
+//! The work is done by [`Servant`] of the node; here requests are decoded where they were received, hinted, and run in order, as
+//! the commands of RESP are (`exec::group`).
+//!
+//! **Invariants**
+//! - Y1: what a request wrote or saw is part of its client's wait before the next request runs, and so is this member's right to
+//!   answer (`cluster::membership`, M2).
+//! - Y2: each frame is answered once, in the order of the frames; what is no request of a client with an error that says why.
+//! - Y3: nothing is allocated for a read, and no shared line is written.
+//!
+//! **Concurrency** it belongs to its thread.
+//!
+//! Paper: [Ousterhout15 §3]
+
+use crate::cluster::{Membership, ViewCache};
+use crate::durability::Durability;
+use crate::exec::{Client, OUT_BYTES_PER_TURN};
+use crate::shared::Shared;
+use duramen_base::ids::ServerId;
+use duramen_engine::Session;
+use duramen_node::serve::HINTS;
+use duramen_node::{Asked, Hint, Servant, View, Views};
+use duramen_wire::native::codec::{
+    BodyError, Envelope, Frame, Header, Question, Trouble, decode_question, encode_trouble,
+};
+use std::ops::Range;
+
+/// Requests in one batch: as many as are hinted many times over, few enough for the first level of the cache.
+const GROUP_REQUESTS: usize = 64;
+/// While the server has no data yet, a client is told to come again after this time.
+const LOADING_MS: u32 = 50;
+
+/// A frame that was received whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Framed {
+    /// Of the round.
+    pub(crate) turn: u32,
+    pub(crate) header: Header,
+    /// Where they lie in the turn's input.
+    pub(crate) body: Range<usize>,
+    pub(crate) payload: Range<usize>,
+}
+
+/// The frames of one connection in one round.
+pub(crate) struct Turn<'a> {
+    pub(crate) client: &'a mut Client,
+    pub(crate) input: &'a [u8],
+    /// Replies are appended here.
+    pub(crate) out: &'a mut Vec<u8>,
+    /// How many of its frames have been answered. Fewer than there were: flush `out`, then show the rest again.
+    pub(crate) executed: usize,
+    halted: bool,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(client: &'a mut Client, input: &'a [u8], out: &'a mut Vec<u8>) -> Turn<'a> {
+        Turn {
+            client,
+            input,
+            out,
+            executed: 0,
+            halted: false,
+        }
+    }
+}
+
+/// What a frame holds.
+enum Decoded<'a> {
+    Asked(Asked<'a>),
+    /// A question, but none of a client.
+    Foreign,
+    Malformed(BodyError),
+}
+
+/// The view of now.
+struct Seen<'s> {
+    cache: &'s mut ViewCache,
+    membership: &'s Membership,
+}
+
+impl Views for Seen<'_> {
+    #[inline]
+    fn view(&mut self) -> &View {
+        self.cache.get(self.membership)
+    }
+}
+
+/// Runs native clients' requests for one reactor thread.
+#[derive(Default)]
+pub(crate) struct Executor {
+    /// None: no member yet.
+    servant: Option<Servant>,
+    cache: ViewCache,
+    /// Memory of the last batch, for the next.
+    decoded: Vec<Decoded<'static>>,
+}
+
+/// An empty vector in the memory of this one: collecting a vector's own iterator reuses its memory.
+pub(crate) fn emptied<A, B>(mut full: Vec<A>) -> Vec<B> {
+    full.clear();
+    full.into_iter()
+        .map(|_| unreachable!("it was emptied"))
+        .collect()
+}
+
+impl Executor {
+    /// Whether requests wait for the log although nobody may be held for them any more.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.servant.as_ref().is_some_and(Servant::is_waiting)
+    }
+
+    /// After commits: requests that are durable now are finished.
+    pub(crate) fn settle(&mut self, durability: Option<&Durability>) {
+        if let Some(servant) = &mut self.servant
+            && let Some(durability) = durability
+            && servant.is_waiting()
+        {
+            servant.settle(|position| durability.reached(position));
+        }
+    }
+
+    /// Runs `frames`, in order, and appends the replies. What must come true before they go out is in each client's wait.
+    /// `session`: None while the data is loaded.
+    pub(crate) fn run(
+        &mut self,
+        shared: &Shared,
+        session: Option<&mut Session>,
+        turns: &mut [Turn<'_>],
+        frames: &[Framed],
+    ) {
+        let (Some(session), Some(membership)) = (session, shared.membership()) else {
+            return turn_away(turns, frames);
+        };
+        let servant = self
+            .servant
+            .get_or_insert_with(|| Servant::new(membership.clients().clone()));
+        let mut seen = Seen {
+            cache: &mut self.cache,
+            membership,
+        };
+        let now_us = membership.now_us();
+        for group in frames.chunks(GROUP_REQUESTS) {
+            let mut guard = session.pin();
+            let mut decoded = emptied(std::mem::take(&mut self.decoded));
+            for framed in group {
+                let turn = &turns[framed.turn as usize];
+                decoded.push(decode(&guard, framed, turn.input));
+            }
+            for asked in decoded.iter().take(HINTS) {
+                fetch(&guard, asked);
+            }
+            for (n, framed) in group.iter().enumerate() {
+                if let Some(ahead) = decoded.get(n + HINTS) {
+                    fetch(&guard, ahead);
+                }
+                let turn = &mut turns[framed.turn as usize];
+                if turn.halted {
+                    continue;
+                }
+                match &decoded[n] {
+                    Decoded::Asked(asked) => {
+                        servant.serve(&mut guard, &mut seen, now_us, asked, turn.out);
+                        let position = servant.take_wait();
+                        turn.client.settle_native(&position); // Y1
+                    }
+                    Decoded::Foreign => refuse(turn.out, &framed.header, &FOREIGN),
+                    Decoded::Malformed(error) => {
+                        let reason = &error.to_string();
+                        refuse(turn.out, &framed.header, &Trouble::Malformed { reason });
+                    }
+                }
+                turn.executed += 1;
+                turn.halted = turn.out.len() > OUT_BYTES_PER_TURN;
+            }
+            self.decoded = emptied(decoded);
+        }
+    }
+}
+
+const FOREIGN: Trouble<'static> = Trouble::NotServing {
+    reason: "this connection is a client's, and this server no coordinator",
+};
+
+#[inline]
+fn decode<'a>(guard: &duramen_engine::Guard<'_>, framed: &Framed, input: &'a [u8]) -> Decoded<'a> {
+    let frame = Frame {
+        header: framed.header,
+        body: &input[framed.body.clone()],
+        payload: &input[framed.payload.clone()],
+    };
+    match decode_question(&frame) {
+        Ok(Question::Client(request)) => Decoded::Asked(Asked {
+            envelope: framed.header.envelope,
+            request,
+            hint: Hint::new(guard, &request),
+        }),
+        Ok(_) => Decoded::Foreign,
+        Err(error) => Decoded::Malformed(error),
+    }
+}
+
+#[inline]
+fn fetch(guard: &duramen_engine::Guard<'_>, decoded: &Decoded<'_>) {
+    if let Decoded::Asked(Asked {
+        hint: Some(hint), ..
+    }) = decoded
+    {
+        hint.fetch(guard);
+    }
+}
+
+/// There is no data yet.
+#[cold]
+fn turn_away(turns: &mut [Turn<'_>], frames: &[Framed]) {
+    for framed in frames {
+        let turn = &mut turns[framed.turn as usize];
+        let busy = Trouble::Busy {
+            after_ms: LOADING_MS,
+        };
+        refuse(turn.out, &framed.header, &busy);
+        turn.executed += 1;
+    }
+}
+
+/// Answers a frame that is not looked at.
+#[cold]
+fn refuse(out: &mut Vec<u8>, header: &Header, trouble: &Trouble<'_>) {
+    let envelope = Envelope {
+        request: header.envelope.request,
+        target: ServerId::NONE,
+        sender: ServerId::NONE,
+    };
+    encode_trouble(out, &envelope, header.kind, trouble);
+}

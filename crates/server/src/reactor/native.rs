@@ -1,0 +1,237 @@
+//! Connections of native clients: they were greeted elsewhere (`Shared::hand_over_native`), and then live in the slots as those of
+//! RESP do, with the same bounds. Their input is frames, their replies wait in the same way.
+//!
+//! After a frame that is none, the connection ends: where the next one begins is not known.
+
+use super::Reactor;
+use super::connection::{Connection, WaitsFor};
+use super::input::{Source, TURN_REQUESTS_MAX};
+use super::slots::Token;
+use crate::native::{Executor, Framed, Turn, emptied};
+use duramen_base::ids::ServerId;
+use duramen_wire::native::codec::{
+    CLIENT_FRAME_BYTES_MAX, Envelope, FrameError, HEADER_BYTES, Kind, Parsed, Trouble,
+    encode_trouble, parse_frame,
+};
+
+/// What the connection of a native client has beside that of a client of RESP.
+#[derive(Debug, Default)]
+pub(super) struct Native {
+    /// Bytes of input that the next frame takes, its header included; 0 = not known yet.
+    pub(super) bytes_needed: usize,
+}
+
+/// A connection with frames to run.
+struct Ready {
+    token: Token,
+    connection: Box<Connection>,
+    source: Source,
+    /// Where its replies begin in the connection's output.
+    replies_from: usize,
+    /// Its frames in [`Round::frames`] end here.
+    frames_to: usize,
+    /// Where each ends is known; what follows the last one: this.
+    broken: Option<FrameError>,
+    consumed: usize,
+    /// There may be another whole frame.
+    more: bool,
+}
+
+/// Native connections of a group.
+#[derive(Default)]
+pub(super) struct Round {
+    pub(super) executor: Executor,
+    ready: Vec<Ready>,
+    frames: Vec<Framed>,
+    /// Memory of the last turns, for the next.
+    turns: Vec<Turn<'static>>,
+    executed: Vec<usize>,
+}
+
+impl Round {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Connections.
+    pub(super) fn len(&self) -> usize {
+        self.ready.len()
+    }
+}
+
+impl Reactor {
+    /// Puts a connection into the group if it has whole frames.
+    pub(super) fn parse_native(
+        &mut self,
+        token: Token,
+        mut connection: Box<Connection>,
+        source: Source,
+    ) {
+        let round = &mut self.native;
+        let (turn, first) = (round.ready.len() as u32, round.frames.len());
+        let input = match &source {
+            Source::Shared(range) => self.input.get(range),
+            Source::Own => &connection.input,
+        };
+        let (mut at, mut needed, mut broken) = (0, 0, None);
+        while round.frames.len() - first < TURN_REQUESTS_MAX {
+            match parse_frame(&input[at..], CLIENT_FRAME_BYTES_MAX) {
+                Ok(Parsed::Frame { frame, bytes }) => {
+                    let body = at + HEADER_BYTES..at + HEADER_BYTES + frame.body.len();
+                    round.frames.push(Framed {
+                        turn,
+                        header: frame.header,
+                        payload: body.end..at + bytes,
+                        body,
+                    });
+                    at += bytes;
+                }
+                Ok(Parsed::Incomplete { needed: bytes }) => {
+                    needed = bytes;
+                    break;
+                }
+                Err(error) => {
+                    broken = Some(error);
+                    break;
+                }
+            }
+        }
+        let more = needed == 0 && broken.is_none();
+        let count = round.frames.len() - first;
+        if let Some(native) = &mut connection.native {
+            native.bytes_needed = needed;
+        }
+        if count == 0 && broken.is_none() {
+            if let Source::Shared(range) = &source {
+                connection.input = self.input.get(range).to_vec();
+            }
+            return self.settle(token, connection);
+        }
+        if let Source::Shared(range) = &source {
+            self.input.keep(range);
+        }
+        self.ready_requests += count.max(1);
+        if connection.output.is_empty() {
+            connection.output = self.buffers.take();
+        }
+        self.native.ready.push(Ready {
+            replies_from: connection.output.len(),
+            token,
+            connection,
+            source,
+            frames_to: first + count,
+            broken,
+            consumed: at,
+            more,
+        });
+    }
+
+    /// Runs the frames of the group and sends the replies.
+    pub(super) fn run_native(&mut self) {
+        if self.native.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.native.ready);
+        let frames = std::mem::take(&mut self.native.frames);
+        let mut turns = emptied(std::mem::take(&mut self.native.turns));
+        for one in &mut ready {
+            let Connection {
+                client,
+                input,
+                output,
+                ..
+            } = &mut *one.connection;
+            let input = match &one.source {
+                Source::Shared(range) => self.input.get(range),
+                Source::Own => input,
+            };
+            turns.push(Turn::new(client, input, output));
+        }
+        let session = self.executor.session();
+        self.native
+            .executor
+            .run(&self.shared, session, &mut turns, &frames);
+        let mut executed = std::mem::take(&mut self.native.executed);
+        executed.clear();
+        executed.extend(turns.iter().map(|turn| turn.executed));
+        self.native.turns = emptied(turns);
+        let counters = &self.me().counters;
+        counters.commands.add(executed.iter().sum::<usize>() as u64);
+        counters.batches.add(1);
+        let mut from = 0;
+        for (one, executed) in ready.drain(..).zip(&executed) {
+            let frames_to = one.frames_to;
+            self.finish_native(one, &frames[from..frames_to], *executed);
+            from = frames_to;
+        }
+        self.native.executed = executed;
+        self.native.ready = ready;
+        self.native.frames = frames;
+        self.native.frames.clear();
+        self.settle_native();
+    }
+
+    /// After the frames of a connection ran: keeps what is left of its input, sends its replies.
+    fn finish_native(&mut self, ready: Ready, frames: &[Framed], executed: usize) {
+        let Ready {
+            token,
+            mut connection,
+            source,
+            replies_from,
+            broken,
+            mut consumed,
+            mut more,
+            ..
+        } = ready;
+        self.hold(token, &mut connection, replies_from, executed);
+        if let Some(next) = frames.get(executed) {
+            (consumed, more) = (next.body.start - HEADER_BYTES, true);
+        } else if let Some(error) = broken {
+            self.refuse_native(&mut connection, &error);
+        }
+        self.keep_rest(&mut connection, &source, Some(consumed));
+        connection.waits_for = if more && !connection.closing {
+            if connection.held.is_none() {
+                self.again.push(token);
+            }
+            WaitsFor::Turn
+        } else {
+            WaitsFor::Input
+        };
+        if !self.send(&mut connection) {
+            return self.close_taken(token, connection);
+        }
+        self.settle(token, connection);
+    }
+
+    fn refuse_native(&mut self, connection: &mut Connection, error: &FrameError) {
+        self.me().counters.protocol_errors.add(1);
+        tracing::info!(
+            client = connection.record.id,
+            peer = %connection.record.peer,
+            "{error}: closing the connection"
+        );
+        let envelope = Envelope {
+            request: 0,
+            target: ServerId::NONE,
+            sender: ServerId::NONE,
+        };
+        let trouble = Trouble::Malformed {
+            reason: &error.to_string(),
+        };
+        encode_trouble(
+            &mut connection.output,
+            &envelope,
+            Kind::Ping as u16,
+            &trouble,
+        );
+        connection.closing = true;
+    }
+
+    /// After a round or a commit: requests that have become durable are finished, whatever became of who sent them.
+    pub(super) fn settle_native(&mut self) {
+        let durability = self.shared.durability().map(|durability| &**durability);
+        self.native.executor.settle(durability);
+        self.holds.unfinished = self.native.executor.is_waiting();
+    }
+}

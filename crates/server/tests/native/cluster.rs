@@ -1,0 +1,264 @@
+//! One server as a member of a cluster that a test makes up: its map, its coordinator, and who greets native clients.
+
+use duramen_base::ids::{
+    ClientId, KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion,
+};
+use duramen_client::{Client, Options, Table};
+use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
+use duramen_server::cluster::Membership;
+use duramen_server::config::Level;
+use duramen_server::{Server, ServerConfig};
+use duramen_wire::native::codec::{
+    Hello, HelloParsed, PEER_FRAME_BYTES_MAX, Parsed, Question, Role, decode_question,
+    encode_coordinator_answer, parse_frame, parse_hello,
+};
+use duramen_wire::native::message::{
+    Addresses, CoordinatorAnswer, TableEntry, TabletMap, TabletRoute, ToCoordinator,
+};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+pub(crate) const ME: ServerId = ServerId::new(1, 1);
+const VERSION: u64 = 7;
+/// Long enough for a loaded machine; a test that waits this long has failed.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+const LEASE_MS: u32 = 600_000;
+
+/// Waits until `holds`.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+pub(crate) struct Cluster {
+    pub(crate) server: Server,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) table: TableId,
+    native: SocketAddr,
+    coordinator: SocketAddr,
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        for listener in [self.native, self.coordinator] {
+            let _ = TcpStream::connect(listener);
+        }
+    }
+}
+
+/// Answers at once who asks about clients: all have leases.
+fn clients() -> Arc<Clients> {
+    let this: Arc<OnceLock<Weak<Clients>>> = Arc::default();
+    let seen = this.clone();
+    let clients = Clients::new(Arc::new(move || {
+        if let Some(clients) = seen.get().and_then(Weak::upgrade) {
+            let asked = clients.ask(0);
+            let alive: Vec<(ClientId, u32)> = asked.iter().map(|id| (*id, LEASE_MS)).collect();
+            clients.answered(0, &asked, &alive);
+        }
+    }));
+    let _ = this.set(Arc::downgrade(&clients));
+    clients
+}
+
+impl Cluster {
+    /// `dir`: where it keeps its data, synced; `None`: in memory.
+    pub(crate) fn start(dir: Option<&std::path::Path>) -> Cluster {
+        Cluster::with(dir, |_| {})
+    }
+
+    pub(crate) fn with(
+        dir: Option<&std::path::Path>,
+        change: impl FnOnce(&mut ServerConfig),
+    ) -> Cluster {
+        let mut config = ServerConfig {
+            level: Some(if dir.is_some() {
+                Level::Synced
+            } else {
+                Level::Memory
+            }),
+            port: 0,
+            admin: false,
+            threads: 2,
+            memory_bytes: 64 << 20,
+            huge_pages: false,
+            ..ServerConfig::default()
+        };
+        if let Some(dir) = dir {
+            config.dir = dir.to_str().expect("a readable path").to_owned();
+        }
+        change(&mut config);
+        let mut server = Server::start(config).expect("server starts");
+        assert!(server.wait_loaded().expect("loads"));
+        let shared = server.shared();
+        let table = match shared.durability() {
+            Some(durability) => durability.create_table("t", None).expect("a new table"),
+            None => shared.store().create_table("t").expect("a new table"),
+        };
+        let read_until = Arc::<ReadUntil>::default();
+        read_until.set(u64::MAX);
+        let membership = Membership::new(Instant::now(), read_until.clone(), clients());
+        let membership = Arc::new(membership);
+        shared.join(membership.clone());
+        let listener = || TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let (native, coordinator) = (listener(), listener());
+        let cluster = Cluster {
+            native: native.local_addr().expect("bound"),
+            coordinator: coordinator.local_addr().expect("bound"),
+            stop: Arc::default(),
+            server,
+            membership,
+            table,
+        };
+        cluster.serve(KeyRange::ALL);
+        cluster.listen(native, coordinator);
+        cluster
+    }
+
+    /// From now on it owns this part of the table.
+    pub(crate) fn serve(&self, range: KeyRange) {
+        let served = Ranges::new([(self.table, range)]).expect("one range");
+        let map = Arc::new(Map::new(&self.map()).expect("a map"));
+        let view = View::new(ME, TabletsVersion(VERSION), served.clone(), served, map);
+        self.membership.publish(Arc::new(view));
+    }
+
+    fn map(&self) -> TabletMap {
+        TabletMap {
+            version: MapVersion(VERSION),
+            hash_seed: 1,
+            tables: vec![TableEntry {
+                table: self.table,
+                name: "t".to_owned(),
+                level: None,
+            }],
+            tablets: vec![TabletRoute {
+                table: self.table,
+                range: KeyRange::new(RouteHash::MIN, RouteHash::MAX),
+                owner: ME,
+                served: true,
+                moving_to: None,
+            }],
+            servers: vec![(
+                ME,
+                Addresses {
+                    native: self.native.to_string(),
+                    ..Addresses::default()
+                },
+            )],
+        }
+    }
+
+    fn listen(&self, native: TcpListener, coordinator: TcpListener) {
+        let (shared, stop) = (self.server.shared().clone(), self.stop.clone());
+        std::thread::spawn(move || {
+            while let Ok((mut stream, peer)) = native.accept() {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                if let Some(received) = greet(&mut stream, Role::Server) {
+                    stream.set_nonblocking(true).expect("non-blocking");
+                    stream.set_nodelay(true).expect("nodelay");
+                    shared.hand_over_native(stream.into(), peer, received);
+                }
+            }
+        });
+        let (map, stop) = (self.map(), self.stop.clone());
+        let next_client = Arc::new(AtomicU64::new(1));
+        std::thread::spawn(move || {
+            while let Ok((stream, _)) = coordinator.accept() {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (map, next_client) = (map.clone(), next_client.clone());
+                std::thread::spawn(move || coordinate(stream, &map, &next_client));
+            }
+        });
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options::new([self.coordinator.to_string()])
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        let client = Client::connect(self.options()).expect("the cluster is there");
+        client.table("t").expect("it has table t")
+    }
+
+    /// A connection that has been greeted, for frames by hand.
+    pub(crate) fn raw(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(self.native).expect("connects");
+        stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        let mut hello = Vec::new();
+        Hello::new(Role::Client, "", b"").encode(&mut hello);
+        stream.write_all(&hello).expect("sends");
+        let mut answer = vec![0; 16 + "test".len()];
+        stream.read_exact(&mut answer).expect("a hello");
+        stream
+    }
+}
+
+/// Reads the other side's hello and sends one; what came behind it.
+fn greet(stream: &mut TcpStream, role: Role) -> Option<Vec<u8>> {
+    let mut input = Vec::new();
+    loop {
+        if let Ok(HelloParsed::Hello { bytes, .. }) = parse_hello(&input) {
+            let mut hello = Vec::new();
+            Hello::new(role, "test", b"").encode(&mut hello);
+            stream.write_all(&hello).ok()?;
+            return Some(input.split_off(bytes));
+        }
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk) {
+            Ok(0) | Err(_) => return None,
+            Ok(read) => input.extend_from_slice(&chunk[..read]),
+        }
+    }
+}
+
+fn coordinate(mut stream: TcpStream, map: &TabletMap, next_client: &AtomicU64) {
+    let Some(mut input) = greet(&mut stream, Role::Coordinator) else {
+        return;
+    };
+    loop {
+        let mut output = Vec::new();
+        while let Ok(Parsed::Frame { frame, bytes }) = parse_frame(&input, PEER_FRAME_BYTES_MAX) {
+            let answer = match decode_question(&frame).expect("a question") {
+                Question::ToCoordinator(ToCoordinator::Map { since, .. }) => {
+                    if since == map.version {
+                        CoordinatorAnswer::MapIsCurrent
+                    } else {
+                        CoordinatorAnswer::Map(map.clone())
+                    }
+                }
+                Question::ToCoordinator(ToCoordinator::ClientLease { client }) => {
+                    let next = || ClientId(next_client.fetch_add(1, Ordering::Relaxed));
+                    CoordinatorAnswer::Lease {
+                        client: client.unwrap_or_else(next),
+                        ttl_ms: LEASE_MS,
+                    }
+                }
+                other => panic!("not from a client: {other:?}"),
+            };
+            encode_coordinator_answer(&mut output, &frame.header.envelope, &answer);
+            input.drain(..bytes);
+        }
+        let mut chunk = [0; 4096];
+        if stream.write_all(&output).is_err() {
+            return;
+        }
+        match stream.read(&mut chunk) {
+            Ok(0) | Err(_) => return,
+            Ok(read) => input.extend_from_slice(&chunk[..read]),
+        }
+    }
+}

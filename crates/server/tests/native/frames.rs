@@ -1,0 +1,169 @@
+//! Frames by hand: cut, wrong, too many, or for somebody else.
+
+use super::cluster::{Cluster, ME};
+use duramen_base::ids::{MapVersion, ServerId, TableId};
+use duramen_wire::native::codec::{
+    CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Parsed, Reply, Trouble, decode_reply,
+    encode_ping, encode_single, encode_to_coordinator, parse_frame,
+};
+use duramen_wire::native::message::{
+    Answer, Condition, Expiry, Operation, Outcome, Problem, Single, ToCoordinator,
+};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+fn envelope(request: u64) -> Envelope {
+    Envelope::of_client(request, ME, MapVersion(7))
+}
+
+fn read(table: TableId, key: &[u8]) -> Single<'_> {
+    Single {
+        table,
+        key,
+        operation: Operation::Read,
+        level: None,
+        rpc: None,
+    }
+}
+
+/// Shows each reply in turn until `count` came or the connection ended; returns how many.
+fn replies(stream: &mut TcpStream, count: usize, mut show: impl FnMut(u64, Reply<'_>)) -> usize {
+    let (mut input, mut seen) = (Vec::new(), 0);
+    while seen < count {
+        while let Ok(Parsed::Frame { frame, bytes }) = parse_frame(&input, PEER_FRAME_BYTES_MAX) {
+            let request = frame.header.envelope.request;
+            show(request, decode_reply(&frame).expect("a reply"));
+            seen += 1;
+            input.drain(..bytes);
+        }
+        let mut chunk = [0; 64 << 10];
+        if seen < count {
+            match stream.read(&mut chunk) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => input.extend_from_slice(&chunk[..read]),
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_pipeline_is_answered_in_order_however_it_is_cut() {
+    let cluster = Cluster::start(None);
+    let mut stream = cluster.raw();
+    let mut sent = Vec::new();
+    for n in 0..3_000u64 {
+        let key = format!("key {}", n / 2);
+        let value = vec![n as u8; (n % 700) as usize];
+        let single = read(cluster.table, key.as_bytes());
+        if n % 2 == 0 {
+            let operation = Operation::Write {
+                value: &value,
+                condition: Condition::Always,
+                expiry: Expiry::Never,
+            };
+            encode_single(
+                &mut sent,
+                &envelope(n),
+                &Single {
+                    operation,
+                    ..single
+                },
+            );
+        } else {
+            encode_single(&mut sent, &envelope(n), &single);
+        }
+    }
+    let mut writer = stream.try_clone().expect("a second handle");
+    let sender = std::thread::spawn(move || {
+        let (mut at, mut piece) = (0, 1);
+        while at < sent.len() {
+            let end = (at + piece).min(sent.len());
+            writer.write_all(&sent[at..end]).expect("sends");
+            (at, piece) = (end, piece * 3 % 70_001 + 1);
+        }
+    });
+    let mut next = 0;
+    let count = replies(&mut stream, 3_000, |request, reply| {
+        assert_eq!(request, next);
+        next += 1;
+        match reply {
+            Reply::Client(Answer::Single(Outcome::Written { .. })) => assert_eq!(request % 2, 0),
+            Reply::Client(Answer::Single(Outcome::Value { value, .. })) => {
+                assert_eq!(
+                    value,
+                    vec![(request - 1) as u8; ((request - 1) % 700) as usize]
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(count, 3_000);
+    sender.join().expect("all was sent");
+}
+
+#[test]
+fn bad_bodies_are_refused_and_bad_frames_end_the_connection() {
+    let cluster = Cluster::start(None);
+    let mut stream = cluster.raw();
+    let mut sent = Vec::new();
+    // A body that is none: the operation does not exist, but the checksum is right.
+    encode_single(&mut sent, &envelope(1), &read(cluster.table, b"k"));
+    let bad = duramen_wire::native::codec::Kind::Multi as u16;
+    sent[4..6].copy_from_slice(&bad.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&sent[..36]), &sent[40..]);
+    sent[36..40].copy_from_slice(&crc.to_le_bytes());
+    // A question for a coordinator, one for another life, one from an older map, a table that is not there, a sign of life.
+    let map = ToCoordinator::Map {
+        table: None,
+        since: MapVersion(0),
+    };
+    encode_to_coordinator(&mut sent, &envelope(2), &map);
+    let other = Envelope {
+        target: ServerId::new(1, 2),
+        ..envelope(3)
+    };
+    encode_single(&mut sent, &other, &read(cluster.table, b"k"));
+    let old = Envelope::of_client(4, ME, MapVersion(6));
+    encode_single(&mut sent, &old, &read(cluster.table, b"k"));
+    encode_single(&mut sent, &envelope(5), &read(TableId(99), b"k"));
+    encode_ping(&mut sent, &envelope(6));
+    stream.write_all(&sent).expect("sends");
+    let mut seen = Vec::new();
+    replies(&mut stream, 6, |request, reply| {
+        seen.push(request);
+        match (request, reply) {
+            (1, Reply::Trouble(Trouble::Malformed { .. }))
+            | (2, Reply::Trouble(Trouble::NotServing { .. }))
+            | (6, Reply::Client(Answer::Pong)) => {}
+            (3, Reply::Trouble(Trouble::WrongServer { here })) => assert_eq!(here, ME),
+            (4, Reply::Client(Answer::Single(Outcome::Problem(problem)))) => {
+                assert_eq!(problem, Problem::UnknownTablet);
+            }
+            (5, Reply::Client(Answer::Single(Outcome::Problem(problem)))) => {
+                assert_eq!(problem, Problem::UnknownTable);
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(seen, [1, 2, 3, 4, 5, 6]);
+    for wrong in [
+        (CLIENT_FRAME_BYTES_MAX as u32 + 1).to_le_bytes().to_vec(),
+        vec![0; 40],
+    ] {
+        let mut stream = cluster.raw();
+        let mut sent = Vec::new();
+        encode_ping(&mut sent, &envelope(1));
+        sent.extend_from_slice(&wrong);
+        stream.write_all(&sent).expect("sends");
+        let mut kinds = Vec::new();
+        replies(&mut stream, 3, |_, reply| {
+            kinds.push(matches!(reply, Reply::Trouble(Trouble::Malformed { .. })));
+        });
+        assert_eq!(
+            kinds,
+            [false, true],
+            "what came before is answered, then the end"
+        );
+    }
+}
