@@ -521,11 +521,22 @@ impl LogWriter {
         });
     }
 
-    /// A restarted backup asks which of these replicas it may drop.
-    pub fn hand_back(&self, backup: BackupId, found: &[Found]) -> Vec<SegmentId> {
-        let mut not_needed = Vec::new();
-        self.hear(|commit| not_needed = commit.master.hand_back(backup, found));
-        not_needed
+    /// A server is about to be stopped: it gets no new replicas.
+    pub fn backup_retires(&self, backup: BackupId) {
+        self.hear(|commit| commit.master.backup_retires(backup));
+    }
+
+    /// A backup asks which of these replicas it may drop: returns those, and those that count.
+    pub fn hand_back(&self, backup: BackupId, found: &[Found]) -> (Vec<SegmentId>, Vec<SegmentId>) {
+        let (mut not_needed, mut counted) = (Vec::new(), Vec::new());
+        self.hear(|commit| {
+            not_needed = commit.master.hand_back(backup, found);
+            let all = found.iter().map(|replica| replica.segment);
+            counted = all
+                .filter(|segment| commit.master.holds(backup, *segment))
+                .collect();
+        });
+        (not_needed, counted)
     }
 
     /// From time to time (every 100 ms or so): backups that were short of room may be asked again.

@@ -12,12 +12,16 @@
 //! - B6: a lease has begun as soon as a control segment that was received may be told of: a fence commits what is staged.
 //! - B7: a control segment that was freed does not come back by a copy of its opening that was long on its way: it would look
 //!   like the newest one.
+//! - B8: a replica is dropped on its master's word only if it is what the master was asked about.
+//! - B9: a log that was fenced or dropped here is refused for ever: its server may be cut off, and not know that it is dead.
 //!
 //! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step), one per call.
 //!
 //! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (90-traps.md §D).
 
-use duramen_backup::{Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, Sorted, Wanted};
+use duramen_backup::{
+    Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, ReplicaInfo, Sorted, Wanted,
+};
 use duramen_base::ids::{Level, RecoveryId, SegmentId, ServerId};
 use duramen_cluster::lease::HolderLease;
 use duramen_format::certificate::Certificate;
@@ -59,6 +63,7 @@ pub struct BackupConfig {
 struct Staged<T> {
     tag: T,
     log: ServerId,
+    segment: SegmentId,
     /// When it was received, if its answer renews the lease.
     leases_from_us: Option<u64>,
 }
@@ -224,6 +229,7 @@ impl<T> BackupService<T> {
         let staged = Staged {
             tag,
             log: write.log,
+            segment: write.segment,
             leases_from_us: (write.kind == Kind::Control).then_some(now_us),
         };
         self.staged.insert(number, staged);
@@ -247,6 +253,7 @@ impl<T> BackupService<T> {
                 tag,
                 log,
                 leases_from_us,
+                ..
             } = staged.expect("what was staged waits");
             let answer = if self.backup.is_fenced(log.number()) {
                 PeerAnswer::Fenced // B2
@@ -289,8 +296,7 @@ impl<T> BackupService<T> {
         }
         let replicas = self.backup.replicas_of(log.number());
         for segment in segments {
-            let is_control =
-                |r: &duramen_backup::ReplicaInfo| r.segment == *segment && r.kind == Kind::Control;
+            let is_control = |r: &ReplicaInfo| r.segment == *segment && r.kind == Kind::Control;
             if replicas.iter().any(is_control) {
                 let newest = self.freed_control.entry(log).or_default();
                 *newest = (*newest).max(*segment); // B7
@@ -385,13 +391,13 @@ impl<T> BackupService<T> {
         &mut self,
         log: ServerId,
         min_open: SegmentId,
-        replicas: &mut Vec<duramen_backup::ReplicaInfo>,
+        replicas: &mut Vec<ReplicaInfo>,
     ) -> (Option<SegmentId>, Vec<u8>) {
         loop {
             let control = replicas.iter().rev().find(|replica| {
                 replica.kind == Kind::Control && (replica.closed || replica.segment >= min_open)
             });
-            let Some(id) = control.map(duramen_backup::ReplicaInfo::id) else {
+            let Some(id) = control.map(ReplicaInfo::id) else {
                 return (None, Vec::new());
             };
             debug_assert_eq!(id.log, log.number());
@@ -485,7 +491,7 @@ impl<T> BackupService<T> {
     /// # Errors
     /// [`Error::Failed`].
     pub fn removed(&mut self, log: ServerId) -> Result<u32, Error> {
-        self.backup.fence(log.number())?; // what is under way does not come back
+        self.backup.fence(log.number())?; // what is under way does not come back, nor does anything later (B9)
         self.ahead.remove(&log);
         self.leases.forget(log.number());
         self.freed_control.remove(&log);
@@ -493,36 +499,40 @@ impl<T> BackupService<T> {
         self.backup.free_log(log.number())
     }
 
-    /// What to ask the masters of logs that this disk holds from an earlier life.
-    pub fn questions(&self) -> Vec<(ServerId, Peer)> {
-        let question = |number: u64| {
-            let log = ServerId::from_number(number);
-            let replicas = self.backup.replicas_of(number).into_iter();
-            let segments = replicas.map(|replica| replica.segment).collect();
-            (log, Peer::Needed { log, segments })
-        };
-        let logs = self.backup.logs().into_iter();
-        logs.filter(|log| !self.backup.is_fenced(*log))
-            .map(question)
-            .collect()
-    }
-
-    /// A master's answer to one of [`questions`](Self::questions).
+    /// The master of this log does not need these. What has changed since it was asked is not what it spoke of: it stays (B8).
     ///
     /// # Errors
     /// [`Error::Fenced`]: a recovery has begun, everything stays. [`Error::Failed`].
-    pub fn not_needed(&mut self, log: ServerId, segments: &[SegmentId]) -> Result<(), Error> {
-        for segment in segments {
+    pub fn not_needed(&mut self, log: ServerId, replicas: &[ReplicaEntry]) -> Result<u32, Error> {
+        let present = self.backup.replicas_of(log.number());
+        let mut freed = 0;
+        for replica in replicas {
+            let is_same = |now: &ReplicaInfo| {
+                let certificate = (now.certificate(), now.epoch, now.closed);
+                now.segment == replica.segment
+                    && certificate == (replica.certificate, replica.epoch, replica.closed)
+            };
+            let mut staged = self.staged.values();
+            let is_changing = staged.any(|s| s.log == log && s.segment == replica.segment);
+            if is_changing || !present.iter().any(is_same) {
+                continue;
+            }
+            if replica.kind == Kind::Control {
+                let newest = self.freed_control.entry(log).or_default();
+                *newest = (*newest).max(replica.segment); // B7
+            }
             let id = ReplicaId {
                 log: log.number(),
-                segment: *segment,
+                segment: replica.segment,
             };
             match self.backup.free_of(id) {
-                Ok(()) | Err(Error::UnknownSegment { .. }) => {}
+                Ok(()) => freed += 1,
+                Err(Error::UnknownSegment { .. }) => {}
                 Err(error) => return Err(error),
             }
+            self.primaries.remove(&id);
         }
-        Ok(())
+        Ok(freed)
     }
 }
 

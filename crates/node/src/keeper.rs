@@ -6,7 +6,7 @@ use crate::backup_service::{BackupService, Reply};
 use crate::member::RequestId;
 use crate::node::NodeOutput;
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
-use duramen_wire::native::message::Peer;
+use duramen_wire::native::message::{Peer, ReplicaEntry};
 
 /// Work for who has the disk.
 #[derive(Clone, Debug)]
@@ -22,6 +22,11 @@ pub enum Task {
         recovery: RecoveryId,
         log: ServerId,
         min_open: SegmentId,
+    },
+    /// The master of this log does not need these.
+    NotNeeded {
+        log: ServerId,
+        replicas: Vec<ReplicaEntry>,
     },
     /// D3.
     Crashed(ServerId),
@@ -56,9 +61,13 @@ impl BackupService<RequestId> {
                     payload,
                 });
             }
+            Task::NotNeeded { log, replicas } => {
+                // What stays is asked about again (U3).
+                let _ = self.not_needed(log, &replicas);
+            }
             Task::Crashed(log) => self.crashed(log),
             Task::Removed(log) => {
-                // What could not be dropped now is dropped when this disk's next life enlists (V4).
+                // What could not be dropped now is asked about again (U2).
                 let _ = self.removed(log);
             }
         }

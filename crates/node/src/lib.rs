@@ -12,6 +12,7 @@ mod job;
 mod keeper;
 mod lease;
 mod member;
+mod needed;
 mod node;
 mod node_types;
 mod order;

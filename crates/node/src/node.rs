@@ -19,6 +19,7 @@ use crate::job::{Job, JobDone, JobResult};
 use crate::keeper::Task;
 use crate::lease::{Leases, ReadUntil};
 use crate::member::{Input, Member, Order, Output, RequestId, Token};
+use crate::needed::{self, Needed};
 pub use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::Forget;
 use crate::recovery::{Effects, PartitionProgress, Recoveries};
@@ -27,11 +28,12 @@ use crate::serve::{self, Clients};
 use duramen::{MemberOptions, Position, Store};
 use duramen_backup::Backup;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
+use duramen_cluster::membership::Members;
 use duramen_cluster::placement::{self, Layout};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
-    ServerAnswer, ServerChange, ServerEntry, ServerStatus,
+    ReplicaEntry, ServerAnswer, ServerChange, ServerEntry, ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,6 +46,10 @@ const FORGIVE_US: u64 = 100_000;
 const PING_US: u64 = 5_000_000;
 /// A job that could not be done, for want of memory, is tried again after this time.
 const AGAIN_US: u64 = 100_000;
+/// A backup that lacked something it should have is given replicas again after this time; each time that it happens again, after
+/// twice as long, up to a limit.
+const BACK_US: u64 = 2_000_000;
+const BACK_MAX_US: u64 = 60_000_000;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// As long as it is a member.
@@ -52,6 +58,9 @@ struct Life {
     remote: Remote,
     leases: Leases,
     recoveries: Recoveries,
+    needed: Needed,
+    /// When backups that had lost something of the log may be given replicas again, and how long it was waited for.
+    forgiven: BTreeMap<ServerId, (u64, u64)>,
     /// What is being purged: nothing is replayed over it.
     forgetting: Vec<Forget>,
     /// What is asked about clients of the native protocol.
@@ -69,6 +78,29 @@ enum Again {
 impl Life {
     fn log(&self) -> &duramen::LogWriter {
         self.store.log().expect("a member's store has a log")
+    }
+
+    /// It is [taken back](Self::take_back) later.
+    fn is_lost_for_now(&self, server: ServerId) -> bool {
+        let lost = self.forgiven.get(&server);
+        lost.is_some_and(|(at_us, _)| *at_us < u64::MAX)
+    }
+
+    /// Backups that lacked something, and are UP, may be given replicas again.
+    fn take_back(&mut self, now_us: u64, members: &Members) {
+        self.forgiven.retain(|server, _| members.is_up(*server));
+        for (server, (at_us, _)) in &mut self.forgiven {
+            let entry = members.get(*server);
+            let entry = entry.filter(|entry| entry.roles.backup && !entry.draining);
+            if let Some(entry) = entry.filter(|_| *at_us <= now_us) {
+                *at_us = u64::MAX; // until it fails again
+                let backup = member_of(entry, &self.settings);
+                self.store
+                    .log()
+                    .expect("a member's store has a log")
+                    .backup_up(backup);
+            }
+        }
     }
 }
 
@@ -128,6 +160,7 @@ impl Node {
             life.remote
                 .due_us()
                 .min(life.recoveries.due_us())
+                .min(life.needed.due_us())
                 .min(self.look_us)
                 .min(life.client_leases.due_us())
                 .min(
@@ -149,10 +182,10 @@ impl Node {
         let mut heard = Vec::new();
         match input {
             NodeInput::Member(Input::Answered { token, answer }) if is_own(token) => {
-                self.coordinator_answered(now_us, token, Some(&answer), &mut heard);
+                self.coordinator_answered(now_us, token, Some(&answer), &mut heard, out);
             }
             NodeInput::Member(Input::Unanswered { token }) if is_own(token) => {
-                self.coordinator_answered(now_us, token, None, &mut heard);
+                self.coordinator_answered(now_us, token, None, &mut heard, out);
             }
             NodeInput::JobDone(done) => self.job_done(now_us, done),
             NodeInput::Member(input) => self.tell_member(now_us, input, out),
@@ -186,6 +219,10 @@ impl Node {
                         let mut jobs = Vec::new();
                         life.recoveries.answered(now_us, call, answer, &mut jobs);
                         out.extend(jobs.into_iter().map(NodeOutput::Job));
+                    } else if Needed::is_call(call) {
+                        let answer = answer.map(|(answer, _)| answer);
+                        let task = life.needed.answered(now_us, call, answer);
+                        out.extend(task.map(NodeOutput::Keep));
                     } else {
                         life.remote.answered(now_us, call, answer, &mut heard);
                     }
@@ -206,6 +243,7 @@ impl Node {
         token: Token,
         answer: Option<&CoordinatorAnswer>,
         heard: &mut Vec<Heard>,
+        out: &mut Vec<NodeOutput>,
     ) {
         let Some(life) = &mut self.life else {
             return;
@@ -214,6 +252,9 @@ impl Node {
             life.recoveries.reported(now_us, token, answer);
         } else if serve::leases::Leases::is_for(token) {
             life.client_leases.answered(token, answer);
+        } else if Needed::is_for(token) {
+            let tasks = life.needed.listed(token, answer, self.member.members());
+            out.extend(tasks.into_iter().map(NodeOutput::Keep));
         } else {
             life.remote.head_answered(now_us, token, answer, heard);
         }
@@ -241,10 +282,7 @@ impl Node {
         let is_here = !self.ended && self.life.is_some() && target == self.member.id();
         let answer = match question {
             _ if !is_here => PeerAnswer::Refused(Refusal::NotUp(target)), // D2
-            // Nothing may be dropped is always true. What is not needed goes with the log.
-            Peer::Needed { .. } => PeerAnswer::NotNeeded {
-                segments: Vec::new(),
-            },
+            Peer::Needed { log, replicas } => self.hand_back(sender, log, &replicas),
             Peer::MigrateEntries(_) => PeerAnswer::MigrationRefused {
                 reason: "no migration is known here".to_owned(),
             },
@@ -263,6 +301,16 @@ impl Node {
             answer,
             payload: Vec::new(),
         });
+    }
+
+    /// What a backup may drop of this server's log, and what counts of it.
+    fn hand_back(&self, sender: ServerId, log: ServerId, replicas: &[ReplicaEntry]) -> PeerAnswer {
+        let Some(life) = self.life.as_ref().filter(|_| log == self.member.id()) else {
+            return PeerAnswer::Refused(Refusal::Invalid("this is another's log".to_owned()));
+        };
+        let found = needed::found(sender, replicas);
+        let (segments, counted) = life.log().hand_back(BackupId(sender.number()), &found);
+        PeerAnswer::NotNeeded { segments, counted }
     }
 
     // --- the member's outputs
@@ -436,6 +484,8 @@ impl Node {
             remote: Remote::new(server, settings.segment_bytes, queue),
             leases: Leases::new(settings.read_lease_ms, self.read_until.clone()),
             recoveries: Recoveries::default(),
+            needed: Needed::default(),
+            forgiven: BTreeMap::new(),
             forgetting: Vec::new(),
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
@@ -468,7 +518,16 @@ impl Node {
                     continue;
                 }
                 ServerChange::Added(entry) => (entry.server, false),
-                ServerChange::Changed(_) => continue,
+                ServerChange::Changed(entry) => {
+                    let is_backup = entry.roles.backup && entry.server != me;
+                    let backup = BackupId(entry.server.number());
+                    if entry.draining {
+                        life.log().backup_retires(backup);
+                    } else if is_backup && !life.is_lost_for_now(entry.server) {
+                        life.log().backup_up(member_of(&entry, &life.settings));
+                    }
+                    continue;
+                }
                 ServerChange::Crashed(server) => (server, false),
                 ServerChange::Removed(server) => (server, true),
             };
@@ -588,6 +647,10 @@ impl Node {
         effects.reports.extend(life.client_leases.poll(now_us));
         let (me, told) = (self.member.id(), self.member.owned().told().version);
         life.recoveries.poll(now_us, me, told, &mut effects);
+        if let Some(backup) = &self.options.backup {
+            let members = self.member.members();
+            life.needed.poll(now_us, me, backup, members, &mut effects);
+        }
         self.member.owned_mut().hold(life.recoveries.tables());
         let Effects {
             asked,
@@ -652,6 +715,11 @@ impl Node {
             Heard::Lost(backup) => {
                 life.remote.lost(now_us, backup, heard);
                 life.log().backup_lost(backup);
+                let server = ServerId::from_number(backup.0);
+                let known = life.forgiven.get(&server);
+                let pause_us = known.map_or(BACK_US, |(_, pause_us)| pause_us * 2);
+                let pause_us = pause_us.min(BACK_MAX_US);
+                life.forgiven.insert(server, (now_us + pause_us, pause_us));
             }
             Heard::Fenced => {
                 let reason = "a backup or the coordinator takes it for crashed";
@@ -685,6 +753,7 @@ impl Node {
         if now_us >= self.forgive_us {
             self.forgive_us = now_us + FORGIVE_US;
             life.log().forgive();
+            life.take_back(now_us, self.member.members());
         }
         let holders = life.log().control_holders();
         let due = life.leases.step(now_us, &holders);
@@ -694,7 +763,10 @@ impl Node {
 
 /// Whether an answer of the coordinator's is not for the member.
 fn is_own(token: Token) -> bool {
-    Remote::is_for_head(token) || Recoveries::is_for(token) || serve::leases::Leases::is_for(token)
+    Remote::is_for_head(token)
+        || Recoveries::is_for(token)
+        || Needed::is_for(token)
+        || serve::leases::Leases::is_for(token)
 }
 
 fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> placement::Member {

@@ -8,7 +8,8 @@
 //! - Q2: an answer counts once, and only for the question that is still open: what follows from an answer has another name.
 //! - Q3: a lease counts from when a question was sent first: whichever copy was answered (E1).
 //! - Q4: what is put on a new replica from another one is what was certified.
-//! - Q5: a backup that lacks what was asked for, or knows better, is lost for this log until its next life.
+//! - Q5: a backup that lacks what was asked for, or knows better, is lost for this log, with all that it has of it; after a while it
+//!   is a backup like any other that has nothing of it.
 //! - Q6: who is told that it is fenced, or not UP, asks nothing more.
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.

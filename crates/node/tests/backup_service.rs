@@ -9,7 +9,8 @@ use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{Header, Kind};
 use duramen_node::{BackupConfig, BackupService, Reply};
 use duramen_wire::native::message::{
-    Peer, PeerAnswer, ReadReplica, RecoverTablet, Refusal, Replicas, ServerAnswer, WriteReplica,
+    Peer, PeerAnswer, ReadReplica, RecoverTablet, Refusal, ReplicaEntry, Replicas, ServerAnswer,
+    WriteReplica,
 };
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -499,38 +500,59 @@ fn a_recovery_reads_its_partition_whole_and_nothing_else() {
     assert!(matches!(ask(&mut rig, &missing).0, PeerAnswer::Bad { .. }));
 }
 
+/// What the disk holds of the master's log, as it is said to the master.
+fn held(rig: &Rig) -> Vec<ReplicaEntry> {
+    let replicas = rig.backup.replicas_of(MASTER.number());
+    let entry = |replica: &duramen_backup::ReplicaInfo| ReplicaEntry {
+        segment: replica.segment,
+        kind: replica.kind,
+        epoch: replica.epoch,
+        certificate: replica.certificate(),
+        closed: replica.closed,
+        primary: false,
+    };
+    replicas.iter().map(entry).collect()
+}
+
 #[test]
-fn a_disk_that_comes_back_asks_the_masters_and_frees_what_is_gone() {
+fn what_its_master_does_not_need_goes_if_it_still_is_what_was_asked_about() {
     let mut rig = Rig::new();
-    for segment in [1, 2, 3] {
+    for segment in [1, 2, 3, 4] {
         let bytes = header(segment, Kind::Head);
         assert_eq!(
             rig.ask(&write(segment, Kind::Head, &bytes), &bytes),
             stored(false)
         );
     }
-    let segments = |of: &[u64]| of.iter().copied().map(SegmentId).collect::<Vec<_>>();
-    let question = Peer::Needed {
-        log: MASTER,
-        segments: segments(&[1, 2, 3]),
+    let mut asked = held(&rig);
+    asked.truncate(3);
+    // While the answer was on its way, segment 3 was begun anew here, at a higher epoch.
+    let bytes = header(3, Kind::Head);
+    let Peer::WriteReplica(anew) = write(3, Kind::Head, &bytes) else {
+        unreachable!("it is a write");
     };
-    assert_eq!(rig.service.questions(), [(MASTER, question)]);
-    rig.service.not_needed(MASTER, &segments(&[2, 50])).unwrap();
-    let freed = Peer::FreeReplicas {
-        log: MASTER,
-        segments: segments(&[1, 60]),
-    };
-    assert_eq!(rig.ask(&freed, &[]), PeerAnswer::Freed);
-    assert_eq!(rig.backup.replicas_of(MASTER.number()).len(), 1);
+    let anew = Peer::WriteReplica(WriteReplica { epoch: 5, ..anew });
+    let waiting = rig.ask_as(MASTER, &anew, &bytes);
+    assert!(waiting.is_empty(), "it is only staged");
+    assert_eq!(
+        rig.service.not_needed(MASTER, &asked[2..]).unwrap(),
+        0,
+        "B8"
+    );
+    rig.run();
+    assert_eq!(rig.service.not_needed(MASTER, &asked).unwrap(), 2, "B8");
+    let left: Vec<u64> = held(&rig).iter().map(|r| r.segment.0).collect();
+    assert_eq!(left, [3, 4]);
     rig.start_read(0);
-    assert!(rig.service.questions().is_empty(), "a recovery has begun");
-    assert!(rig.service.not_needed(MASTER, &segments(&[3])).is_err());
-    assert_eq!(rig.service.removed(MASTER).unwrap(), 1);
+    let asked = held(&rig);
+    assert!(rig.service.not_needed(MASTER, &asked).is_err());
+    assert_eq!(rig.service.removed(MASTER).unwrap(), 2);
     assert!(rig.backup.replicas().is_empty());
     let late = header(9, Kind::Head);
     assert_eq!(
         rig.ask(&write(9, Kind::Head, &late), &late),
-        PeerAnswer::Fenced
+        PeerAnswer::Fenced,
+        "B9"
     );
 }
 

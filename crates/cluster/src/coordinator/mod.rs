@@ -522,7 +522,10 @@ impl Coordinator {
             ToCoordinator::ClientLease { client } => self.client_lease(client),
             ToCoordinator::AreAlive { clients } => self.clients_alive(clients),
             ToCoordinator::Map { table, since } => self.map(table, since),
-            ToCoordinator::Servers => CoordinatorAnswer::Servers(self.published.list()),
+            ToCoordinator::Servers => {
+                self.put_meta(); // so it waits for the store, which knows who leads: a log that is not named is dropped
+                CoordinatorAnswer::Servers(self.published.list())
+            }
             ToCoordinator::Admin(admin) => self.administer(admin),
             ToCoordinator::ControlHead { server, min_open }
                 if self.config.planted.is(Bug::HeadOfTheDead) =>

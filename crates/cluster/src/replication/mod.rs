@@ -26,7 +26,8 @@
 //! - O11: a replica of a closed segment that is lost is made good for on another backup, at a higher epoch: of what a backup
 //!   holds of a segment, the instance of the highest epoch counts. Others need not be told; a closed replica is whole.
 //! - O12: a backup that comes back is told to drop a replica only if it is known here under its new name, and the segment is on
-//!   all its replicas elsewhere, or not part of the log any more.
+//!   all its replicas elsewhere, or not part of the log any more. What it was told to drop, or was given anew, does not count again
+//!   as what it had: its question may have come twice.
 //!
 //! **Flow**: one call per replica at a time; at most [`Config::writes_max`] for data and [`Config::frees_max`] frees under way;
 //! control segments are never kept waiting by data. Who rejects an opening is not asked again before others.
@@ -312,6 +313,7 @@ impl Master {
                 epoch_wanted: false,
                 epoch_from: 0,
                 replicas: Vec::new(),
+                settled: Vec::new(),
                 was_placed: true,
                 has_lost: false,
                 has_no_source: false,

@@ -236,7 +236,9 @@ impl Master {
             }
             let is_whole =
                 segment.close_recorded && replica.closed && replica.certificate == segment.queued;
-            if segment.replicas.len() < wanted && is_whole {
+            let is_settled = segment.settled.contains(&backup);
+            if segment.replicas.len() < wanted && is_whole && !is_settled {
+                segment.settled.push(backup);
                 segment
                     .replicas
                     .push(Replica::whole(backup, replica.certificate));
@@ -246,10 +248,22 @@ impl Master {
             let elsewhere = on_others.open && on_others.length == segment.queued.length;
             let counts = segment.epoch_at.is_none() || segment.close_recorded;
             if elsewhere && (counts || replica.epoch < segment.epoch) {
+                segment.settled.push(backup);
                 not_needed.push(replica.segment);
             }
         }
         not_needed
+    }
+
+    /// Whether a backup's replica of a segment counts, or will.
+    pub fn holds(&self, backup: BackupId, segment: SegmentId) -> bool {
+        let known = self.segments.get(&segment);
+        known.is_some_and(|known| known.replicas.iter().any(|held| held.backup == backup))
+    }
+
+    /// A backup that is UP gets no new replicas: it is about to be stopped, and keeps what it has.
+    pub fn backup_retires(&mut self, backup: BackupId) {
+        self.placement.remove(backup);
     }
 
     /// For people: what is not done yet.

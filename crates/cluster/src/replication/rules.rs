@@ -141,6 +141,7 @@ impl Master {
             let mut replica = Replica::new(backup);
             replica.primary = segment.replicas.iter().all(|r| !r.primary);
             segment.replicas.push(replica);
+            segment.settled.push(backup); // O12
             changed = true;
         }
         changed

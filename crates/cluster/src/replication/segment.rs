@@ -136,6 +136,8 @@ pub(super) struct Segment {
     /// End of the last `SegmentEpoch` record; nothing counts as durable before it is synced (O8).
     pub epoch_at: Option<Lsn>,
     pub replicas: Vec<Replica>,
+    /// O12: what these had of it from before does not count again: they were given it anew, or told to drop it.
+    pub settled: Vec<BackupId>,
     /// Something of it was sent to somebody.
     pub was_placed: bool,
     /// A replica was lost since.
@@ -161,6 +163,7 @@ impl Segment {
             epoch_from: 0,
             epoch_at: None,
             replicas: Vec::new(),
+            settled: Vec::new(),
             was_placed: false,
             has_lost: false,
             has_no_source: false,

@@ -497,7 +497,14 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
         (
             Peer::Needed {
                 log: LOG,
-                segments: vec![SegmentId(7)],
+                replicas: vec![ReplicaEntry {
+                    segment: SegmentId(7),
+                    kind: Kind::Head,
+                    epoch: 3,
+                    certificate: CERTIFICATE,
+                    closed: true,
+                    primary: false,
+                }],
             },
             b"",
         ),
@@ -561,6 +568,7 @@ pub fn peer_answers() -> Vec<(PeerAnswer, &'static [u8])> {
         (
             PeerAnswer::NotNeeded {
                 segments: vec![SegmentId(7)],
+                counted: vec![SegmentId(8)],
             },
             b"",
         ),

@@ -1,6 +1,6 @@
 //! Questions between servers.
 
-use super::{RecoverTablet, Refusal};
+use super::{RecoverTablet, Refusal, ReplicaEntry};
 use duramen_base::ids::{
     Level, ListVersion, MigrationId, RecoveryId, SegmentId, ServerId, TabletsVersion,
 };
@@ -25,10 +25,11 @@ pub enum Peer {
     },
     /// Entries of a partition in a dead server's segment, from a backup. → `Entries` with them as payload, `NotYet` or `Bad`
     ReadReplica(ReadReplica),
-    /// A backup that came back asks the log's master which of these it may free. → `NotNeeded`
+    /// A backup asks a log's master which of these replicas it may free: those from before it was restarted, and now and then all
+    /// that it has. → `NotNeeded`
     Needed {
         log: ServerId,
-        segments: Vec<SegmentId>,
+        replicas: Vec<ReplicaEntry>,
     },
     /// Entries of a tablet that moves. Payload: whole entries, one after the other. → `Migrated`, `NotYet` or
     /// `MigrationRefused`
@@ -141,9 +142,11 @@ pub enum PeerAnswer {
     Bad {
         reason: String,
     },
-    /// Those of the asked ones that may be freed.
+    /// Those of the asked ones that may be freed, if they still are what was asked about; and those that count. About the others
+    /// ask again.
     NotNeeded {
         segments: Vec<SegmentId>,
+        counted: Vec<SegmentId>,
     },
     /// The target has these entries. That they are durable it tells the coordinator.
     Migrated {

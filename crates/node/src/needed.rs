@@ -1,0 +1,200 @@
+//! What this disk keeps for others, and whether they still need it.
+//!
+//! A backup that was restarted holds replicas from before, which their masters take for lost; others are left over from what went
+//! wrong on the way. So it asks each master that is UP, again and again, about all that it holds of its log; about logs of servers
+//! that its list does not name it asks the coordinator. A recovery asks for those of crashed servers by itself.
+//!
+//! **Invariants**
+//! - U1: only the master of a log, or the coordinator, says that something of it may go; only the answer to the last question
+//!   counts, and only for what is still as it was when it was asked about (the keeper compares).
+//! - U2: a log goes that the coordinator's list does not name, if the list was asked for when something of the log was here already
+//!   (V4 of `cluster::membership`): so a server that is newer than the list here loses nothing.
+//! - U3: it is asked until it is answered, and again as long as something is undecided; what counts is asked about now and then.
+//!
+//! **Concurrency** none: one owner, the node.
+//!
+//! Paper: [Ousterhout15 §7.3]; 90-traps.md §C, garbage handshake.
+
+use crate::keeper::Task;
+use crate::member::Token;
+use crate::recovery::Effects;
+use crate::remote::PeerCall;
+use duramen_backup::Backup;
+use duramen_base::ids::ServerId;
+use duramen_cluster::membership::Members;
+use duramen_cluster::replication::{BackupId, Found};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, Peer, PeerAnswer, ReplicaEntry, ToCoordinator,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Calls and tokens from here on, up to the next bit, are those of this file.
+const NEEDED_NAMES: u64 = 1 << 59;
+/// How often it looks at what is there.
+const LOOK_US: u64 = 500_000;
+/// A question that nobody answers is asked again after this time.
+const PATIENCE_US: u64 = 1_000_000;
+/// Something is undecided: again after this time.
+const SOON_US: u64 = 2_000_000;
+/// Everything counts: again after this time.
+const LATER_US: u64 = 60_000_000;
+
+#[derive(Default)]
+struct Question {
+    /// The last one, until it is answered.
+    call: Option<PeerCall>,
+    replicas: Vec<ReplicaEntry>,
+    /// When the next one leaves.
+    due_us: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Needed {
+    masters: BTreeMap<ServerId, Question>,
+    /// Logs that the coordinator was asked about, and until when it is waited for.
+    unknown: Option<(Token, Vec<ServerId>, u64)>,
+    look_us: u64,
+    next: u64,
+}
+
+impl Needed {
+    /// Whether an answer of the coordinator's is for here.
+    pub fn is_for(token: Token) -> bool {
+        token.0 >> 59 == 1
+    }
+
+    /// Whether an answer of another server's is for here.
+    pub fn is_call(call: PeerCall) -> bool {
+        call.0 >> 59 == 1
+    }
+
+    pub fn due_us(&self) -> u64 {
+        self.look_us
+    }
+
+    /// Asks what is to be asked now.
+    pub fn poll(
+        &mut self,
+        now_us: u64,
+        me: ServerId,
+        backup: &Backup,
+        members: &Members,
+        out: &mut Effects,
+    ) {
+        if now_us < self.look_us {
+            return;
+        }
+        self.look_us = now_us + LOOK_US;
+        let logs: Vec<ServerId> = backup
+            .logs()
+            .into_iter()
+            .map(ServerId::from_number)
+            .filter(|log| *log != me)
+            .collect();
+        self.masters
+            .retain(|log, _| members.is_up(*log) && logs.contains(log));
+        let mut unknown = Vec::new();
+        for log in logs {
+            if members.get(log).is_none() {
+                unknown.push(log);
+            } else if members.is_up(log) && !backup.is_fenced(log.number()) {
+                self.ask(now_us, log, backup, out);
+            }
+        }
+        let waits = matches!(&self.unknown, Some((_, _, until_us)) if now_us < *until_us);
+        if !unknown.is_empty() && !waits {
+            self.next += 1;
+            let token = Token(NEEDED_NAMES | self.next);
+            self.unknown = Some((token, unknown, now_us + PATIENCE_US));
+            out.reports.push((token, ToCoordinator::Servers));
+        }
+    }
+
+    fn ask(&mut self, now_us: u64, log: ServerId, backup: &Backup, out: &mut Effects) {
+        let question = self.masters.entry(log).or_default();
+        if now_us < question.due_us {
+            return;
+        }
+        let held = backup.replicas_of(log.number());
+        let entries = held.iter().map(|replica| ReplicaEntry {
+            segment: replica.segment,
+            kind: replica.kind,
+            epoch: replica.epoch,
+            certificate: replica.certificate(),
+            closed: replica.closed && !replica.damaged,
+            primary: false,
+        });
+        self.next += 1;
+        let call = PeerCall(NEEDED_NAMES | self.next);
+        question.call = Some(call);
+        question.replicas = entries.collect();
+        question.due_us = now_us + PATIENCE_US;
+        out.asked.push(crate::remote::Asked {
+            call,
+            to: log,
+            question: Peer::Needed {
+                log,
+                replicas: question.replicas.clone(),
+            },
+            payload: Arc::default(),
+        });
+    }
+
+    /// A master answered; `None`: it was not reached.
+    pub fn answered(
+        &mut self,
+        now_us: u64,
+        call: PeerCall,
+        answer: Option<PeerAnswer>,
+    ) -> Option<Task> {
+        let mut masters = self.masters.iter_mut();
+        let (log, question) = masters.find(|(_, question)| question.call == Some(call))?; // U1
+        question.call = None;
+        let Some(PeerAnswer::NotNeeded { segments, counted }) = answer else {
+            question.due_us = now_us + SOON_US;
+            return None;
+        };
+        let mut replicas = std::mem::take(&mut question.replicas);
+        let is_decided = |r: &ReplicaEntry| counted.contains(&r.segment);
+        let all = replicas.iter().all(is_decided);
+        question.due_us = now_us + if all { LATER_US } else { SOON_US }; // U3
+        replicas.retain(|replica| segments.contains(&replica.segment));
+        let log = *log;
+        (!replicas.is_empty()).then_some(Task::NotNeeded { log, replicas })
+    }
+
+    /// The coordinator answered; `None`: it was not reached. Returns the logs that are gone (U2).
+    pub fn listed(
+        &mut self,
+        token: Token,
+        answer: Option<&CoordinatorAnswer>,
+        members: &Members,
+    ) -> Vec<Task> {
+        let Some((_, asked, _)) = self.unknown.take_if(|(last, _, _)| *last == token) else {
+            return Vec::new();
+        };
+        let Some(CoordinatorAnswer::Servers(list)) = answer else {
+            return Vec::new();
+        };
+        let is_gone = |log: &ServerId| {
+            let named = list.servers.iter().any(|entry| entry.server == *log);
+            !named && members.get(*log).is_none()
+        };
+        let gone = asked.into_iter().filter(is_gone);
+        gone.map(Task::Removed).collect()
+    }
+}
+
+/// What a backup says it has, for the rules.
+pub(crate) fn found(backup: ServerId, replicas: &[ReplicaEntry]) -> Vec<Found> {
+    let found = |replica: &ReplicaEntry| Found {
+        backup: BackupId(backup.number()),
+        segment: replica.segment,
+        epoch: replica.epoch,
+        certificate: replica.certificate,
+        closed: replica.closed,
+    };
+    replicas.iter().map(found).collect()
+}
