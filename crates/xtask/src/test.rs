@@ -279,8 +279,9 @@ fn build_clients() -> Result<(), String> {
     build_go(&checker(), &built.join("checker"))?;
     let java = built.join("java");
     let pom = source.join("java/pom.xml");
-    let main = source.join("java/src/main/java/Main.java");
-    once(&java, &[pom.clone(), main], || {
+    let programs = source.join("java/src/main/java");
+    let (main, cluster) = (programs.join("Main.java"), programs.join("Cluster.java"));
+    once(&java, &[pom.clone(), main, cluster], || {
         process::run(
             Command::new("mvn")
                 .args(["--quiet", "--batch-mode", "compile"])

@@ -273,6 +273,10 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
+	if os.Args[1] == "cluster" {
+		clusterMain(os.Args[2], protocol)
+		return
+	}
 	options = redis.Options{Addr: os.Args[1] + ":" + os.Args[2], Protocol: protocol, ReadTimeout: 20 * time.Second}
 	r := open()
 	scenarios := []struct {

@@ -2,7 +2,7 @@
 
 use super::wait::Wait;
 use crate::shared::ClientRecord;
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Stamp, TableId};
 use duramen_wire::resp::{Protocol, Requests};
 use std::sync::Arc;
@@ -54,6 +54,9 @@ pub(crate) struct Watched {
     pub(crate) table: TableId,
     pub(crate) key: Box<[u8]>,
     pub(crate) stamp: Stamp,
+    /// In a cluster: since which of its lists this member serves the key. Who loses a key and gets it back cannot know what
+    /// happened to it meanwhile.
+    pub(crate) since: Option<TabletsVersion>,
 }
 
 /// Requests between MULTI and EXEC.

@@ -597,19 +597,29 @@ impl Context<'_> {
     #[cold]
     fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
         let moving = failure.is_moving() && self.shared.membership().is_some() && !self.locked;
-        // Several keys, each by itself: some may be done.
-        let whole = self.spec.keys == table::ONE_KEY || !matches!(self.spec.run, Run::Data(_));
-        self.local.not_now = moving && whole && self.client.waits_for_owner();
+        self.local.not_now =
+            moving && !self.may_be_half_done(failure) && self.client.waits_for_owner();
         if moving && !self.local.not_now && self.client.in_multi() {
             self.client.end_transaction(); // EXEC has failed for good
         }
         self.local.not_now
     }
 
+    /// A command on several keys, each by itself, that found them moving: clients take `TRYAGAIN` for nothing done.
+    fn may_be_half_done(&self, failure: &Failure) -> bool {
+        let by_itself = self.spec.keys != table::ONE_KEY && matches!(self.spec.run, Run::Data(_));
+        failure.is_moving() && by_itself
+    }
+
     #[cold]
     fn fail(&mut self, start: usize, failure: &Failure) {
         self.out.truncate(start);
-        let text = failure.text();
+        let text = if self.may_be_half_done(failure) {
+            "ERR the keys began to move to another server while this ran: some of it may be done"
+                .to_string()
+        } else {
+            failure.text()
+        };
         self.reply().error(text);
         self.local.counters(self.shared).errors.add(1);
         self.local

@@ -11,12 +11,12 @@ use super::client::{Db, Transaction, Watched, gate, shown};
 use super::context::{Context, Done, Failure};
 use super::group::Way;
 use super::keys;
-use super::routing::{self, Search};
+use super::routing::Search;
 use super::state::global;
 use super::table::{self, Resolved, Run, Spec, flag};
 use super::{admit, databases, monitor};
 use crate::shared::Shared;
-use duramen_base::ids::Level;
+use duramen_base::ids::{Level, TabletsVersion};
 use duramen_engine::{Error, Guard, KeyHash, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
@@ -47,6 +47,8 @@ pub(super) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     if ctx.client.in_multi() {
         return Err(Failure::Text("ERR WATCH inside MULTI is not allowed"));
     }
+    let member = ctx.shared.membership();
+    let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
             let (db, table) = (ctx.client.db, ctx.table);
@@ -65,6 +67,7 @@ pub(super) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
                 table,
                 key: key.into(),
                 stamp,
+                since: since(view.as_deref(), table, key, *hash),
             });
         }
         Ok(())
@@ -289,7 +292,12 @@ fn plan<'t>(
     planned
 }
 
-/// Whether a watched key changed since it was watched. A key that is served by another member now may have.
+/// Since when this member of a cluster serves a key; None: it does not, or is of no cluster.
+fn since(view: Option<&View>, table: TableId, key: &[u8], hash: KeyHash) -> Option<TabletsVersion> {
+    view?.serves_since(table, hash.route(key))
+}
+
+/// Whether a watched key changed since it was watched. A key that was served by another member meanwhile may have.
 fn changed(
     shared: &Shared,
     guard: &Guard<'_>,
@@ -304,7 +312,7 @@ fn changed(
             return Ok(true);
         }
         let hash = guard.hash(&one.key);
-        if view.is_some_and(|view| routing::one(view, one.table, &one.key, hash).is_err()) {
+        if since(view, one.table, &one.key, hash) != one.since {
             return Ok(true);
         }
         match guard.stamp(one.table, hash, &one.key) {
