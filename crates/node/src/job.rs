@@ -13,6 +13,7 @@ use crate::member::Order;
 use crate::order::Forget;
 use crate::recovery;
 use duramen::engine::Error;
+use duramen_wire::native::message::RangeLoad;
 use std::fmt;
 
 /// Run it, and hand in what comes out as [`NodeInput::JobDone`](crate::NodeInput::JobDone).
@@ -32,6 +33,7 @@ pub struct JobDone {
 pub(crate) enum JobResult {
     Obeyed(Order, Result<(), Error>),
     Forgot(Forget, Result<(), Error>),
+    Counted(Vec<RangeLoad>),
     Recovery(recovery::Done),
 }
 

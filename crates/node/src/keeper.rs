@@ -4,7 +4,7 @@
 
 use crate::backup_service::{BackupService, Reply};
 use crate::member::RequestId;
-use crate::node::NodeOutput;
+use crate::node_types::NodeOutput;
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
 use duramen_wire::native::message::{Peer, ReplicaEntry};
 

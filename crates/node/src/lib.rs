@@ -11,6 +11,8 @@ mod backup_service;
 mod job;
 mod keeper;
 mod lease;
+mod life;
+mod loads;
 mod member;
 mod needed;
 mod node;

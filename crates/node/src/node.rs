@@ -1,7 +1,7 @@
 //! One server of a cluster, whole: membership, the store, its way to its backups, its leases.
 //!
 //! [`Node::handle`] is told what arrived and says what to do, in this order. It never waits: what reads and writes the disk comes
-//! out as a [`Task`] for whoever has the [`BackupService`] that came with [`NodeOutput::Opened`], a thread of its own in a server;
+//! out as a [`Task`] for whoever has the [`BackupService`](crate::BackupService) that came with [`NodeOutput::Opened`], a thread of its own in a server;
 //! what takes long otherwise comes out as a [`Job`].
 //!
 //! **Invariants**
@@ -14,26 +14,24 @@
 //!
 //! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
 
-use crate::backup_service::{BackupConfig, BackupService};
 use crate::job::{Job, JobDone, JobResult};
 use crate::keeper::Task;
-use crate::lease::{Leases, ReadUntil};
+use crate::lease::ReadUntil;
+use crate::life::{Again, Life, member_of};
+use crate::loads::Loads;
 use crate::member::{Input, Member, Order, Output, RequestId, Token};
 use crate::needed::{self, Needed};
-pub use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
+use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::Forget;
 use crate::recovery::{Effects, PartitionProgress, Recoveries};
-use crate::remote::{Asked, Heard, PING_CALLS, PeerCall, Queue, Remote};
-use crate::serve::{self, Clients};
-use duramen::{MemberOptions, Position, Store};
-use duramen_backup::Backup;
+use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
+use crate::serve;
+use duramen::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
-use duramen_cluster::membership::Members;
-use duramen_cluster::placement::{self, Layout};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
-    ReplicaEntry, ServerAnswer, ServerChange, ServerEntry, ServerStatus,
+    ReplicaEntry, ServerAnswer, ServerChange, ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,59 +48,6 @@ const AGAIN_US: u64 = 100_000;
 /// twice as long, up to a limit.
 const BACK_US: u64 = 2_000_000;
 const BACK_MAX_US: u64 = 60_000_000;
-const MICROS_PER_SECOND: u64 = 1_000_000;
-
-/// As long as it is a member.
-struct Life {
-    store: Arc<Store>,
-    remote: Remote,
-    leases: Leases,
-    recoveries: Recoveries,
-    needed: Needed,
-    /// When backups that had lost something of the log may be given replicas again, and how long it was waited for.
-    forgiven: BTreeMap<ServerId, (u64, u64)>,
-    /// What is being purged: nothing is replayed over it.
-    forgetting: Vec<Forget>,
-    /// What is asked about clients of the native protocol.
-    client_leases: serve::leases::Leases,
-    /// Jobs that could not be done, and when they are tried again.
-    again: Vec<(u64, Again)>,
-    settings: ClusterSettings,
-}
-
-enum Again {
-    Obey(Order),
-    Forget(Forget),
-}
-
-impl Life {
-    fn log(&self) -> &duramen::LogWriter {
-        self.store.log().expect("a member's store has a log")
-    }
-
-    /// It is [taken back](Self::take_back) later.
-    fn is_lost_for_now(&self, server: ServerId) -> bool {
-        let lost = self.forgiven.get(&server);
-        lost.is_some_and(|(at_us, _)| *at_us < u64::MAX)
-    }
-
-    /// Backups that lacked something, and are UP, may be given replicas again.
-    fn take_back(&mut self, now_us: u64, members: &Members) {
-        self.forgiven.retain(|server, _| members.is_up(*server));
-        for (server, (at_us, _)) in &mut self.forgiven {
-            let entry = members.get(*server);
-            let entry = entry.filter(|entry| entry.roles.backup && !entry.draining);
-            if let Some(entry) = entry.filter(|_| *at_us <= now_us) {
-                *at_us = u64::MAX; // until it fails again
-                let backup = member_of(entry, &self.settings);
-                self.store
-                    .log()
-                    .expect("a member's store has a log")
-                    .backup_up(backup);
-            }
-        }
-    }
-}
 
 /// See the module.
 pub struct Node {
@@ -156,21 +101,7 @@ impl Node {
     /// When it wants a [`NodeInput::Tick`].
     pub fn due_us(&self) -> u64 {
         let life = self.life.iter().filter(|_| !self.ended);
-        let remote = life.map(|life| {
-            life.remote
-                .due_us()
-                .min(life.recoveries.due_us())
-                .min(life.needed.due_us())
-                .min(self.look_us)
-                .min(life.client_leases.due_us())
-                .min(
-                    life.again
-                        .iter()
-                        .map(|(at_us, _)| *at_us)
-                        .min()
-                        .unwrap_or(u64::MAX),
-                )
-        });
+        let remote = life.map(|life| life.due_us().min(self.look_us));
         remote
             .chain([self.member.due_us()])
             .min()
@@ -181,10 +112,10 @@ impl Node {
     pub fn handle(&mut self, now_us: u64, input: NodeInput, out: &mut Vec<NodeOutput>) {
         let mut heard = Vec::new();
         match input {
-            NodeInput::Member(Input::Answered { token, answer }) if is_own(token) => {
+            NodeInput::Member(Input::Answered { token, answer }) if Life::is_for(token) => {
                 self.coordinator_answered(now_us, token, Some(&answer), &mut heard, out);
             }
-            NodeInput::Member(Input::Unanswered { token }) if is_own(token) => {
+            NodeInput::Member(Input::Unanswered { token }) if Life::is_for(token) => {
                 self.coordinator_answered(now_us, token, None, &mut heard, out);
             }
             NodeInput::JobDone(done) => self.job_done(now_us, done),
@@ -255,6 +186,8 @@ impl Node {
         } else if Needed::is_for(token) {
             let tasks = life.needed.listed(token, answer, self.member.members());
             out.extend(tasks.into_iter().map(NodeOutput::Keep));
+        } else if Loads::is_for(token) {
+            life.loads.answered(answer);
         } else {
             life.remote.head_answered(now_us, token, answer, heard);
         }
@@ -444,58 +377,14 @@ impl Node {
         settings: ClusterSettings,
         out: &mut Vec<NodeOutput>,
     ) {
-        let queue = Arc::new(Queue::new(self.options.wake.clone()));
-        let replicas = settings.replicas;
-        let layout = match settings.copyset_scatter {
-            Some(width) => Layout::copysets(width, replicas),
-            None => Layout::Scatter,
-        };
-        let options = MemberOptions {
-            store: self.options.store.clone(),
-            log: server.number(),
-            hash_seed: settings.hash_seed,
-            segment_bytes: settings.segment_bytes,
-            replicas: replicas as usize,
-            layout,
-            backups: queue.clone(),
-        };
-        let backup = self.options.backup.clone();
-        let fits = |backup: &Arc<Backup>| backup.geometry().segment_bytes == settings.segment_bytes;
-        let opened = match &backup {
-            Some(backup) if !fits(backup) => {
-                Err("the segments of its disk have another size than the cluster's".to_owned())
+        let until = self.read_until.clone();
+        match Life::begin(now_us, server, settings, &self.options, until) {
+            Ok((life, opened)) => {
+                self.life = Some(life);
+                out.push(opened);
             }
-            _ => Store::open_member(options, self.options.threads).map_err(|e| e.to_string()),
-        };
-        let store = match opened {
-            Ok(store) => store,
-            Err(reason) => return self.quit(now_us, false, &reason, out),
-        };
-        let clients = Clients::new(self.options.wake.clone());
-        store.engine().set_completions(clients.clone());
-        let config = BackupConfig {
-            hash_seed: settings.hash_seed,
-            read_lease_ms: settings.read_lease_ms,
-            ahead_bytes: self.options.ahead_bytes,
-        };
-        let keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
-        self.life = Some(Life {
-            store: store.clone(),
-            remote: Remote::new(server, settings.segment_bytes, queue),
-            leases: Leases::new(settings.read_lease_ms, self.read_until.clone()),
-            recoveries: Recoveries::default(),
-            needed: Needed::default(),
-            forgiven: BTreeMap::new(),
-            forgetting: Vec::new(),
-            client_leases: serve::leases::Leases::new(clients.clone()),
-            again: Vec::new(),
-            settings,
-        });
-        out.push(NodeOutput::Opened {
-            store,
-            keeper,
-            clients,
-        });
+            Err(reason) => self.quit(now_us, false, &reason, out),
+        }
     }
 
     fn members_changed(
@@ -606,6 +495,7 @@ impl Node {
             JobResult::Forgot(forget, Err(_)) => {
                 life.again.push((again_us, Again::Forget(forget)));
             }
+            JobResult::Counted(loads) => life.loads.counted(loads),
             JobResult::Recovery(done) => life.recoveries.job_done(now_us, done),
         }
     }
@@ -651,6 +541,9 @@ impl Node {
             let members = self.member.members();
             life.needed.poll(now_us, me, backup, members, &mut effects);
         }
+        let owned = self.member.owned();
+        life.loads
+            .poll(now_us, me, owned.told(), &life.store, &mut effects);
         self.member.owned_mut().hold(life.recoveries.tables());
         let Effects {
             asked,
@@ -758,25 +651,5 @@ impl Node {
         let holders = life.log().control_holders();
         let due = life.leases.step(now_us, &holders);
         life.remote.renew(now_us, due);
-    }
-}
-
-/// Whether an answer of the coordinator's is not for the member.
-fn is_own(token: Token) -> bool {
-    Remote::is_for_head(token)
-        || Recoveries::is_for(token)
-        || Needed::is_for(token)
-        || serve::leases::Leases::is_for(token)
-}
-
-fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> placement::Member {
-    let bytes = u64::from(settings.segment_bytes);
-    let read_us = (bytes * MICROS_PER_SECOND)
-        .checked_div(entry.read_bytes_per_s)
-        .unwrap_or(1);
-    placement::Member {
-        backup: BackupId(entry.server.number()),
-        rack: entry.rack.clone(),
-        read_us: u32::try_from(read_us).unwrap_or(u32::MAX).max(1),
     }
 }

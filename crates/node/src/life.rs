@@ -1,0 +1,173 @@
+//! What a server has as long as it is a member: its store, its way to its backups, its leases.
+//!
+//! Paper: [Ousterhout15 §3]
+
+use crate::backup_service::{BackupConfig, BackupService};
+use crate::lease::{Leases, ReadUntil};
+use crate::loads::Loads;
+use crate::member::{Order, Token};
+use crate::needed::Needed;
+use crate::node_types::{NodeOptions, NodeOutput};
+use crate::order::Forget;
+use crate::recovery::Recoveries;
+use crate::remote::{Queue, Remote};
+use crate::serve::{self, Clients};
+use duramen::{MemberOptions, Store};
+use duramen_backup::Backup;
+use duramen_base::ids::ServerId;
+use duramen_cluster::membership::Members;
+use duramen_cluster::placement::{self, Layout};
+use duramen_cluster::replication::BackupId;
+use duramen_wire::native::message::{ClusterSettings, ServerEntry};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+/// As long as it is a member.
+pub(crate) struct Life {
+    pub store: Arc<Store>,
+    pub remote: Remote,
+    pub leases: Leases,
+    pub recoveries: Recoveries,
+    pub needed: Needed,
+    /// When backups that had lost something of the log may be given replicas again, and how long it was waited for.
+    pub forgiven: BTreeMap<ServerId, (u64, u64)>,
+    /// What is being purged: nothing is replayed over it.
+    pub forgetting: Vec<Forget>,
+    /// What is asked about clients of the native protocol.
+    pub client_leases: serve::leases::Leases,
+    /// Jobs that could not be done, and when they are tried again.
+    pub again: Vec<(u64, Again)>,
+    pub loads: Loads,
+    pub settings: ClusterSettings,
+}
+
+pub(crate) enum Again {
+    Obey(Order),
+    Forget(Forget),
+}
+
+impl Life {
+    /// Opens the store of a new member, and what keeps replicas for others.
+    ///
+    /// # Errors
+    /// Why it can't be a member, ever.
+    pub fn begin(
+        now_us: u64,
+        server: ServerId,
+        settings: ClusterSettings,
+        node: &NodeOptions,
+        until: Arc<ReadUntil>,
+    ) -> Result<(Life, NodeOutput), String> {
+        let queue = Arc::new(Queue::new(node.wake.clone()));
+        let replicas = settings.replicas;
+        let layout = match settings.copyset_scatter {
+            Some(width) => Layout::copysets(width, replicas),
+            None => Layout::Scatter,
+        };
+        let options = MemberOptions {
+            store: node.store.clone(),
+            log: server.number(),
+            hash_seed: settings.hash_seed,
+            segment_bytes: settings.segment_bytes,
+            replicas: replicas as usize,
+            layout,
+            backups: queue.clone(),
+        };
+        let backup = node.backup.clone();
+        let fits = |backup: &Arc<Backup>| backup.geometry().segment_bytes == settings.segment_bytes;
+        if backup.as_ref().is_some_and(|backup| !fits(backup)) {
+            return Err("the segments of its disk have another size than the cluster's".to_owned());
+        }
+        let store = Store::open_member(options, node.threads).map_err(|e| e.to_string())?;
+        let clients = Clients::new(node.wake.clone());
+        store.engine().set_completions(clients.clone());
+        let config = BackupConfig {
+            hash_seed: settings.hash_seed,
+            read_lease_ms: settings.read_lease_ms,
+            ahead_bytes: node.ahead_bytes,
+        };
+        let keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
+        let life = Life {
+            store: store.clone(),
+            remote: Remote::new(server, settings.segment_bytes, queue),
+            leases: Leases::new(settings.read_lease_ms, until),
+            recoveries: Recoveries::default(),
+            needed: Needed::default(),
+            forgiven: BTreeMap::new(),
+            forgetting: Vec::new(),
+            client_leases: serve::leases::Leases::new(clients.clone()),
+            again: Vec::new(),
+            loads: Loads::new(now_us),
+            settings,
+        };
+        let opened = NodeOutput::Opened {
+            store,
+            keeper,
+            clients,
+        };
+        Ok((life, opened))
+    }
+
+    /// When something of it is due.
+    pub fn due_us(&self) -> u64 {
+        let again = self.again.iter().map(|(at_us, _)| *at_us);
+        let parts = [
+            self.remote.due_us(),
+            self.recoveries.due_us(),
+            self.needed.due_us(),
+            self.client_leases.due_us(),
+            self.loads.due_us(),
+        ];
+        again.chain(parts).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether an answer of the coordinator's is for a part of this, and not for the member.
+    pub fn is_for(token: Token) -> bool {
+        Remote::is_for_head(token)
+            || Recoveries::is_for(token)
+            || Needed::is_for(token)
+            || Loads::is_for(token)
+            || serve::leases::Leases::is_for(token)
+    }
+
+    pub fn log(&self) -> &duramen::LogWriter {
+        self.store.log().expect("a member's store has a log")
+    }
+
+    /// It is [taken back](Self::take_back) later.
+    pub fn is_lost_for_now(&self, server: ServerId) -> bool {
+        let lost = self.forgiven.get(&server);
+        lost.is_some_and(|(at_us, _)| *at_us < u64::MAX)
+    }
+
+    /// Backups that lacked something, and are UP, may be given replicas again.
+    pub fn take_back(&mut self, now_us: u64, members: &Members) {
+        self.forgiven.retain(|server, _| members.is_up(*server));
+        for (server, (at_us, _)) in &mut self.forgiven {
+            let entry = members.get(*server);
+            let entry = entry.filter(|entry| entry.roles.backup && !entry.draining);
+            if let Some(entry) = entry.filter(|_| *at_us <= now_us) {
+                *at_us = u64::MAX; // until it fails again
+                let backup = member_of(entry, &self.settings);
+                self.store
+                    .log()
+                    .expect("a member's store has a log")
+                    .backup_up(backup);
+            }
+        }
+    }
+}
+
+pub(crate) fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> placement::Member {
+    let bytes = u64::from(settings.segment_bytes);
+    let read_us = (bytes * MICROS_PER_SECOND)
+        .checked_div(entry.read_bytes_per_s)
+        .unwrap_or(1);
+    placement::Member {
+        backup: BackupId(entry.server.number()),
+        rack: entry.rack.clone(),
+        read_us: u32::try_from(read_us).unwrap_or(u32::MAX).max(1),
+    }
+}

@@ -1,0 +1,153 @@
+//! How much lies where on this server, for the coordinator: it cuts a dead server's tablets by what that said last.
+//!
+//! Counted by a job, from a sample, now and then; told when it has changed, or the last telling was not answered.
+//!
+//! **Concurrency** none: one owner, the node.
+//!
+//! Paper: [Ousterhout15 §7.4] (tablet statistics); differs: they are not in the log's head, and not exact.
+
+use crate::job::{Job, JobResult};
+use crate::member::Token;
+use crate::recovery::Effects;
+use duramen::Store;
+use duramen::engine::RANGE_PARTS;
+use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, RangeLoad, TabletEntry, Tablets, ToCoordinator,
+};
+use std::sync::Arc;
+
+/// Tokens from here on, up to the next bit, are those of this file.
+const LOADS_NAMES: u64 = 1 << 58;
+/// How soon it counts first, and how often then.
+const FIRST_US: u64 = 2_000_000;
+const COUNT_US: u64 = 10_000_000;
+
+/// See the module.
+pub(crate) struct Loads {
+    due_us: u64,
+    is_counting: bool,
+    counted: Option<Vec<RangeLoad>>,
+    told: Vec<RangeLoad>,
+    next: u64,
+}
+
+impl Loads {
+    pub fn new(now_us: u64) -> Loads {
+        Loads {
+            due_us: now_us + FIRST_US,
+            is_counting: false,
+            counted: None,
+            told: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// Whether an answer of the coordinator's is for here.
+    pub fn is_for(token: Token) -> bool {
+        token.0 >> 58 == 1
+    }
+
+    pub fn due_us(&self) -> u64 {
+        self.due_us
+    }
+
+    pub fn poll(
+        &mut self,
+        now_us: u64,
+        me: ServerId,
+        tablets: &Tablets,
+        store: &Arc<Store>,
+        out: &mut Effects,
+    ) {
+        if let Some(loads) = self.counted.take()
+            && loads != self.told
+        {
+            self.told.clone_from(&loads);
+            self.next += 1;
+            let token = Token(LOADS_NAMES | self.next);
+            let server = me;
+            out.reports
+                .push((token, ToCoordinator::Loads { server, loads }));
+        }
+        if now_us < self.due_us || self.is_counting {
+            return;
+        }
+        self.due_us = now_us + COUNT_US;
+        let served = tablets.tablets.iter().filter(|t| t.state.is_served());
+        let served: Vec<TabletEntry> = served.copied().collect();
+        if served.is_empty() && self.told.is_empty() {
+            return;
+        }
+        self.is_counting = true;
+        let store = store.clone();
+        out.jobs.push(Job::new("count", move || {
+            JobResult::Counted(count(&store, &served))
+        }));
+    }
+
+    pub fn counted(&mut self, loads: Vec<RangeLoad>) {
+        self.is_counting = false;
+        self.counted = Some(loads);
+    }
+
+    /// The coordinator answered; `None`: it was not reached.
+    pub fn answered(&mut self, answer: Option<&CoordinatorAnswer>) {
+        if !matches!(answer, Some(CoordinatorAnswer::Noted)) {
+            self.told.clear(); // it is told again with the next count
+        }
+    }
+}
+
+fn count(store: &Arc<Store>, served: &[TabletEntry]) -> Vec<RangeLoad> {
+    let mut tables: Vec<TableId> = served.iter().map(|tablet| tablet.table).collect();
+    tables.sort();
+    tables.dedup();
+    let mut loads = Vec::new();
+    for table in tables {
+        let Ok(statistics) = store.engine().range_statistics(table) else {
+            continue; // it is gone, or not there yet
+        };
+        for (part, load) in statistics.parts.iter().enumerate() {
+            let cut = |tablet: &TabletEntry| tablet.range.intersection(&part_range(part));
+            let mut ranges = served.iter().filter(|t| t.table == table).filter_map(cut);
+            // Nothing else of it lies here: the first range stands for all of the part.
+            if let Some(range) = ranges.next().filter(|_| load.entries > 0) {
+                loads.push(RangeLoad {
+                    table,
+                    range,
+                    bytes: load.bytes,
+                    records: load.entries,
+                });
+            }
+        }
+    }
+    loads
+}
+
+/// The slots of one part.
+fn part_range(part: usize) -> KeyRange {
+    let slots = (1 << 14) / RANGE_PARTS;
+    let first = (part * slots) as u16;
+    let last = first + (slots - 1) as u16;
+    KeyRange::new(
+        RouteHash::first_of_slot(first),
+        RouteHash::last_of_slot(last),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_are_the_whole_hash_space() {
+        let mut next = Some(RouteHash::MIN);
+        for part in 0..RANGE_PARTS {
+            let range = part_range(part);
+            assert_eq!(Some(range.first), next);
+            next = range.last.next();
+        }
+        assert_eq!(next, None);
+    }
+}
