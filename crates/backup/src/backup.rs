@@ -400,6 +400,7 @@ impl Backup {
         let adds = fresh
             || end > u64::from(staged)
             || chunk.close
+            || chunk.epoch > replica.epoch
             || chunk.certificate.is_some_and(certifies);
         let new = chunk.bytes.get((staged - chunk.offset) as usize..);
         let new = new.unwrap_or_default();

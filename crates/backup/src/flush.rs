@@ -280,6 +280,7 @@ impl Backup {
             // What was committed since the slot was made, or waits for its certificate, is still needed.
             let newer = replica.received > flush.slot.certificate.length
                 || replica.closed
+                || replica.epoch != flush.slot.epoch
                 || replica.certificate != flush.slot.certificate;
             let next = flush.slot.lsn + 1;
             replica.wal_from =

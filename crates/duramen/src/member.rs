@@ -156,6 +156,10 @@ impl Store {
             log: Some(log),
             ..store.engine.clone()
         })?;
+        #[cfg(feature = "planted")]
+        if let (Some(crate::Bug::Engine(bug)), Some(log)) = (store.planted, engine.log()) {
+            log.plant(bug);
+        }
         let config = Config {
             replicas: options.replicas,
             one_stream: false,
@@ -163,6 +167,11 @@ impl Store {
             frees_max: FREES_MAX,
             coordinated: true,
             layout: options.layout,
+            #[cfg(feature = "planted")]
+            planted: match store.planted {
+                Some(crate::Bug::Replication(bug)) => Some(bug),
+                _ => None,
+            },
             ..Config::one_backup(
                 options.log,
                 options.segment_bytes,
@@ -457,9 +466,11 @@ impl Durable {
         let waits = log.swap_waits_for();
         if waits.is_some_and(|position| log.reached(&position) < Level::Synced) {
             let flight = &mut commit.flight;
-            let is_new = flight.demanded < Level::Synced || !flight.wants_sync;
+            let is_under_way = flight.level == Some(Level::Synced)
+                || flight.demanded == Level::Synced
+                || flight.wants_sync && !flight.behind.is_empty();
             (flight.demanded, flight.wants_sync) = (Level::Synced, true);
-            return is_new;
+            return !is_under_way; // whoever is told that there was something looks again at once
         }
         false
     }

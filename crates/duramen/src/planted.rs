@@ -17,6 +17,8 @@ pub enum Bug {
     Engine(duramen_engine::Bug),
     #[cfg(feature = "planted")]
     Backup(duramen_backup::planted::Bug),
+    #[cfg(feature = "planted")]
+    Replication(duramen_cluster::replication::Bug),
 }
 
 impl crate::Options {

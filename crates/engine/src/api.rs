@@ -50,6 +50,8 @@ pub struct Options {
     /// Seed of the key hash. `None` = random, which keeps hash-flooding clients out.
     pub hash_seed: Option<u64>,
     pub clock: Clock,
+    /// Budgets and segments may be smaller than any that takes the largest object: for simulations, whose objects are small.
+    pub tiny: bool,
     /// Makes the store's log available to a writer that makes it durable. `None`: memory is all there is.
     pub log: Option<LogOptions>,
 }
@@ -107,6 +109,7 @@ impl Options {
             huge_pages: true,
             hash_seed: None,
             clock: Clock::System,
+            tiny: false,
             log: None,
         }
     }

@@ -91,7 +91,7 @@ impl Wakeup {
 impl Core {
     pub fn new(options: &Options, topology: &Topology) -> Result<Core, Error> {
         let memory_bytes = options.memory_bytes;
-        if memory_bytes < MEMORY_BYTES_MIN {
+        if memory_bytes < MEMORY_BYTES_MIN && !options.tiny {
             return Err(Error::BudgetTooSmall {
                 bytes: memory_bytes,
                 minimum: MEMORY_BYTES_MIN,

@@ -49,9 +49,9 @@ struct Pending {
 #[derive(Default)]
 struct Contents {
     /// What reads show.
-    seen: Vec<u8>,
+    seen: Bytes,
     /// What survives a power cut.
-    kept: Vec<u8>,
+    kept: Bytes,
     pending: Vec<Pending>,
     /// The name survives a power cut.
     named: bool,
@@ -68,8 +68,83 @@ struct State {
     down: bool,
     locked: bool,
     capacity: u64,
-    /// Names of the operations so far, for messages.
-    trace: Vec<String>,
+    /// Names of the operations so far, for messages; `None`: nobody wants them.
+    trace: Option<Vec<String>>,
+}
+
+/// Bytes of a page of a file.
+const PAGE_BYTES: usize = 4096;
+
+/// A file's bytes. What was never written costs nothing, and copies share what they have in common.
+#[derive(Clone, Default)]
+struct Bytes {
+    /// `None`: zeros.
+    pages: Vec<Option<Arc<[u8; PAGE_BYTES]>>>,
+    length: usize,
+}
+
+impl Bytes {
+    fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Grows with zeros.
+    fn resize(&mut self, length: usize) {
+        assert!(length >= self.length, "files only grow");
+        self.length = length;
+        self.pages.resize(length.div_ceil(PAGE_BYTES), None);
+    }
+
+    /// The pieces of a range: page, first byte in it, bytes, offset in the range.
+    fn pieces(at: usize, bytes: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let left = bytes.checked_sub(done).filter(|left| *left > 0)?;
+            let (page, from) = ((at + done) / PAGE_BYTES, (at + done) % PAGE_BYTES);
+            let count = left.min(PAGE_BYTES - from);
+            let piece = (page, from, count, done);
+            done += count;
+            Some(piece)
+        })
+    }
+
+    /// Writes, growing if need be.
+    fn put(&mut self, at: u64, bytes: &[u8]) {
+        let at = at as usize;
+        if self.length < at + bytes.len() {
+            self.resize(at + bytes.len());
+        }
+        for (page, from, count, done) in Self::pieces(at, bytes.len()) {
+            let source = &bytes[done..done + count];
+            let page = &mut self.pages[page];
+            if page.is_none() && source.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let page = page.get_or_insert_with(|| Arc::new([0; PAGE_BYTES]));
+            Arc::make_mut(page)[from..from + count].copy_from_slice(source);
+        }
+    }
+
+    /// False if there is less.
+    fn read(&self, at: u64, into: &mut [u8]) -> bool {
+        let at = at as usize;
+        if at + into.len() > self.length {
+            return false;
+        }
+        for (page, from, count, done) in Self::pieces(at, into.len()) {
+            match &self.pages[page] {
+                Some(page) => into[done..done + count].copy_from_slice(&page[from..from + count]),
+                None => into[done..done + count].fill(0),
+            }
+        }
+        true
+    }
+
+    fn to_vec(&self) -> Vec<u8> {
+        let mut all = vec![0; self.length];
+        assert!(self.read(0, &mut all));
+        all
+    }
 }
 
 /// A simulated disk. Clones are the same disk.
@@ -91,9 +166,16 @@ impl SimDisk {
                 down: false,
                 locked: false,
                 capacity: capacity_bytes,
-                trace: Vec::new(),
+                trace: Some(Vec::new()),
             })),
         }
+    }
+
+    /// The same disk; operations are counted and not written down.
+    #[must_use]
+    pub fn untraced(self) -> SimDisk {
+        self.state().trace = None;
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -112,7 +194,7 @@ impl SimDisk {
 
     /// What the operations so far were.
     pub fn trace(&self) -> Vec<String> {
-        self.state().trace.clone()
+        self.state().trace.clone().unwrap_or_default()
     }
 
     /// Makes reads of a range fail.
@@ -163,7 +245,7 @@ impl SimDisk {
         self.state()
             .files
             .get(name)
-            .map_or_else(Vec::new, |contents| contents.seen.clone())
+            .map_or_else(Vec::new, |contents| contents.seen.to_vec())
     }
 
     /// Flips one bit on the medium.
@@ -171,11 +253,28 @@ impl SimDisk {
         let mut state = self.state();
         if let Some(contents) = state.files.get_mut(name) {
             for copy in [&mut contents.seen, &mut contents.kept] {
-                if let Some(byte) = copy.get_mut(at as usize) {
-                    *byte ^= 1 << (bit % 8);
+                let mut byte = [0];
+                if copy.read(at, &mut byte) {
+                    copy.put(at, &[byte[0] ^ 1 << (bit % 8)]);
                 }
             }
         }
+    }
+
+    /// Where a file's pages begin that anything but zeros was written to.
+    pub fn written(&self, name: &str) -> Vec<u64> {
+        let state = self.state();
+        let pages = state.files.get(name).map(|contents| &contents.seen.pages);
+        let pages = pages.into_iter().flatten().enumerate();
+        pages
+            .filter(|(_, page)| page.is_some())
+            .map(|(n, _)| (n * PAGE_BYTES) as u64)
+            .collect()
+    }
+
+    /// Nothing more goes wrong, but what was unreadable stays so.
+    pub fn forgive(&self) {
+        self.state().faults.clear();
     }
 
     /// Changes bytes on the medium, within the file.
@@ -184,8 +283,8 @@ impl SimDisk {
         if let Some(contents) = state.files.get_mut(name) {
             let end = (at as usize + bytes.len()).min(contents.seen.len());
             let bytes = &bytes[..end.saturating_sub(at as usize)];
-            put(&mut contents.seen, at, bytes);
-            put(&mut contents.kept, at, bytes);
+            contents.seen.put(at, bytes);
+            contents.kept.put(at, bytes);
         }
     }
 
@@ -213,7 +312,7 @@ impl Contents {
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) {
-        put(&mut self.seen, at, bytes);
+        self.seen.put(at, bytes);
         self.pending.push(Pending {
             at,
             bytes: bytes.to_vec(),
@@ -223,13 +322,13 @@ impl Contents {
     /// Everything written is on the medium.
     fn sync(&mut self) {
         for write in std::mem::take(&mut self.pending) {
-            put(&mut self.kept, write.at, &write.bytes);
+            self.kept.put(write.at, &write.bytes);
         }
     }
 
     /// This range is on the medium, whatever is pending elsewhere.
     fn keep(&mut self, at: u64, bytes: &[u8]) {
-        put(&mut self.kept, at, bytes);
+        self.kept.put(at, bytes);
         for write in &mut self.pending {
             // Older writes to the same place may no longer come after this one.
             let from = at.max(write.at);
@@ -271,7 +370,7 @@ impl Contents {
                 let to =
                     (write.at + write.bytes.len() as u64).min((sector + 1) * SECTOR_BYTES as u64);
                 let part = &write.bytes[(from - write.at) as usize..(to - write.at) as usize];
-                put(&mut self.kept, from, part);
+                self.kept.put(from, part);
             }
         }
         self.seen.clone_from(&self.kept);
@@ -281,14 +380,6 @@ impl Contents {
 fn sectors(write: &Pending) -> std::ops::Range<u64> {
     let end = write.at + write.bytes.len() as u64;
     write.at / SECTOR_BYTES as u64..end.div_ceil(SECTOR_BYTES as u64)
-}
-
-fn put(into: &mut Vec<u8>, at: u64, bytes: &[u8]) {
-    let end = at as usize + bytes.len();
-    if into.len() < end {
-        into.resize(end, 0);
-    }
-    into[at as usize..end].copy_from_slice(bytes);
 }
 
 fn gone() -> io::Error {
@@ -326,7 +417,9 @@ impl State {
         }
         let number = self.operations;
         self.operations += 1;
-        self.trace.push(what());
+        if let Some(trace) = &mut self.trace {
+            trace.push(what());
+        }
         let fault = self.faults.get(&number).copied();
         match fault {
             Some(Fault::PowerCut) => {
@@ -429,8 +522,8 @@ impl State {
         }
         // A file system's journal keeps lengths; zeros are data like any other.
         if contents.seen.len() < end as usize {
-            contents.seen.resize(end as usize, 0);
-            contents.kept.resize(end as usize, 0);
+            contents.seen.resize(end as usize);
+            contents.kept.resize(end as usize);
         }
         if zero {
             contents.write(at, &vec![0; bytes as usize]);
@@ -530,12 +623,11 @@ impl File for SimFile {
             return Err(broken());
         }
         let contents = state.contents(&self.name)?;
-        let source = contents
-            .seen
-            .get(at as usize..end as usize)
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
-        into.copy_from_slice(source);
-        Ok(())
+        if contents.seen.read(at, into) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {

@@ -219,6 +219,8 @@ impl Master {
         let certificate = match (data, snapshot) {
             (true, _) => queued,
             (false, Some(snapshot)) if open => snapshot,
+            // Nothing more of it is to be sent: to close it needs no leave to send data.
+            _ if before.length == queued.length => queued,
             _ => Certificate {
                 length: before.length,
                 crc: 0,

@@ -95,9 +95,12 @@ impl Space {
         let segment_bytes = if asked == 0 {
             segment_bytes(bytes)
         } else {
-            asked
-                .next_power_of_two()
-                .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+            let minimum = match options.tiny {
+                true => SEGLET_BYTES as u64,
+                false => SEGMENT_BYTES_MIN,
+            };
+            let bytes = asked.next_power_of_two();
+            bytes.clamp(minimum, SEGMENT_BYTES_MAX)
         };
         let nodes = topology.nodes();
         // Twice the budget in address space: compacted segments leave the tails of their windows unbacked.

@@ -131,6 +131,41 @@ fn check_reopened(backup: &Backup, acked: Acknowledged, case: (bool, Fault, u64,
     );
 }
 
+/// A replica that stays when another one of its segment is lost gets the new epoch, without a new byte: it counts only if that
+/// is durable, wherever its bytes lie.
+#[test]
+fn an_epoch_that_comes_alone_is_durable() {
+    for (seed, flushed_before, flushed_after) in [
+        (1, false, false),
+        (2, true, false),
+        (3, false, true),
+        (4, true, true),
+    ] {
+        let disk = fresh_disk(seed);
+        let backup = open(&disk);
+        let bytes = content(ID.segment.0, 0, GEOMETRY.segment_bytes);
+        let flush = |wanted: bool| {
+            while wanted && backup.flush_step().expect("the disk works") {}
+        };
+        backup
+            .stage_of(LOG, chunk(&bytes, 0, 9_000, 0, true))
+            .unwrap();
+        backup.commit(Level::Synced).unwrap();
+        flush(flushed_before);
+        backup
+            .stage_of(LOG, chunk(&bytes, 9_000, 9_000, 1, true))
+            .unwrap();
+        backup.commit(Level::Synced).unwrap();
+        let epoch_of = |backup: &Backup| backup.replicas_of(LOG)[0].epoch;
+        assert_eq!(epoch_of(&backup), 1, "seed {seed}");
+        flush(flushed_after);
+        drop(backup);
+        disk.cut_power();
+        disk.restart();
+        assert_eq!(epoch_of(&open(&disk)), 1, "seed {seed}: after a power cut");
+    }
+}
+
 /// A segment with `count` objects of two tables.
 fn segment_of_entries(segment: u64, count: u32) -> Vec<u8> {
     let header = Header {

@@ -1,0 +1,408 @@
+//! Coordinators: processes of which one leads, and the store that they share.
+
+use super::bug::Bug;
+use super::coverage::Class;
+use super::net::{Mode, Place};
+use super::plan::Plan;
+use super::world::{Asker, Event, World};
+use crate::random::Random;
+use duramen_base::ids::ServerId;
+use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore, Term};
+use duramen_cluster::coordinator::{self, Config, Coordinator, Input, Output, ReplyId, Token};
+use duramen_cluster::planted::Planted;
+use duramen_node::{Input as MemberInput, NodeInput, RequestId};
+use duramen_wire::native::message::{
+    Admin, ClusterSettings, CoordinatorAnswer, FromCoordinator, Refusal, ToCoordinator,
+};
+
+/// Silence after which the store lets another one lead.
+const LEASE_US: u64 = 400_000;
+const CAMPAIGN_US: u64 = 60_000;
+
+/// A place where a coordinator can run.
+pub(super) struct Chair {
+    meta: Memory,
+    pub is_on: bool,
+    pub is_paused: bool,
+    pub leads: Option<(Term, Coordinator)>,
+    /// Grows with each process and each leadership.
+    pub generation: u64,
+    backlog: Vec<Event>,
+    wakes_at_us: u64,
+    drift_ppm: i64,
+    offset_us: u64,
+}
+
+pub(super) fn address(n: usize) -> String {
+    format!("coordinator-{n}:1")
+}
+
+fn place_of(address: &str) -> Option<usize> {
+    let name = address.strip_prefix("coordinator-")?.strip_suffix(":1")?;
+    name.parse().ok()
+}
+
+impl Chair {
+    pub fn new(n: usize, plan: &Plan, meta: &Memory, random: &mut Random) -> Chair {
+        Chair {
+            meta: meta.peer(&address(n)),
+            is_on: true,
+            is_paused: false,
+            leads: None,
+            generation: 0,
+            backlog: Vec::new(),
+            wakes_at_us: u64::MAX,
+            drift_ppm: drift(plan, random),
+            offset_us: random.below(1 << 40),
+        }
+    }
+
+    fn clock(&self, now_us: u64) -> u64 {
+        local(now_us, self.drift_ppm) + self.offset_us
+    }
+}
+
+/// A clock's rate, in millionths more than the true one.
+pub(super) fn drift(plan: &Plan, random: &mut Random) -> i64 {
+    let most = plan.drift_ppm as i64;
+    random.below(2 * plan.drift_ppm + 1) as i64 - most
+}
+
+/// What a clock of this rate has counted when so much time has passed.
+pub(super) fn local(now_us: u64, drift_ppm: i64) -> u64 {
+    (now_us as i64 + now_us as i64 * drift_ppm / 1_000_000) as u64
+}
+
+/// When a clock of this rate will have counted so much, or a little later.
+pub(super) fn global(local_us: u64, drift_ppm: i64) -> u64 {
+    (i128::from(local_us) * 1_000_000 / i128::from(1_000_000 + drift_ppm)) as u64 + 2
+}
+
+impl World {
+    pub(super) fn settings(&self) -> ClusterSettings {
+        let plan = &self.plan;
+        ClusterSettings {
+            replicas: plan.replicas,
+            segment_bytes: plan.segment_bytes,
+            hash_seed: 1,
+            ping_interval_ms: 100,
+            ping_timeout_ms: 50,
+            verdict_timeout_ms: 250,
+            read_lease_ms: plan.read_lease_ms,
+            client_lease_ms: plan.client_lease_ms,
+            partition_bytes: plan.partition_bytes,
+            partition_records: 1 << 20,
+            rpc_window: 512,
+            copyset_scatter: None,
+        }
+    }
+
+    /// The one that leads and runs.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let leads = |chair: &Chair| chair.is_on && !chair.is_paused && chair.leads.is_some();
+        self.chairs.iter().position(leads)
+    }
+
+    pub(super) fn chair_starts(&mut self, n: usize, generation: u64) {
+        let chair = &mut self.chairs[n];
+        if chair.generation != generation {
+            return;
+        }
+        chair.is_on = true;
+        chair.generation += 1;
+        let generation = chair.generation;
+        self.after(1_000, Event::Campaign(n, generation));
+    }
+
+    pub(super) fn chair_stops(&mut self, n: usize) {
+        let chair = &mut self.chairs[n];
+        let led = chair.leads.take().is_some();
+        chair.is_on = false;
+        chair.is_paused = false;
+        chair.generation += 1;
+        chair.backlog.clear();
+        chair.wakes_at_us = u64::MAX;
+        let generation = chair.generation;
+        if led {
+            self.after(LEASE_US, Event::Depose(n, generation));
+        }
+    }
+
+    pub(super) fn chair_pauses(&mut self, n: usize) {
+        let chair = &mut self.chairs[n];
+        chair.is_paused = true;
+        let generation = chair.generation;
+        if chair.leads.is_some() {
+            self.after(LEASE_US, Event::Depose(n, generation));
+        }
+    }
+
+    pub(super) fn chair_resumes(&mut self, n: usize) {
+        let chair = &mut self.chairs[n];
+        if !std::mem::replace(&mut chair.is_paused, false) {
+            return;
+        }
+        for event in std::mem::take(&mut chair.backlog) {
+            self.after(0, event);
+        }
+        self.after(0, Event::ChairWakes(n));
+    }
+
+    /// Nobody has heard of the leader for too long.
+    pub(super) fn depose(&mut self, n: usize, generation: u64) {
+        let chair = &self.chairs[n];
+        let slept = chair.is_paused && chair.generation == generation;
+        let is_its = self.meta.leader().ok().flatten() == Some(address(n));
+        if is_its && (slept || chair.leads.is_none()) {
+            self.say(|| format!("coordinator {n} is deposed"));
+            self.meta.expire();
+            if slept {
+                self.coverage.fired(Class::CoordinatorPause);
+            }
+        }
+    }
+
+    pub(super) fn campaign(&mut self, n: usize, generation: u64) {
+        let chair = &mut self.chairs[n];
+        if chair.generation != generation || !chair.is_on || chair.leads.is_some() {
+            return;
+        }
+        let again = Event::Campaign(n, generation);
+        if chair.is_paused || self.store_is_away {
+            return self.after(CAMPAIGN_US, again);
+        }
+        let term = match chair.meta.acquire() {
+            Ok(Some(term)) => term,
+            _ => return self.after(CAMPAIGN_US, again),
+        };
+        let contents = chair.meta.load().expect("it leads");
+        let planted = match self.plan.bug {
+            Some(Bug::Cluster(bug)) => Planted::one(bug),
+            _ => Planted::default(),
+        };
+        let config = Config {
+            cluster: "simulated".to_owned(),
+            name: address(n),
+            term: term.0 as u32,
+            seed: self.plan.seed ^ term.0 << 32,
+            settings: self.settings(),
+            planted,
+        };
+        self.say(|| format!("coordinator {n} leads in term {}", term.0));
+        let now_us = self.chairs[n].clock(self.now_us);
+        match Coordinator::open(now_us, &contents, config) {
+            Ok((coordinator, outputs)) => {
+                let chair = &mut self.chairs[n];
+                chair.generation += 1;
+                chair.leads = Some((term, coordinator));
+                self.coordinated(n, outputs);
+            }
+            Err(error) => self.violated(format!("a leader cannot read what is stored: {error}")),
+        }
+    }
+
+    fn tell_coordinator(&mut self, n: usize, input: Input) {
+        let chair = &mut self.chairs[n];
+        let now_us = chair.clock(self.now_us);
+        let Some((_, coordinator)) = &mut chair.leads else {
+            return;
+        };
+        let outputs = coordinator.handle(now_us, input);
+        self.coordinated(n, outputs);
+    }
+
+    pub(super) fn chair_wakes(&mut self, n: usize) {
+        let chair = &mut self.chairs[n];
+        if chair.is_on && !chair.is_paused && chair.wakes_at_us <= self.now_us {
+            chair.wakes_at_us = u64::MAX;
+            self.tell_coordinator(n, Input::Tick);
+        }
+    }
+
+    pub(super) fn coordinator_hears(&mut self, n: usize, input: Input) {
+        let chair = &mut self.chairs[n];
+        if chair.is_paused {
+            let event = Event::ToCoordinator(n, Box::new(input));
+            return chair.backlog.push(event);
+        }
+        if !chair.is_on {
+            if let Input::Asked { reply, .. } = input {
+                self.nobody_answers(reply.0);
+            }
+            return;
+        }
+        if chair.leads.is_some() {
+            return self.tell_coordinator(n, input);
+        }
+        if let Input::Asked { reply, .. } = input {
+            let leader = self.meta.leader().ok().flatten();
+            let refusal = Refusal::NotLeader { leader };
+            self.coordinator_answers(n, reply, CoordinatorAnswer::Refused(refusal));
+        }
+    }
+
+    fn coordinated(&mut self, n: usize, outputs: Vec<Output>) {
+        let generation = self.chairs[n].generation;
+        for output in outputs {
+            if self.chairs[n].generation != generation {
+                return;
+            }
+            match output {
+                Output::Answer { reply, answer } => self.coordinator_answers(n, reply, answer),
+                Output::Ask {
+                    call,
+                    to,
+                    address,
+                    question,
+                } => self.coordinator_asks(n, call, to, &address, question),
+                Output::Persist { token, batch } => {
+                    let delay_us = 200 + self.random.below(4_000);
+                    self.after(
+                        delay_us,
+                        Event::Commit(n, generation, token, Box::new(batch)),
+                    );
+                }
+                Output::WakeAt { at_us } => {
+                    let chair = &mut self.chairs[n];
+                    let at_us = at_us.saturating_sub(chair.offset_us);
+                    let at_us = global(at_us, chair.drift_ppm).max(self.now_us);
+                    chair.wakes_at_us = at_us;
+                    self.at(at_us, Event::ChairWakes(n));
+                }
+            }
+        }
+    }
+
+    fn coordinator_asks(
+        &mut self,
+        n: usize,
+        call: coordinator::CallId,
+        to: ServerId,
+        address: &str,
+        question: FromCoordinator,
+    ) {
+        let generation = self.chairs[n].generation;
+        let term = self.chairs[n].leads.as_ref().expect("it leads").0;
+        let request = self.number();
+        let asker = Asker::Coordinator(n, generation, call);
+        self.askers.insert(request, asker);
+        let server: usize = address.parse().expect("servers have numbers");
+        self.say(|| format!("coordinator {n} -> {server}: {}", brief(&question)));
+        let told = NodeInput::Member(MemberInput::Told {
+            request: RequestId(request),
+            sender: ServerId::coordinator(term.0 as u32),
+            target: to,
+            question,
+        });
+        let way = (Place::Coordinator(n), Place::Server(server));
+        let lost = Event::ToCoordinator(n, Box::new(Input::Unreachable { call }));
+        let event = Event::ToServer(server, Box::new(told));
+        self.send(way, Mode::Free, event, Some(lost));
+    }
+
+    fn coordinator_answers(&mut self, n: usize, reply: ReplyId, answer: CoordinatorAnswer) {
+        self.say(|| format!("coordinator {n} answers: {}", brief(&answer)));
+        match self.askers.get(&reply.0).cloned() {
+            Some(Asker::Member(server, generation, token)) => {
+                let input = MemberInput::Answered { token, answer };
+                let input = Box::new(NodeInput::Member(input));
+                let way = (Place::Coordinator(n), Place::Server(server));
+                let event = Event::Within(server, generation, input);
+                self.send(way, Mode::Once, event, None);
+            }
+            Some(Asker::Person) => self.told.push(answer),
+            _ => {}
+        }
+    }
+
+    pub(super) fn commit(&mut self, n: usize, generation: u64, token: Token, batch: &Batch) {
+        let chair = &mut self.chairs[n];
+        if !chair.is_on && !self.store_is_away && self.random.one_in(2) {
+            // It died while the store had it already.
+            let _ = chair.meta.commit(batch);
+        }
+        if chair.generation != generation || !chair.is_on {
+            return;
+        }
+        if chair.is_paused {
+            let event = Event::Commit(n, generation, token, Box::new(batch.clone()));
+            return chair.backlog.push(event);
+        }
+        let mut failure = None;
+        if self.store_is_away {
+            self.coverage.fired(Class::StoreFailure);
+            // It may have been stored, and the answer was lost.
+            if self.random.one_in(2) {
+                let _ = self.chairs[n].meta.commit(batch);
+            }
+            failure = Some("the store is away".to_owned());
+        } else if let Err(error) = self.chairs[n].meta.commit(batch) {
+            failure = Some(error.to_string());
+        }
+        let Some(reason) = failure else {
+            return self.tell_coordinator(n, Input::Persisted { token });
+        };
+        self.tell_coordinator(n, Input::StoreFailed { reason });
+        let chair = &mut self.chairs[n];
+        chair.leads = None;
+        chair.generation += 1;
+        chair.wakes_at_us = u64::MAX;
+        chair.meta.resign();
+        let generation = chair.generation;
+        self.after(CAMPAIGN_US, Event::Campaign(n, generation));
+    }
+
+    /// A server asks whoever it takes for the coordinator.
+    pub(super) fn asks_coordinator(
+        &mut self,
+        server: usize,
+        sender: ServerId,
+        token: duramen_node::Token,
+        at: &str,
+        question: ToCoordinator,
+    ) {
+        let Some(n) = place_of(at).filter(|n| *n < self.chairs.len()) else {
+            return self.violated(format!("server {server} asks `{at}`"));
+        };
+        let what = &question;
+        self.say(|| format!("server {server} -> coordinator {n}: {}", brief(what)));
+        let reply = self.number();
+        let generation = self.machines[server].generation;
+        let asker = Asker::Member(server, generation, token);
+        self.askers.insert(reply, asker);
+        let asked = Input::Asked {
+            reply: ReplyId(reply),
+            sender,
+            question,
+        };
+        let lost = NodeInput::Member(MemberInput::Unanswered { token });
+        let lost = Event::Within(server, generation, Box::new(lost));
+        let way = (Place::Server(server), Place::Coordinator(n));
+        // A repeated frame on a connection would be a broken connection: questions come once or not at all.
+        let event = Event::ToCoordinator(n, Box::new(asked));
+        self.send(way, Mode::Once, event, Some(lost));
+    }
+
+    /// The operator asks the leader; the answer comes at once or later, in `told`.
+    pub(super) fn administer(&mut self, admin: Admin) -> bool {
+        let Some(n) = self.leader() else {
+            return false;
+        };
+        let reply = self.number();
+        self.askers.insert(reply, Asker::Person);
+        self.tell_coordinator(
+            n,
+            Input::Asked {
+                reply: ReplyId(reply),
+                sender: ServerId::NONE,
+                question: ToCoordinator::Admin(admin),
+            },
+        );
+        true
+    }
+}
+
+pub(super) fn brief(question: &impl std::fmt::Debug) -> String {
+    let text = format!("{question:?}");
+    text.chars().take(200).collect()
+}

@@ -1,0 +1,420 @@
+//! Clients that go by redirections, as those of RESP do: each operation is sent until it is known whether it was executed, or
+//! until nobody answers; then its outcome is unknown, and the client goes on under another name.
+
+use super::history::{Action, Event as Deed, Found, UNKNOWN};
+use super::net::{Mode, Place};
+use super::world::{Event, World};
+use duramen::Position;
+use duramen_base::ids::{Level, ServerId, TableId};
+use duramen_format::hash::KeyHasher;
+use duramen_node::Route;
+use std::collections::BTreeMap;
+
+/// The table of all keys.
+pub(super) const TABLE: TableId = TableId(1);
+/// Who has not answered by then will not.
+const PATIENCE_US: u64 = 600_000;
+/// Before the same is tried again.
+const PAUSE_US: u64 = 10_000;
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub client: usize,
+    pub sequence: u64,
+    pub key: u64,
+    pub action: Action,
+    pub value_bytes: usize,
+}
+
+/// What comes back.
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    pub sequence: u64,
+    pub answer: Answer,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Done(Found),
+    /// Nothing was done; there it may be.
+    Moved(usize),
+    /// Nothing was done; later.
+    Again,
+}
+
+/// A reply that waits for what it says to be durable, and for the server's lease.
+pub(super) struct Held {
+    request: Request,
+    position: Position,
+    found: Found,
+}
+
+/// What a client is about.
+#[derive(Clone, Debug)]
+struct Errand {
+    key: u64,
+    action: Action,
+    value_bytes: usize,
+    from_us: u64,
+    sequence: u64,
+}
+
+/// See the module.
+pub(super) struct Client {
+    /// In the history. Changes when an outcome stays unknown.
+    pub name: u64,
+    errand: Option<Errand>,
+    /// Where keys were found.
+    known: BTreeMap<u64, usize>,
+    pub is_off: bool,
+    /// Keys to be read at the end, and where it is at.
+    last_reads: Option<u64>,
+}
+
+impl Client {
+    pub fn new(n: usize) -> Client {
+        Client {
+            name: n as u64,
+            errand: None,
+            known: BTreeMap::new(),
+            is_off: false,
+            last_reads: None,
+        }
+    }
+
+    /// Whether it has nothing more to do.
+    pub fn is_done(&self) -> bool {
+        self.errand.is_none() && self.last_reads.is_none()
+    }
+}
+
+pub(super) fn key_of(key: u64) -> Vec<u8> {
+    format!("key {key}").into_bytes()
+}
+
+fn value_of(value: u64, bytes: usize) -> Vec<u8> {
+    let mut all = vec![value as u8; bytes.max(8)];
+    all[..8].copy_from_slice(&value.to_le_bytes());
+    all
+}
+
+/// The number that a value stands for.
+fn read_value(bytes: &[u8], is_counter: bool) -> Option<u64> {
+    if is_counter {
+        return std::str::from_utf8(bytes).ok()?.parse().ok();
+    }
+    let value = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    let rest = bytes[8..].iter().all(|byte| *byte == value as u8);
+    rest.then_some(value)
+}
+
+impl World {
+    /// The number of a client's next question; what was asked before counts no more.
+    fn ask_anew(&mut self, c: usize) -> Option<Errand> {
+        let sequence = self.number();
+        let errand = self.clients[c].errand.as_mut()?;
+        errand.sequence = sequence;
+        Some(errand.clone())
+    }
+
+    pub(super) fn clients_begin(&mut self) {
+        for c in 0..self.clients.len() {
+            let delay_us = self.random.below(20_000);
+            self.after(delay_us, Event::ClientActs(c, 0));
+        }
+    }
+
+    /// Every key is read once more.
+    pub(super) fn last_reads(&mut self) {
+        let client = &mut self.clients[0];
+        client.is_off = false;
+        client.last_reads = Some(0);
+        self.after(0, Event::ClientActs(0, 0));
+    }
+
+    /// It begins something (`sequence` 0), or asks again.
+    pub(super) fn client_acts(&mut self, c: usize, sequence: u64) {
+        let client = &mut self.clients[c];
+        match &client.errand {
+            Some(errand) if errand.sequence == sequence => return self.ask(c),
+            Some(_) => return,
+            None if sequence != 0 || client.is_off => return,
+            None => {}
+        }
+        let (key, action) = if let Some(key) = client.last_reads {
+            (key, Action::Read)
+        } else {
+            let key = self.random.below(self.plan.keys);
+            (key, self.some_action(key))
+        };
+        let value_bytes = match self.random.below(4) {
+            0 => 8 + self.random.below(self.plan.value_bytes),
+            _ => 8 + self.random.below(100),
+        };
+        self.clients[c].errand = Some(Errand {
+            key,
+            action,
+            value_bytes: value_bytes as usize,
+            from_us: self.now_us,
+            sequence: 0,
+        });
+        self.ask(c);
+    }
+
+    fn some_action(&mut self, key: u64) -> Action {
+        let is_counter = key < self.plan.counters;
+        match self.random.below(10) {
+            0..4 => Action::Read,
+            4 if !is_counter => Action::Remove,
+            _ if is_counter => Action::Increment,
+            _ => Action::Write(self.number()),
+        }
+    }
+
+    fn ask(&mut self, c: usize) {
+        let Some(errand) = self.ask_anew(c) else {
+            return;
+        };
+        let servers = self.machines.len() as u64;
+        let known = self.clients[c].known.get(&errand.key).copied();
+        let server = known.unwrap_or_else(|| self.random.below(servers) as usize);
+        let request = Request {
+            client: c,
+            sequence: errand.sequence,
+            key: errand.key,
+            action: errand.action,
+            value_bytes: errand.value_bytes,
+        };
+        let way = (Place::Client(c), Place::Server(server));
+        let event = Event::Request(server, Box::new(request));
+        self.send(way, Mode::Safe, event, None);
+        self.after(PATIENCE_US, Event::ClientTires(c, errand.sequence));
+    }
+
+    /// Nobody has answered.
+    pub(super) fn client_tires(&mut self, c: usize, sequence: u64) {
+        let client = &mut self.clients[c];
+        let Some(errand) = client.errand.take_if(|errand| errand.sequence == sequence) else {
+            return;
+        };
+        client.known.remove(&errand.key);
+        if errand.action == Action::Read {
+            // Nothing depends on whether it was done.
+            client.errand = Some(errand);
+            return self.ask(c);
+        }
+        self.ends(c, &errand, Found::Nothing);
+    }
+
+    /// It is gone in the midst of whatever it did; another one comes.
+    pub(super) fn client_crashes(&mut self, c: usize) -> bool {
+        let Some(errand) = self.clients[c].errand.take() else {
+            return false;
+        };
+        self.ends(c, &errand, Found::Nothing);
+        true
+    }
+
+    fn ends(&mut self, c: usize, errand: &Errand, found: Found) {
+        let to_us = match found {
+            Found::Nothing => UNKNOWN,
+            _ => self.now_us,
+        };
+        let client = &mut self.clients[c];
+        self.history.events.push(Deed {
+            client: client.name,
+            key: errand.key,
+            action: errand.action,
+            found,
+            from_us: errand.from_us,
+            to_us,
+        });
+        if found == Found::Nothing {
+            client.name += 1_000;
+        }
+        let is_over = self.now_us >= self.plan.load_us + self.began_us;
+        let delay_us = match &mut client.last_reads {
+            Some(key) => {
+                *key += 1;
+                if *key >= self.plan.keys {
+                    client.last_reads = None;
+                    return;
+                }
+                0
+            }
+            None if is_over => return,
+            None => self.random.below(self.plan.think_us),
+        };
+        self.after(delay_us, Event::ClientActs(c, 0));
+    }
+
+    pub(super) fn reply_arrives(&mut self, c: usize, reply: Reply) {
+        let client = &mut self.clients[c];
+        let fits = |errand: &mut Errand| errand.sequence == reply.sequence;
+        let Some(errand) = client.errand.take_if(fits) else {
+            return;
+        };
+        match reply.answer {
+            Answer::Done(found) => self.ends(c, &errand, found),
+            Answer::Moved(server) => {
+                client.known.insert(errand.key, server);
+                client.errand = Some(errand);
+                self.ask(c);
+            }
+            Answer::Again => {
+                client.known.remove(&errand.key);
+                client.errand = Some(errand);
+                let errand = self.ask_anew(c).expect("it was put back");
+                let delay_us = PAUSE_US + self.random.below(PAUSE_US);
+                self.after(delay_us, Event::ClientActs(c, errand.sequence));
+            }
+        }
+    }
+
+    // --- at the server
+
+    pub(super) fn request_arrives(&mut self, n: usize, request: Request) {
+        let machine = &self.machines[n];
+        if !machine.is_powered {
+            return;
+        }
+        if machine.process.is_none() {
+            return self.answer(n, &request, Answer::Again); // refused: nothing was done
+        }
+        if self.is_deaf(n, || Event::Request(n, Box::new(request.clone()))) {
+            return;
+        }
+        self.execute(n, request);
+        self.let_work(n);
+    }
+
+    fn answer(&mut self, n: usize, request: &Request, answer: Answer) {
+        let way = (Place::Server(n), Place::Client(request.client));
+        let reply = Reply {
+            sequence: request.sequence,
+            answer,
+        };
+        let event = Event::Reply(request.client, Box::new(reply));
+        self.send(way, Mode::Safe, event, None);
+    }
+
+    fn execute(&mut self, n: usize, request: Request) {
+        let key = key_of(request.key);
+        let route = KeyHasher::new(1).route(&key);
+        let process = self.machines[n].process.as_ref().expect("it runs");
+        let here = match process.view.route(TABLE, route) {
+            Route::Serve => Ok(()),
+            Route::Moved(owner) => {
+                let other = owner
+                    .addresses
+                    .native
+                    .parse()
+                    .expect("servers have numbers");
+                Err(Answer::Moved(other))
+            }
+            _ => Err(Answer::Again),
+        };
+        if let Err(answer) = here {
+            return self.answer(n, &request, answer);
+        }
+        let Some(store) = process.store.clone() else {
+            return self.answer(n, &request, Answer::Again);
+        };
+        let mut session = store.engine().session().expect("few sessions");
+        let mut guard = session.pin();
+        let hash = guard.hash(&key);
+        let is_counter = request.key < self.plan.counters;
+        let done = match request.action {
+            Action::Read => guard.read(TABLE, hash, &key).map(|object| match object {
+                None => Some(Found::Absent),
+                Some(object) => read_value(object.value, is_counter).map(|value| Found::Value {
+                    value,
+                    version: object.version,
+                }),
+            }),
+            Action::Write(value) => {
+                let bytes = value_of(value, request.value_bytes);
+                let written = guard.write(TABLE, hash, &key, &bytes, None);
+                written.map(|outcome| outcome.after.map(|version| Found::Written { version }))
+            }
+            Action::Remove => guard.remove(TABLE, hash, &key).map(|outcome| {
+                Some(match outcome.before {
+                    Some(version) => Found::Removed { version },
+                    None => Found::Absent,
+                })
+            }),
+            Action::Increment => guard.increment(TABLE, hash, &key, 1).map(|done| {
+                Some(Found::Value {
+                    value: done.value as u64,
+                    version: done.version,
+                })
+            }),
+        };
+        let position = guard.take_position();
+        drop(guard);
+        match done {
+            Ok(Some(found)) => {
+                let held = Held {
+                    request,
+                    position,
+                    found,
+                };
+                let process = self.machines[n].process.as_mut().expect("it runs");
+                process.held.push(held);
+            }
+            Ok(None) => {
+                let key = request.key;
+                self.violated(format!("server {n} has something else in key {key}"));
+            }
+            Err(error) => {
+                self.say(|| format!("server {n}: {error}"));
+                self.answer(n, &request, Answer::Again); // nothing was changed
+            }
+        }
+    }
+
+    /// Replies leave when what they say is durable and the lease runs.
+    pub(super) fn let_replies_go(&mut self, n: usize) {
+        let now_us = self.machines[n].clock(self.now_us);
+        let Some(process) = self.machines[n].process.as_mut() else {
+            return;
+        };
+        if process.held.is_empty() || !process.node.read_until().may_read(now_us) {
+            return;
+        }
+        let Some(log) = process.store.as_ref().and_then(|store| store.log()) else {
+            return;
+        };
+        let held = std::mem::take(&mut process.held);
+        let (ready, waiting): (Vec<Held>, Vec<Held>) = held
+            .into_iter()
+            .partition(|held| log.reached(&held.position) >= Level::Synced);
+        process.held = waiting;
+        let me = process.node.member().id();
+        for held in ready {
+            self.check_alone(n, me, held.request.key);
+            self.answer(n, &held.request, Answer::Done(held.found));
+        }
+    }
+
+    /// Nobody else may be answering for this key now.
+    fn check_alone(&mut self, n: usize, me: ServerId, key: u64) {
+        let route = KeyHasher::new(1).route(&key_of(key));
+        let now_us = self.now_us;
+        let others = self.machines.iter().enumerate();
+        let other = others
+            .filter(|(other, _)| *other != n)
+            .find(|(_, machine)| {
+                machine.process.as_ref().is_some_and(|process| {
+                    process.view.route(TABLE, route) == Route::Serve
+                        && process.node.read_until().may_read(machine.clock(now_us))
+                })
+            });
+        if let Some((other, _)) = other {
+            self.violated(format!(
+                "server {n} ({me}) answers for key {key}, and server {other} would too"
+            ));
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Makes things go wrong, and right again.
+//!
+//! **Invariants**
+//! - F1: of the disks of a cluster with R replicas at most R - 1 lose, in a whole run, what they had acknowledged: so everything that
+//!   was acknowledged is still somewhere.
+//! - F2: at most R - 1 servers are off at once because of faults of single servers.
+
+use super::coverage::Class;
+use super::net::{Cut, Place, Places};
+use super::plan::Fault;
+use super::world::{Event, World};
+use crate::disk::Fault as DiskFault;
+use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_wire::native::message::{Admin, CoordinatorAnswer};
+
+impl World {
+    /// All that the plan has.
+    pub(super) fn plan_faults(&mut self) {
+        for (at_us, fault) in std::mem::take(&mut self.plan.faults) {
+            self.after(at_us, Event::Fault(Box::new(fault)));
+        }
+    }
+
+    /// F2; also whether it is on.
+    fn may_stop(&mut self, n: usize) -> bool {
+        let off = self.machines.iter().filter(|m| m.process.is_none()).count();
+        let may = self.machines[n].process.is_some() && off + 1 < self.plan.replicas as usize + 1;
+        if may && off > 0 {
+            self.coverage.fired(Class::CrashesAtOnce);
+        }
+        may
+    }
+
+    /// F1: takes note of it.
+    fn may_ruin(&mut self, n: usize) -> bool {
+        if !self.machines[n].is_ruined {
+            let ruined = self.machines.iter().filter(|m| m.is_ruined).count();
+            if ruined + 1 >= self.plan.replicas as usize {
+                return false;
+            }
+            self.machines[n].is_ruined = true;
+        }
+        true
+    }
+
+    pub(super) fn strike(&mut self, fault: Fault) {
+        if self.is_healed {
+            return;
+        }
+        self.say(|| format!("FAULT {fault:?}"));
+        match fault {
+            Fault::Crash { server, down_us } => {
+                if self.may_stop(server) {
+                    self.coverage.fired(Class::Restart);
+                    self.stop(server, true);
+                    self.boot_after(server, down_us);
+                }
+            }
+            Fault::CrashAtOutput {
+                server,
+                outputs,
+                down_us,
+            } => {
+                if self.may_stop(server) {
+                    self.machines[server].dies_after = Some((outputs, down_us));
+                }
+            }
+            Fault::PowerCut {
+                server,
+                operations,
+                within,
+                down_us,
+            } => self.cut_power(server, operations, within, down_us),
+            Fault::LoseDisk { server, down_us } => {
+                if self.may_stop(server) && self.may_ruin(server) {
+                    self.coverage.fired(Class::LostDisk);
+                    self.stop(server, false);
+                    self.machines[server].replace_disk(&mut self.random);
+                    self.boot_after(server, down_us);
+                }
+            }
+            Fault::ColdStart { down_us } => self.cold_start(down_us),
+            Fault::Pause { server, for_us } => {
+                let machine = &mut self.machines[server];
+                if machine.process.is_some() && !machine.is_paused {
+                    machine.is_paused = true;
+                    self.coverage.fired(Class::Pause);
+                    self.ends_after(for_us, fault);
+                }
+            }
+            Fault::Partition { .. } | Fault::OneWay { .. } | Fault::Flapping { .. } => {
+                self.cut_links(&fault);
+            }
+            Fault::SlowDisk {
+                server,
+                extra_us,
+                for_us,
+            } => {
+                self.machines[server].slow_us = extra_us;
+                self.coverage.fired(Class::SlowDisk);
+                self.ends_after(for_us, fault);
+            }
+            Fault::DiskError { server, operations } => {
+                if self.may_stop(server) {
+                    let disk = &self.machines[server].disk;
+                    disk.inject(disk.operations() + operations, DiskFault::Error);
+                }
+            }
+            Fault::DiskFull { server, for_us } => {
+                self.machines[server].fill_disk(true);
+                self.ends_after(for_us, fault);
+            }
+            Fault::BitRot { .. } | Fault::Unreadable { .. } | Fault::Misdirected { .. } => {
+                self.damage(&fault);
+            }
+            Fault::CoordinatorCrash { down_us } => {
+                if let Some(n) = self.leader() {
+                    self.coverage.fired(Class::CoordinatorCrash);
+                    self.chair_stops(n);
+                    let generation = self.chairs[n].generation;
+                    self.after(down_us, Event::ChairStarts(n, generation));
+                }
+            }
+            Fault::CoordinatorPause { for_us } => {
+                if let Some(n) = self.leader() {
+                    self.chair_pauses(n);
+                    let fault = Fault::Pause {
+                        server: self.machines.len() + n,
+                        for_us,
+                    };
+                    self.ends_after(for_us, fault);
+                }
+            }
+            Fault::StoreFailure { for_us } => {
+                self.store_is_away = true;
+                self.ends_after(for_us, fault);
+            }
+            Fault::ClientCrash { client } => {
+                if self.client_crashes(client) {
+                    self.coverage.fired(Class::ClientCrash);
+                }
+            }
+            Fault::ClientPause { client, for_us } => {
+                self.clients[client].is_off = true;
+                self.ends_after(for_us, fault);
+            }
+            Fault::Split | Fault::Migrate | Fault::Drain { .. } => self.operate(fault),
+        }
+    }
+
+    fn ends_after(&mut self, for_us: u64, fault: Fault) {
+        self.after(for_us, Event::Ends(Box::new(fault)));
+    }
+
+    /// A fault that lasted is over.
+    pub(super) fn relent(&mut self, fault: Fault) {
+        match fault {
+            Fault::Pause { server, .. } if server >= self.machines.len() => {
+                let n = server - self.machines.len();
+                self.chair_resumes(n);
+            }
+            Fault::Pause { server, .. } => self.resume(server),
+            Fault::SlowDisk { server, .. } => self.machines[server].slow_us = 0,
+            Fault::DiskFull { server, .. } => self.machines[server].fill_disk(false),
+            Fault::StoreFailure { .. } => self.store_is_away = false,
+            Fault::ClientPause { client, .. } => {
+                self.clients[client].is_off = false;
+                self.after(0, Event::ClientActs(client, 0));
+            }
+            Fault::Drain { server, .. } => {
+                if let Some(server) = self.id_of(server) {
+                    self.administer(Admin::Undrain { server });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn cut_power(&mut self, n: usize, operations: Option<u64>, within: bool, down_us: u64) {
+        if !self.may_stop(n) {
+            return;
+        }
+        let machine = &mut self.machines[n];
+        let Some(operations) = operations else {
+            machine.disk.cut_power();
+            self.coverage.fired(Class::PowerCut);
+            self.stop(n, false);
+            return self.boot_after(n, down_us);
+        };
+        machine.cut_us = Some(down_us);
+        let at = machine.disk.operations() + operations;
+        let fault = match within {
+            true => DiskFault::PowerCutWithin,
+            false => DiskFault::PowerCut,
+        };
+        machine.disk.inject(at, fault);
+        if within {
+            self.coverage.fired(Class::Torn);
+        }
+    }
+
+    fn cold_start(&mut self, down_us: u64) {
+        self.coverage.fired(Class::ColdStart);
+        for n in 0..self.machines.len() {
+            if self.machines[n].process.is_some() {
+                self.machines[n].disk.cut_power();
+                self.stop(n, false);
+            }
+            let delay_us = down_us + self.random.below(1_500_000);
+            self.boot_after(n, delay_us);
+        }
+        for n in 0..self.chairs.len() {
+            self.chair_stops(n);
+            let generation = self.chairs[n].generation;
+            let delay_us = down_us + self.random.below(1_000_000);
+            self.after(delay_us, Event::ChairStarts(n, generation));
+        }
+    }
+
+    fn cut_links(&mut self, fault: &Fault) {
+        let since_us = self.now_us;
+        let cut = |from: Places, to: Places, for_us: u64, class| Cut {
+            from,
+            to,
+            since_us,
+            until_us: since_us + for_us,
+            period_us: None,
+            class,
+        };
+        let of = |servers: &[usize]| Places::of(servers.iter().map(|n| Place::Server(*n)));
+        match fault {
+            Fault::Partition {
+                servers,
+                coordinator,
+                clients,
+                for_us,
+            } => {
+                let near = of(servers);
+                let mut far = Places::all().without(near);
+                if !coordinator {
+                    far = far.without(Places::COORDINATORS);
+                }
+                if !clients {
+                    far = far.without(Places::CLIENTS);
+                }
+                self.net.cut(cut(near, far, *for_us, Class::Partition));
+                self.net.cut(cut(far, near, *for_us, Class::Partition));
+            }
+            Fault::OneWay {
+                servers,
+                outward,
+                for_us,
+            } => {
+                let near = of(servers);
+                // Clients get through: they are whom a zombie would deceive.
+                let far = Places::all().without(near).without(Places::CLIENTS);
+                let (from, to) = if *outward { (near, far) } else { (far, near) };
+                self.net.cut(cut(from, to, *for_us, Class::OneWay));
+            }
+            Fault::Flapping {
+                a,
+                b,
+                period_us,
+                for_us,
+            } => {
+                let one = of(&[*a]);
+                let other = b.map_or(Places::COORDINATORS, |b| of(&[b]));
+                for (from, to) in [(one, other), (other, one)] {
+                    self.net.cut(Cut {
+                        period_us: Some(*period_us),
+                        ..cut(from, to, *for_us, Class::Flapping)
+                    });
+                }
+            }
+            _ => unreachable!("no fault of links"),
+        }
+    }
+
+    /// F1.
+    fn damage(&mut self, fault: &Fault) {
+        let (Fault::BitRot { server, .. }
+        | Fault::Unreadable { server }
+        | Fault::Misdirected { server, .. }) = *fault
+        else {
+            unreachable!("no damage");
+        };
+        if !self.may_ruin(server) {
+            return;
+        }
+        let disk = self.machines[server].disk.clone();
+        let names = ["wal", "frames"];
+        match *fault {
+            Fault::BitRot { flips, .. } => {
+                for _ in 0..flips {
+                    let name = names[self.random.below(2) as usize];
+                    let written = disk.written(name);
+                    if !written.is_empty() {
+                        let page = written[self.random.below(written.len() as u64) as usize];
+                        let at = page + self.random.below(4096);
+                        disk.flip(name, at, self.random.below(8) as u8);
+                        self.coverage.fired(Class::BitRot);
+                    }
+                }
+            }
+            Fault::Unreadable { .. } => {
+                let written = disk.written("frames");
+                if !written.is_empty() {
+                    let page = written[self.random.below(written.len() as u64) as usize];
+                    disk.make_unreadable("frames", page, 4096);
+                    self.coverage.fired(Class::Unreadable);
+                }
+            }
+            Fault::Misdirected {
+                operations, lost, ..
+            } => {
+                let fault = match lost {
+                    true => DiskFault::Lost,
+                    false => DiskFault::Misdirected,
+                };
+                disk.inject(disk.operations() + operations, fault);
+                self.coverage.fired(Class::Misdirected);
+            }
+            _ => unreachable!("no damage"),
+        }
+    }
+
+    pub(super) fn id_of(&self, n: usize) -> Option<duramen_base::ids::ServerId> {
+        let process = self.machines[n].process.as_ref()?;
+        let id = process.node.member().id();
+        (id != duramen_base::ids::ServerId::NONE).then_some(id)
+    }
+
+    /// What an operator does while everything runs.
+    fn operate(&mut self, fault: Fault) {
+        let at = RouteHash(self.random.next_u64());
+        let table = super::client::TABLE;
+        match fault {
+            Fault::Split => {
+                let told = self.told.len();
+                self.administer(Admin::Split { table, at });
+                if !matches!(self.told.get(told), Some(CoordinatorAnswer::Refused(_))) {
+                    self.coverage.fired(Class::Split);
+                }
+            }
+            Fault::Migrate => {
+                let to = self.random.below(self.machines.len() as u64) as usize;
+                let Some(to) = self.id_of(to) else { return };
+                let last = RouteHash(at.0.saturating_add(1 << 61));
+                let range = KeyRange::new(at, last);
+                self.administer(Admin::Migrate { table, range, to });
+            }
+            Fault::Drain { server, for_us } => {
+                let Some(id) = self.id_of(server) else { return };
+                self.administer(Admin::Drain { server: id });
+                self.ends_after(for_us, Fault::Drain { server, for_us });
+            }
+            _ => unreachable!("nothing that an operator does"),
+        }
+    }
+
+    /// Everything that was broken is whole, as far as it can be.
+    pub(super) fn heal(&mut self) {
+        self.is_healed = true;
+        self.say(|| "HEALED".to_owned());
+        self.net.heal();
+        self.store_is_away = false;
+        for n in 0..self.machines.len() {
+            self.resume(n);
+            let machine = &mut self.machines[n];
+            machine.slow_us = 0;
+            machine.dies_after = None;
+            machine.kept_off = false;
+            machine.fill_disk(false);
+            machine.disk.forgive();
+            if machine.process.is_none() {
+                self.boot_after(n, 1_000);
+            }
+        }
+        for n in 0..self.chairs.len() {
+            self.chair_resumes(n);
+            if !self.chairs[n].is_on {
+                let generation = self.chairs[n].generation;
+                self.after(1_000, Event::ChairStarts(n, generation));
+            }
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! A run from its beginning to its verdict.
+
+use super::client::{TABLE, key_of};
+use super::coverage::Coverage;
+use super::history::History;
+use super::linear::{self, Verdict};
+use super::machine::Machine;
+use super::plan::Plan;
+use super::world::{Event, World};
+use duramen_backup::{Backup, ReplicaId, ReplicaInfo};
+use duramen_base::ids::{RouteHash, SegmentId, ServerId};
+use duramen_cluster::control::State;
+use duramen_format::hash::KeyHasher;
+use duramen_format::segment::Kind;
+use duramen_node::Route;
+use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, RecoveryPhase, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const SECOND: u64 = 1_000_000;
+/// How long a cluster may take to be there at all.
+const BEGIN_US: u64 = 30 * SECOND;
+/// How often it is looked at whether something has come.
+const LOOK_US: u64 = 20_000;
+/// The last reads of all keys.
+const READS_US: u64 = 60 * SECOND;
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub seed: u64,
+    /// What must never be; empty if all is well.
+    pub violations: Vec<String>,
+    pub coverage: Coverage,
+    pub history: History,
+    /// A sum over everything that happened.
+    pub trace: u64,
+    pub events: u64,
+    /// Simulated time, in microseconds.
+    pub took_us: u64,
+    /// From the end of all faults until everything was well.
+    pub healed_in_us: u64,
+}
+
+/// Runs a plan. A panic of what runs in it is a violation like any other.
+pub fn run(plan: Plan) -> Outcome {
+    let seed = plan.seed;
+    let lived = catch_unwind(AssertUnwindSafe(|| judge(plan)));
+    lived.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Outcome {
+            seed,
+            violations: vec![format!("panic: {}", text.unwrap_or_default())],
+            coverage: Coverage::default(),
+            history: History::default(),
+            trace: 0,
+            events: 0,
+            took_us: 0,
+            healed_in_us: 0,
+        }
+    })
+}
+
+fn judge(plan: Plan) -> Outcome {
+    let seed = plan.seed;
+    let mut world = World::new(plan);
+    let healed_in_us = world.live();
+    if world.violations.is_empty() {
+        match linear::check(&world.history) {
+            Verdict::Linearizable => {}
+            Verdict::Illegal(why) => world.violated(format!("not linearizable: {why}")),
+            Verdict::Undecided(why) => world.violated(format!("undecided: {why}")),
+        }
+    }
+    for event in &world.history.events {
+        world.trace.add(&[event.client, event.key, event.to_us]);
+    }
+    Outcome {
+        seed,
+        violations: world.violations,
+        coverage: world.coverage,
+        history: world.history,
+        trace: world.trace.0,
+        events: world.events,
+        took_us: world.now_us,
+        healed_in_us,
+    }
+}
+
+impl World {
+    /// Returns how long it took until all was well after the last fault.
+    fn live(&mut self) -> u64 {
+        for n in 0..self.chairs.len() {
+            self.at(n as u64 * 2_000, Event::ChairStarts(n, 0));
+        }
+        for n in 0..self.machines.len() {
+            let at_us = 5_000 + self.random.below(100_000);
+            self.at(at_us, Event::Boot(n, 0));
+        }
+        let has_begun = self.run(BEGIN_US, LOOK_US, |world| world.all_joined());
+        let tablets = self.plan.tablets;
+        let is_made = has_begun
+            && self.administer(Admin::CreateTable {
+                name: "t".to_owned(),
+                servers: tablets,
+                level: None,
+            })
+            && self.run(BEGIN_US, LOOK_US, |world| world.all_served());
+        if !is_made {
+            self.violated("the cluster does not begin".to_owned());
+            return 0;
+        }
+        self.began_us = self.now_us;
+        if self.plan.drift_ppm > 0 {
+            self.coverage.fired(super::Class::Drift);
+        }
+        self.plan_faults();
+        self.clients_begin();
+        let last_us = self.plan.load_us + SECOND / 2;
+        self.run(last_us, u64::MAX, |_| false);
+        self.heal();
+        let from_us = self.now_us;
+        let patience_us = self.plan.patience_us;
+        if !self.run(patience_us, LOOK_US, |world| world.is_well()) {
+            let what = self.what_is_wrong();
+            self.violated(format!(
+                "not well {} s after the last fault: {what}",
+                patience_us / SECOND
+            ));
+            return self.now_us - from_us;
+        }
+        let healed_in_us = self.now_us - from_us;
+        self.run(READS_US, LOOK_US, |world| {
+            world.clients.iter().all(|c| c.is_done())
+        });
+        self.last_reads();
+        if !self.run(READS_US, LOOK_US, |world| {
+            world.clients.iter().all(|c| c.is_done())
+        }) {
+            self.violated("not every key can be read".to_owned());
+        }
+        healed_in_us
+    }
+
+    fn all_joined(&mut self) -> bool {
+        let count = self.machines.len();
+        self.machines.iter().all(|machine| {
+            let process = machine.process.as_ref();
+            process.is_some_and(|process| {
+                process.store.is_some() && process.node.member().members().up().count() == count
+            })
+        })
+    }
+
+    /// Every hash by one server that may read, and by no other.
+    fn all_served(&mut self) -> bool {
+        let now_us = self.now_us;
+        let serves = |machine: &Machine, hash| {
+            machine.process.as_ref().is_some_and(|process| {
+                process.view.route(TABLE, hash) == Route::Serve
+                    && process.node.read_until().may_read(machine.clock(now_us))
+            })
+        };
+        let keys = (0..self.plan.keys).map(|key| KeyHasher::new(1).route(&key_of(key)));
+        let mut hashes = keys.chain((0..32).map(|n| RouteHash(n << 59 | 77)));
+        hashes.all(|hash| {
+            let machines = self.machines.iter();
+            machines.filter(|machine| serves(machine, hash)).count() == 1
+        })
+    }
+
+    fn status(&mut self) -> Option<Status> {
+        self.told.clear();
+        if !self.administer(Admin::Status) {
+            return None;
+        }
+        match self.told.pop() {
+            Some(CoordinatorAnswer::Admin(AdminAnswer::Status(status))) => Some(*status),
+            _ => None,
+        }
+    }
+
+    fn is_well(&mut self) -> bool {
+        self.wrong().is_none()
+    }
+
+    fn what_is_wrong(&mut self) -> String {
+        self.wrong().unwrap_or_default()
+    }
+
+    /// What is not as it must be in the end; `None`: nothing.
+    fn wrong(&mut self) -> Option<String> {
+        if !self.all_joined() {
+            return Some("not everybody is a member".to_owned());
+        }
+        if !self.all_served() {
+            let servers: Vec<String> = (0..self.machines.len()).map(|n| self.who(n)).collect();
+            return Some(format!("not everything is served: {}", servers.join("; ")));
+        }
+        let Some(status) = self.status() else {
+            return Some("nobody leads".to_owned());
+        };
+        let mut recoveries = status.recoveries.iter();
+        if let Some(recovery) = recoveries.find(|r| r.phase != RecoveryPhase::Done) {
+            return Some(format!("{recovery:?}"));
+        }
+        let mut migrations = status.migrations.iter();
+        if let Some(migration) = migrations.find(|m| m.reason.is_none()) {
+            return Some(format!("{migration:?}"));
+        }
+        let members: BTreeSet<ServerId> = status.servers.iter().map(|s| s.server).collect();
+        if members.len() != self.machines.len() {
+            return Some(format!("{} servers are listed", members.len()));
+        }
+        (0..self.machines.len())
+            .find_map(|n| self.too_few_replicas(n))
+            .or_else(|| {
+                if std::env::var_os("LEAK").is_some() {
+                    self.leaked(&members)
+                } else {
+                    None
+                }
+            })
+    }
+
+    /// R replicas of everything that a log lists, on distinct servers, none of them its own.
+    fn too_few_replicas(&self, n: usize) -> Option<String> {
+        let log = self.id_of(n)?;
+        let wanted = self.plan.replicas as usize;
+        let others = self.machines.iter().enumerate().filter(|(at, _)| *at != n);
+        let backups: Vec<&Backup> = others
+            .filter_map(|(_, machine)| machine.process.as_ref())
+            .map(|process| &*process.backup)
+            .collect();
+        let mut replicas: BTreeMap<SegmentId, Vec<(&Backup, ReplicaInfo)>> = BTreeMap::new();
+        for backup in backups {
+            for info in backup.replicas_of(log.number()) {
+                replicas
+                    .entry(info.segment)
+                    .or_default()
+                    .push((backup, info));
+            }
+        }
+        let is_control = |of: &&Vec<(&Backup, ReplicaInfo)>| {
+            of.iter()
+                .any(|(_, info)| info.kind == Kind::Control && info.length > 0)
+        };
+        let Some(control) = replicas.values().rev().find(is_control) else {
+            return Some(format!("{log} has no control segment"));
+        };
+        if control.len() < wanted {
+            return Some(format!(
+                "{log}: {} replicas of its control segment",
+                control.len()
+            ));
+        }
+        let longest = control.iter().max_by_key(|(_, info)| info.length)?;
+        let mut bytes = vec![0; self.plan.segment_bytes as usize];
+        let id = ReplicaId {
+            log: log.number(),
+            segment: longest.1.segment,
+        };
+        let Ok(info) = longest.0.read_of(id, &mut bytes) else {
+            return None; // damage is found by others
+        };
+        let Ok(state) = State::replay(id.segment, &bytes[..info.length as usize]) else {
+            return Some(format!("{log}: its control segment makes no sense"));
+        };
+        state.segments.iter().find_map(|(segment, listed)| {
+            let good = |info: &ReplicaInfo| match listed.closed {
+                Some(certificate) => info.closed && info.certificate() == certificate,
+                None => info.closed || info.epoch >= listed.epoch,
+            };
+            let of = replicas.get(segment).map_or(&[][..], |of| &of[..]);
+            let count = of.iter().filter(|(_, info)| good(info)).count();
+            (count < wanted).then(|| {
+                let found: Vec<&ReplicaInfo> = of.iter().map(|(_, info)| info).collect();
+                let waits = self.waits_for(n);
+                format!("{log}: {count} replicas of {segment}: {listed:?}: {found:?}; {waits}")
+            })
+        })
+    }
+
+    fn who(&self, n: usize) -> String {
+        let machine = &self.machines[n];
+        let Some(process) = &machine.process else {
+            return format!("server {n} is off");
+        };
+        let reads = process.node.read_until().may_read(machine.clock(self.now_us));
+        let serves = (0..64u64).filter(|at| {
+            process.view.route(TABLE, RouteHash(at << 58 | 77)) == Route::Serve
+        });
+        let id = process.node.member().id();
+        let waits = self.waits_for(n);
+        format!("server {n} = {id} serves {} of 64, reads {reads}, {waits}", serves.count())
+    }
+
+    fn waits_for(&self, n: usize) -> String {
+        let process = self.machines[n].process.as_ref();
+        let store = process.and_then(|process| process.store.as_ref());
+        let log = store.and_then(|store| store.log());
+        log.map(duramen::LogWriter::describe).unwrap_or_default()
+    }
+
+    /// Replicas of logs that nobody needs any more.
+    fn leaked(&self, members: &BTreeSet<ServerId>) -> Option<String> {
+        let machines = self.machines.iter().enumerate();
+        for (n, machine) in machines {
+            let backup = &machine.process.as_ref()?.backup;
+            let strange = |log: &u64| !members.contains(&ServerId::from_number(*log));
+            if let Some(log) = backup.logs().into_iter().find(strange) {
+                let log = ServerId::from_number(log);
+                return Some(format!("server {n} keeps replicas of {log}, which is gone"));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,396 @@
+//! Whether a history is linearizable, key by key, with outcomes that nobody knows.
+//!
+//! The search of Wing and Gong with the memory of Lowe: next comes any operation that began before all that wait have ended. Versions
+//! make it quick: whoever was told one has its place among all the others of the key. An operation of unknown outcome comes at any
+//! time after it began, or never.
+//!
+//! Paper: [Lowe, Testing for linearizability, 2017]; differs: versions cut the search.
+
+use super::history::{Action, Event, Found, History, UNKNOWN};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+
+/// Most steps for one key, before it is said that nobody knows.
+const STEPS_MAX: usize = 400_000;
+
+/// What a history is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Linearizable,
+    /// With the operations of one key, as far as they can be put in order.
+    Illegal(String),
+    Undecided(String),
+}
+
+/// What a key holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Register {
+    value: Option<u64>,
+    /// Of the object; `None` if nobody was told.
+    version: Option<u64>,
+    /// Every later version is above it.
+    floor: u64,
+}
+
+impl Register {
+    fn put(self, value: u64, version: Option<u64>) -> Option<Register> {
+        let floor = match version {
+            Some(version) if version <= self.floor => return None,
+            Some(version) => version,
+            None => self.floor + 1,
+        };
+        Some(Register {
+            value: Some(value),
+            version,
+            floor,
+        })
+    }
+
+    /// The object has this version, as far as anybody knows.
+    fn at(self, version: u64) -> Option<Register> {
+        match self.version {
+            Some(own) if own != version => None,
+            None if version < self.floor => None,
+            _ => Some(Register {
+                version: Some(version),
+                floor: version,
+                ..self
+            }),
+        }
+    }
+
+    /// After this operation, if it can be the next one.
+    fn after(self, event: &Event) -> Option<Register> {
+        let absent = Register {
+            value: None,
+            version: None,
+            floor: self.floor,
+        };
+        match (event.action, event.found) {
+            (Action::Read | Action::Remove, Found::Absent) => self.value.is_none().then_some(self),
+            (Action::Read, Found::Value { value, version }) => {
+                (self.value == Some(value)).then(|| self.at(version))?
+            }
+            (Action::Write(value), Found::Written { version }) => self.put(value, Some(version)),
+            (Action::Write(value), Found::Nothing) => self.put(value, None),
+            (Action::Remove, Found::Removed { version }) => {
+                let floor = self.value.and(self.at(version))?.floor;
+                Some(Register { floor, ..absent })
+            }
+            (Action::Remove, Found::Nothing) => Some(absent),
+            (Action::Increment, Found::Value { value, version }) => {
+                let next = self.value.unwrap_or(0) + 1;
+                (next == value).then(|| self.put(next, Some(version)))?
+            }
+            (Action::Increment, Found::Nothing) => self.put(self.value.unwrap_or(0) + 1, None),
+            _ => None,
+        }
+    }
+}
+
+/// The place among versions that an operation was told.
+fn version_of(event: &Event) -> Option<u64> {
+    match event.found {
+        Found::Value { version, .. } | Found::Written { version } | Found::Removed { version } => {
+            Some(version)
+        }
+        Found::Nothing | Found::Absent => None,
+    }
+}
+
+/// Judges all keys.
+pub fn check(history: &History) -> Verdict {
+    let mut keys: BTreeMap<u64, Vec<Event>> = BTreeMap::new();
+    for event in &history.events {
+        if event.to_us == UNKNOWN && event.action == Action::Read {
+            continue;
+        }
+        keys.entry(event.key).or_default().push(*event);
+    }
+    for (key, events) in keys {
+        match Search::new(events).run() {
+            Verdict::Linearizable => {}
+            Verdict::Illegal(why) => return Verdict::Illegal(format!("key {key}: {why}")),
+            Verdict::Undecided(why) => return Verdict::Undecided(format!("key {key}: {why}")),
+        }
+    }
+    Verdict::Linearizable
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Place {
+    /// Known operations before this one are done, and those of the mask, counted from it.
+    base: usize,
+    done: u128,
+    /// Of unknown ones.
+    taken: u128,
+    register: Register,
+}
+
+struct Search {
+    known: Vec<Event>,
+    unknown: Vec<Event>,
+    seen: HashSet<Place>,
+    steps: usize,
+    /// Most known operations that could be put in order, and what came then.
+    best: (usize, Register),
+}
+
+impl Search {
+    fn new(events: Vec<Event>) -> Search {
+        let (mut known, unknown): (Vec<Event>, Vec<Event>) =
+            events.into_iter().partition(|event| event.to_us != UNKNOWN);
+        known.sort_by_key(|event| (event.from_us, event.to_us));
+        let written: HashSet<u64> = known
+            .iter()
+            .filter(|event| matches!(event.found, Found::Written { .. }))
+            .filter_map(version_of)
+            .collect();
+        let mut read: HashSet<u64> = HashSet::new();
+        let (mut absent, mut strange) = (false, false);
+        for event in &known {
+            match event.found {
+                Found::Value { value, .. } => {
+                    read.insert(value);
+                }
+                Found::Absent => absent = true,
+                Found::Removed { version } => strange |= !written.contains(&version),
+                _ => {}
+            }
+        }
+        // What nobody could have noticed need not have been.
+        let noticed = |event: &Event| match event.action {
+            Action::Write(value) => read.contains(&value) || strange,
+            Action::Remove => absent,
+            Action::Increment => true,
+            Action::Read => false,
+        };
+        let mut unknown: Vec<Event> = unknown.into_iter().filter(noticed).collect();
+        unknown.sort_by_key(|event| event.from_us);
+        Search {
+            known,
+            unknown,
+            seen: HashSet::new(),
+            steps: 0,
+            best: (0, Register::default()),
+        }
+    }
+
+    fn run(mut self) -> Verdict {
+        if self.unknown.len() > 128 {
+            return Verdict::Undecided(format!("{} unknown operations", self.unknown.len()));
+        }
+        let mut stack = vec![Place {
+            base: 0,
+            done: 0,
+            taken: 0,
+            register: Register::default(),
+        }];
+        while let Some(place) = stack.pop() {
+            if place.base == self.known.len() {
+                return Verdict::Linearizable;
+            }
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return Verdict::Undecided(self.describe());
+            }
+            let count = place.base + place.done.count_ones() as usize;
+            if count >= self.best.0 {
+                self.best = (count, place.register);
+            }
+            self.next(&place, &mut stack);
+        }
+        Verdict::Illegal(self.describe())
+    }
+
+    /// Pushes every place that one more operation leads to, the likeliest last.
+    fn next(&mut self, place: &Place, stack: &mut Vec<Place>) {
+        let mut end_us = u64::MAX;
+        let mut lowest = u64::MAX;
+        let mut open = Vec::new();
+        for (n, event) in self.known.iter().enumerate().skip(place.base) {
+            let at = n - place.base;
+            if at < 128 && place.done >> at & 1 == 1 {
+                continue;
+            }
+            if let Some(version) = version_of(event) {
+                lowest = lowest.min(version);
+            }
+            if event.from_us <= end_us && at < 128 {
+                end_us = end_us.min(event.to_us);
+                open.push(n);
+            }
+        }
+        for (n, event) in self.unknown.iter().enumerate().rev() {
+            let is_taken = place.taken >> n & 1 == 1;
+            if is_taken || event.from_us > end_us {
+                continue;
+            }
+            if let Some(register) = place.register.after(event) {
+                let place = Place {
+                    taken: place.taken | 1 << n,
+                    register,
+                    ..place.clone()
+                };
+                if self.seen.insert(place.clone()) {
+                    stack.push(place);
+                }
+            }
+        }
+        for n in open.into_iter().rev() {
+            let event = &self.known[n];
+            let in_turn = event.from_us <= end_us
+                && version_of(event).is_none_or(|version| version <= lowest);
+            if let Some(register) = place.register.after(event).filter(|_| in_turn) {
+                let mut place = Place {
+                    done: place.done | 1 << (n - place.base),
+                    register,
+                    ..place.clone()
+                };
+                while place.done & 1 == 1 {
+                    place.done >>= 1;
+                    place.base += 1;
+                }
+                if self.seen.insert(place.clone()) {
+                    stack.push(place);
+                }
+            }
+        }
+    }
+
+    fn describe(&self) -> String {
+        let mut text = format!(
+            "{} of {} known operations can be put in order, then it holds {:?}\n",
+            self.best.0,
+            self.known.len(),
+            self.best.1
+        );
+        let mut all: Vec<&Event> = self.known.iter().chain(&self.unknown).collect();
+        all.sort_by_key(|event| event.from_us);
+        for event in all {
+            let to = match event.to_us {
+                UNKNOWN => "?".to_owned(),
+                to => to.to_string(),
+            };
+            let _ = writeln!(
+                text,
+                "  {:>10} - {to:>10} client {:>3} {:?} -> {:?}",
+                event.from_us, event.client, event.action, event.found
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(action: Action, found: Found, from_us: u64, to_us: u64) -> Event {
+        Event {
+            client: 1,
+            key: 1,
+            action,
+            found,
+            from_us,
+            to_us,
+        }
+    }
+
+    fn judge(events: &[Event]) -> bool {
+        match check(&History {
+            events: events.to_vec(),
+        }) {
+            Verdict::Linearizable => true,
+            Verdict::Illegal(_) => false,
+            Verdict::Undecided(why) => panic!("{why}"),
+        }
+    }
+
+    fn written(value: u64, version: u64, from_us: u64, to_us: u64) -> Event {
+        event(
+            Action::Write(value),
+            Found::Written { version },
+            from_us,
+            to_us,
+        )
+    }
+
+    fn read(value: u64, version: u64, from_us: u64, to_us: u64) -> Event {
+        event(
+            Action::Read,
+            Found::Value { value, version },
+            from_us,
+            to_us,
+        )
+    }
+
+    #[test]
+    fn what_is_in_order_is_legal_and_what_goes_back_is_not() {
+        let history = [
+            written(7, 1, 0, 10),
+            written(8, 2, 20, 30),
+            read(8, 2, 40, 50),
+        ];
+        assert!(judge(&history));
+        assert!(
+            !judge(&[history[0], history[1], read(7, 1, 40, 50)]),
+            "a stale read"
+        );
+        assert!(
+            judge(&[history[0], history[1], read(7, 1, 15, 50)]),
+            "it may have come before"
+        );
+        assert!(
+            !judge(&[written(7, 2, 0, 10), written(8, 1, 20, 30)]),
+            "a version goes back"
+        );
+        assert!(!judge(&[
+            written(7, 1, 0, 10),
+            event(Action::Read, Found::Absent, 20, 30)
+        ]));
+        assert!(
+            !judge(&[written(7, 1, 0, 10), written(8, 1, 5, 10)]),
+            "a version twice"
+        );
+    }
+
+    #[test]
+    fn what_nobody_knows_may_have_been_or_not() {
+        let lost = event(Action::Write(9), Found::Nothing, 5, UNKNOWN);
+        assert!(judge(&[written(7, 1, 0, 10), lost, read(7, 1, 20, 30)]));
+        assert!(judge(&[written(7, 1, 0, 10), lost, read(9, 2, 20, 30)]));
+        assert!(judge(&[
+            lost,
+            written(7, 1, 0, 10),
+            read(7, 1, 20, 30),
+            read(9, 2, 40, 50)
+        ]));
+        let back = [lost, written(7, 3, 20, 30), read(9, 2, 40, 50)];
+        assert!(!judge(&back), "its version is below");
+        let early = [read(9, 2, 0, 4), lost];
+        assert!(!judge(&early), "before it was asked for");
+        let gone = event(Action::Remove, Found::Nothing, 5, UNKNOWN);
+        let absent = event(Action::Read, Found::Absent, 20, 30);
+        assert!(judge(&[written(7, 1, 0, 4), gone, absent]));
+        assert!(!judge(&[
+            written(7, 1, 0, 4),
+            gone,
+            absent,
+            read(7, 1, 40, 50)
+        ]));
+    }
+
+    #[test]
+    fn counters_count_each_increment_once() {
+        let add = |value, version, from, to| {
+            event(Action::Increment, Found::Value { value, version }, from, to)
+        };
+        let lost = event(Action::Increment, Found::Nothing, 5, UNKNOWN);
+        assert!(judge(&[add(1, 1, 0, 10), add(2, 2, 11, 20)]));
+        assert!(!judge(&[add(1, 1, 0, 10), add(3, 3, 11, 20)]), "twice");
+        assert!(judge(&[add(1, 1, 0, 10), lost, add(3, 3, 11, 20)]));
+        assert!(!judge(&[add(1, 1, 0, 10), lost, add(4, 4, 11, 20)]));
+        assert!(!judge(&[add(1, 1, 0, 10), add(1, 2, 11, 20)]), "lost");
+    }
+}

@@ -1,0 +1,739 @@
+//! A server: a machine with a clock and a disk, and the process on it, which is a real node with a real backup.
+
+use super::bug::Bug;
+use super::chair;
+use super::client::Held;
+use super::coverage::Class;
+use super::net::{Mode, Place};
+use super::plan::Plan;
+use super::world::{Asker, Event, World};
+use crate::disk::SimDisk;
+use crate::random::Random;
+use duramen::Store;
+use duramen_backup::{Backup, Expected, Geometry, Identity};
+use duramen_base::ids::{Level, ServerId};
+use duramen_cluster::coordinator;
+use duramen_node::{
+    BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,
+    View,
+};
+use duramen_wire::native::message::{Addresses, Enlist, Peer, PeerAnswer, Roles, ServerAnswer};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a disk has room for, unless it is made full.
+const DISK_BYTES: u64 = 1 << 30;
+/// From the end of a process's life to the next one's beginning, when it begins again by itself.
+const AGAIN_US: u64 = 20_000;
+/// How long a commit takes on a good disk.
+const COMMIT_US: u64 = 150;
+/// Rounds of work after one event, before something is wrong.
+const ROUNDS_MAX: usize = 200;
+const STEPS_MAX: usize = 20_000;
+/// When replies that wait are looked at again.
+const HELD_US: u64 = 3_000;
+
+/// A process.
+pub(super) struct Process {
+    pub node: Node,
+    pub backup: Arc<Backup>,
+    pub store: Option<Arc<Store>>,
+    pub keeper: Option<Box<BackupService<RequestId>>>,
+    pub view: Arc<View>,
+    woken: Arc<AtomicBool>,
+    /// Its clock for expiry, in milliseconds.
+    wall_ms: Arc<AtomicU64>,
+    /// Replies that wait for their position, or for a lease.
+    pub held: Vec<Held>,
+    /// The disk is at work until then.
+    busy_until_us: u64,
+    ended: bool,
+}
+
+/// A machine, and the process on it if it runs.
+pub(super) struct Machine {
+    pub disk: SimDisk,
+    disk_number: u64,
+    stored: Option<ServerId>,
+    /// Otherwise nobody answers; a machine whose process is dead refuses connections.
+    pub is_powered: bool,
+    pub process: Option<Process>,
+    /// Grows with each beginning and end of a process.
+    pub generation: u64,
+    pub is_paused: bool,
+    backlog: VecDeque<Event>,
+    drift_ppm: i64,
+    offset_us: u64,
+    pub slow_us: u64,
+    /// Its disk has lost, or may have lost, what it had acknowledged.
+    pub is_ruined: bool,
+    wakes_at_us: u64,
+    /// It dies after so many outputs, for so long.
+    pub dies_after: Option<(u32, u64)>,
+    /// It stays off for so long when its disk's power fails.
+    pub cut_us: Option<u64>,
+    /// It is to be off until somebody starts it.
+    pub kept_off: bool,
+    lives: u64,
+}
+
+impl Machine {
+    pub fn new(n: usize, plan: &Plan, random: &mut Random) -> Machine {
+        let disk_number = random.next_u64() | 1;
+        Machine {
+            disk: SimDisk::new(disk_number, DISK_BYTES).untraced(),
+            disk_number,
+            stored: None,
+            is_powered: true,
+            process: None,
+            generation: 0,
+            is_paused: false,
+            backlog: VecDeque::new(),
+            drift_ppm: chair::drift(plan, random),
+            offset_us: random.below(1 << 40) + n as u64,
+            slow_us: 0,
+            is_ruined: false,
+            wakes_at_us: u64::MAX,
+            dies_after: None,
+            cut_us: None,
+            kept_off: false,
+            lives: 0,
+        }
+    }
+
+    pub fn clock(&self, now_us: u64) -> u64 {
+        chair::local(now_us, self.drift_ppm) + self.offset_us
+    }
+
+    fn global(&self, local_us: u64) -> u64 {
+        chair::global(local_us.saturating_sub(self.offset_us), self.drift_ppm)
+    }
+
+    /// Its disk is gone, and it has a new one.
+    pub fn replace_disk(&mut self, random: &mut Random) {
+        self.disk_number = random.next_u64() | 1;
+        self.disk = SimDisk::new(self.disk_number, DISK_BYTES).untraced();
+        self.stored = None;
+    }
+
+    pub fn fill_disk(&self, is_full: bool) {
+        self.disk.set_capacity(if is_full { 0 } else { DISK_BYTES });
+    }
+}
+
+impl World {
+    fn open_backup(&mut self, n: usize) -> Result<Backup, duramen_backup::Error> {
+        let machine = &self.machines[n];
+        let geometry = Geometry {
+            segment_bytes: self.plan.segment_bytes,
+            wal_bytes: self.plan.wal_bytes,
+            frames: self.plan.frames,
+        };
+        let identity = Identity {
+            cluster: "simulated".to_owned(),
+            server: machine.disk_number,
+            hash_seed: 1,
+        };
+        let mut options = duramen_backup::Options::default();
+        options.bypass_bytes = self.plan.segment_bytes / 2;
+        if let Some(Bug::Backup(bug)) = self.plan.bug {
+            options.planted = Some(bug);
+        }
+        let disk = Arc::new(machine.disk.clone());
+        match Backup::open(disk.clone(), &options, &Expected::default()) {
+            Err(duramen_backup::Error::Absent { .. }) => {
+                Backup::create(disk, &options, &geometry, &identity)
+            }
+            other => other.map(|(backup, _)| backup),
+        }
+    }
+
+    /// A process begins.
+    pub(super) fn boot(&mut self, n: usize, generation: u64) {
+        let machine = &mut self.machines[n];
+        if machine.generation != generation || machine.kept_off {
+            return;
+        }
+        machine.disk.restart();
+        machine.is_powered = true;
+        machine.is_paused = false;
+        let backup = match self.open_backup(n) {
+            Ok(backup) => Arc::new(backup),
+            Err(error) if self.machines[n].is_ruined => {
+                self.say(|| format!("server {n}: the ruined disk is replaced: {error}"));
+                self.machines[n].replace_disk(&mut self.random);
+                return self.after(AGAIN_US, Event::Boot(n, generation));
+            }
+            Err(error) => {
+                let is_full = matches!(
+                    error,
+                    duramen_backup::Error::Full { .. } | duramen_backup::Error::TooSmall { .. }
+                );
+                if !is_full && !error.to_string().contains("os error") {
+                    self.violated(format!(
+                        "server {n}: a disk that is well is refused: {error}"
+                    ));
+                }
+                return self.after(10 * AGAIN_US, Event::Boot(n, generation));
+            }
+        };
+        let machine = &mut self.machines[n];
+        machine.generation += 1;
+        machine.lives += 1;
+        let wall_ms = Arc::new(AtomicU64::new(1_700_000_000_000 + self.now_us / 1_000));
+        let woken = Arc::new(AtomicBool::new(false));
+        let options = self.node_options(n, backup.clone(), &woken, &wall_ms);
+        let now_us = self.machines[n].clock(self.now_us);
+        let machine = &mut self.machines[n];
+        machine.process = Some(Process {
+            node: Node::new(now_us, options),
+            backup,
+            store: None,
+            keeper: None,
+            view: Arc::new(View::default()),
+            woken,
+            wall_ms,
+            held: Vec::new(),
+            busy_until_us: 0,
+            ended: false,
+        });
+        machine.wakes_at_us = u64::MAX;
+        self.say(|| format!("server {n} begins"));
+        self.tell(n, NodeInput::Tick);
+    }
+
+    fn node_options(
+        &mut self,
+        n: usize,
+        backup: Arc<Backup>,
+        woken: &Arc<AtomicBool>,
+        wall_ms: &Arc<AtomicU64>,
+    ) -> NodeOptions {
+        let plan = &self.plan;
+        let machine = &self.machines[n];
+        let mut store = duramen::Options::memory(plan.memory_bytes);
+        store.level = Level::Synced;
+        store.engine.heads = 1;
+        store.engine.cleaners = 0;
+        store.engine.huge_pages = false;
+        store.engine.tiny = true;
+        store.engine.clock = duramen::engine::Clock::Manual(wall_ms.clone());
+        store.planted = match plan.bug {
+            Some(Bug::Engine(bug)) => Some(duramen::Bug::Engine(bug)),
+            Some(Bug::Replication(bug)) => Some(duramen::Bug::Replication(bug)),
+            _ => None,
+        };
+        let bell = woken.clone();
+        let coordinators = self.chairs.len();
+        let mut coordinators: Vec<String> = (0..coordinators).map(chair::address).collect();
+        let first = n % coordinators.len();
+        coordinators.rotate_left(first);
+        NodeOptions {
+            candidate: Candidate {
+                enlist: Enlist {
+                    nonce: self.random.next_u64(),
+                    cluster: "simulated".to_owned(),
+                    addresses: Addresses {
+                        native: n.to_string(),
+                        resp: None,
+                        admin: None,
+                    },
+                    rack: (plan.racks > 0).then(|| format!("rack {}", n % plan.racks)),
+                    roles: Roles {
+                        master: true,
+                        backup: true,
+                    },
+                    replaces: machine.stored,
+                    disk: machine.disk_number,
+                    read_bytes_per_s: 0,
+                    segment_bytes: plan.segment_bytes,
+                },
+                coordinators,
+                seed: self.random.next_u64(),
+            },
+            store,
+            backup: Some(backup),
+            ahead_bytes: 1 << 20,
+            threads: false,
+            wake: Arc::new(move || bell.store(true, Ordering::SeqCst)),
+        }
+    }
+
+    /// The process ends. What it had said may still arrive.
+    pub(super) fn stop(&mut self, n: usize, has_power: bool) {
+        let machine = &mut self.machines[n];
+        machine.process = None;
+        machine.generation += 1;
+        machine.is_paused = false;
+        machine.is_powered = has_power;
+        machine.backlog.clear();
+        machine.dies_after = None;
+        machine.wakes_at_us = u64::MAX;
+        self.say(|| format!("server {n} ends"));
+    }
+
+    /// It begins again after this time.
+    pub(super) fn boot_after(&mut self, n: usize, down_us: u64) {
+        let generation = self.machines[n].generation;
+        self.after(down_us, Event::Boot(n, generation));
+    }
+
+    pub(super) fn resume(&mut self, n: usize) {
+        let machine = &mut self.machines[n];
+        if !std::mem::replace(&mut machine.is_paused, false) {
+            return;
+        }
+        for event in std::mem::take(&mut machine.backlog) {
+            self.after(0, event);
+        }
+        self.after(0, Event::Wake(n));
+    }
+
+    /// A paused process hears everything later.
+    pub(super) fn is_deaf(&mut self, n: usize, event: impl FnOnce() -> Event) -> bool {
+        let machine = &mut self.machines[n];
+        if machine.is_paused {
+            machine.backlog.push_back(event());
+        }
+        machine.is_paused
+    }
+
+    pub(super) fn frame_arrives(&mut self, n: usize, input: Box<NodeInput>) {
+        let machine = &self.machines[n];
+        if !machine.is_powered {
+            return;
+        }
+        if machine.process.is_none() {
+            match *input {
+                NodeInput::Asked { request, .. }
+                | NodeInput::Member(Input::Told { request, .. }) => self.nobody_answers(request.0),
+                _ => {}
+            }
+            return;
+        }
+        if !self.is_deaf(n, || Event::ToServer(n, input.clone())) {
+            self.tell(n, *input);
+        }
+    }
+
+    /// The machine that was asked refuses the connection.
+    pub(super) fn nobody_answers(&mut self, request: u64) {
+        let delay_us = 100 + self.random.below(1_000);
+        match self.askers.get(&request) {
+            Some(&Asker::Peer(n, generation, call)) => {
+                let input = NodeInput::PeerAnswered { call, answer: None };
+                self.after(delay_us, Event::Within(n, generation, Box::new(input)));
+            }
+            Some(&Asker::Coordinator(n, generation, call)) => {
+                if self.chairs[n].generation == generation {
+                    let input = coordinator::Input::Unreachable { call };
+                    self.after(delay_us, Event::ToCoordinator(n, Box::new(input)));
+                }
+            }
+            Some(&Asker::Member(n, generation, token)) => {
+                let input = NodeInput::Member(Input::Unanswered { token });
+                self.after(delay_us, Event::Within(n, generation, Box::new(input)));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn within(&mut self, n: usize, generation: u64, input: Box<NodeInput>) {
+        if self.machines[n].generation != generation || self.machines[n].process.is_none() {
+            return;
+        }
+        if self.is_deaf(n, || Event::Within(n, generation, input.clone())) {
+            return;
+        }
+        if let NodeInput::Member(Input::IdStored { server }) = &*input {
+            self.machines[n].stored = Some(*server);
+        }
+        self.tell(n, *input);
+    }
+
+    pub(super) fn wake(&mut self, n: usize) {
+        let now_us = self.now_us;
+        let machine = &mut self.machines[n];
+        if machine.wakes_at_us > now_us && machine.wakes_at_us != u64::MAX {
+            return;
+        }
+        machine.wakes_at_us = u64::MAX;
+        if machine.process.is_none() || machine.is_paused {
+            return;
+        }
+        self.tell(n, NodeInput::Tick);
+    }
+
+    pub(super) fn disk_done(&mut self, n: usize, generation: u64, number: u64) {
+        if self.machines[n].generation != generation {
+            self.on_disk.remove(&number);
+            return;
+        }
+        if self.is_deaf(n, || Event::Disk(n, generation, number)) {
+            return;
+        }
+        let outputs = self.on_disk.remove(&number).unwrap_or_default();
+        self.do_all(n, outputs);
+        self.let_work(n);
+    }
+
+    fn tell(&mut self, n: usize, input: NodeInput) {
+        let now_us = self.machines[n].clock(self.now_us);
+        let Some(process) = &mut self.machines[n].process else {
+            return;
+        };
+        let wall_ms = 1_700_000_000_000 + self.now_us / 1_000;
+        process.wall_ms.store(wall_ms, Ordering::Relaxed);
+        let mut out = Vec::new();
+        process.node.handle(now_us, input, &mut out);
+        self.do_all(n, out);
+        self.let_work(n);
+    }
+
+    fn do_all(&mut self, n: usize, out: Vec<NodeOutput>) {
+        let generation = self.machines[n].generation;
+        for output in out {
+            let machine = &mut self.machines[n];
+            if machine.generation != generation {
+                return; // it died at the output before
+            }
+            if let Some((left, down_us)) = machine.dies_after {
+                if left == 0 {
+                    self.coverage.fired(Class::CrashAtOutput);
+                    self.stop(n, true);
+                    return self.boot_after(n, down_us);
+                }
+                machine.dies_after = Some((left - 1, down_us));
+            }
+            self.does(n, output);
+        }
+    }
+
+    /// The store's threads and the keeper's, as far as they have something to do.
+    pub(super) fn let_work(&mut self, n: usize) {
+        let generation = self.machines[n].generation;
+        for _ in 0..ROUNDS_MAX {
+            let now_us = self.machines[n].clock(self.now_us);
+            let machine = &mut self.machines[n];
+            let Some(process) = machine.process.as_mut() else {
+                return;
+            };
+            let mut out = Vec::new();
+            if let Some(store) = process.store.as_ref().filter(|_| !process.ended) {
+                let mut steps = 0;
+                while steps < STEPS_MAX && store.background_step().unwrap_or(false) {
+                    steps += 1;
+                }
+                if steps == STEPS_MAX {
+                    let what = store.log().map(duramen::LogWriter::describe);
+                    return self.violated(format!("server {n}: its store is never done: {what:?}"));
+                }
+                let log = store.log().expect("a member's store has a log");
+                log.try_commit_here(Level::Synced);
+            }
+            if process.woken.swap(false, Ordering::SeqCst) {
+                process.node.handle(now_us, NodeInput::Tick, &mut out);
+            }
+            let is_quiet = out.is_empty();
+            self.do_all(n, out);
+            if self.machines[n].generation != generation {
+                return;
+            }
+            if is_quiet {
+                self.keeper_works(n);
+                self.let_replies_go(n);
+                return self.arm(n);
+            }
+        }
+        self.violated(format!("server {n} is never done"));
+    }
+
+    /// The disk's thread. What it says leaves when the disk has done it.
+    fn keeper_works(&mut self, n: usize) {
+        let true_us = self.now_us;
+        let now_us = self.machines[n].clock(true_us);
+        let machine = &mut self.machines[n];
+        let slow_us = machine.slow_us;
+        let Some(process) = machine.process.as_mut() else {
+            return;
+        };
+        if true_us < process.busy_until_us {
+            return;
+        }
+        let mut out = Vec::new();
+        let mut result = Ok(());
+        let (mut took_us, mut steps) = (0, 0);
+        if let Some(keeper) = &mut process.keeper {
+            while keeper.read_step() {
+                steps += 1;
+                assert!(steps < STEPS_MAX, "server {n}: reading never ends");
+            }
+            if keeper.due_us().is_some_and(|due_us| due_us <= now_us) {
+                result = keeper.settle(&|| now_us, &mut out);
+                took_us = COMMIT_US + slow_us;
+            }
+        }
+        let mut flushed = Ok(true);
+        while let Ok(true) = flushed {
+            flushed = process.backup.flush_step();
+            steps += 1;
+            assert!(steps < STEPS_MAX, "server {n}: flushing never ends");
+        }
+        let is_full = matches!(result, Err(duramen_backup::Error::Full { .. }));
+        let has_failed = result.is_err() && !is_full
+            || matches!(&flushed, Err(error) if !matches!(error, duramen_backup::Error::Full { .. }));
+        if is_full {
+            self.coverage.fired(Class::DiskFull);
+            took_us += 20_000;
+        }
+        self.later(n, took_us, out);
+        if let Some(process) = self.machines[n].process.as_mut() {
+            process.busy_until_us = true_us + took_us;
+        }
+        if has_failed || self.machines[n].disk.is_down() {
+            self.disk_failed(n);
+        }
+    }
+
+    /// What the disk answers, after this time.
+    fn later(&mut self, n: usize, delay_us: u64, out: Vec<NodeOutput>) {
+        if out.is_empty() {
+            return;
+        }
+        let number = self.number();
+        let generation = self.machines[n].generation;
+        self.on_disk.insert(number, out);
+        self.after(delay_us, Event::Disk(n, generation, number));
+    }
+
+    /// A server whose disk failed ends; if its power failed, it stays off for a while.
+    fn disk_failed(&mut self, n: usize) {
+        let machine = &mut self.machines[n];
+        if machine.disk.is_down() {
+            let down_us = machine.cut_us.take().unwrap_or(500_000);
+            self.coverage.fired(Class::PowerCut);
+            self.stop(n, false);
+            self.boot_after(n, down_us);
+        } else {
+            self.coverage.fired(Class::DiskError);
+            self.stop(n, true);
+            self.boot_after(n, 10 * AGAIN_US);
+        }
+    }
+
+    /// When it is to be woken next.
+    fn arm(&mut self, n: usize) {
+        let now_us = self.now_us;
+        let machine = &mut self.machines[n];
+        let Some(process) = machine.process.as_ref() else {
+            return;
+        };
+        let keeper = process.keeper.as_ref().and_then(|keeper| keeper.due_us());
+        let node_us = process.node.due_us();
+        let held = !process.held.is_empty();
+        let busy_us = process.busy_until_us;
+        let mut at_us = match node_us {
+            u64::MAX => u64::MAX,
+            due_us => machine.global(due_us),
+        };
+        if let Some(due_us) = keeper {
+            at_us = at_us.min(machine.global(due_us).max(busy_us));
+        }
+        if held {
+            at_us = at_us.min(now_us + HELD_US);
+        }
+        let at_us = at_us.max(now_us + 1);
+        if at_us < machine.wakes_at_us {
+            machine.wakes_at_us = at_us;
+            self.at(at_us, Event::Wake(n));
+        }
+    }
+
+    fn does(&mut self, n: usize, output: NodeOutput) {
+        let now_us = self.machines[n].clock(self.now_us);
+        let process = self.machines[n].process.as_mut().expect("it runs");
+        let me = process.node.member().id();
+        match output {
+            NodeOutput::AskCoordinator {
+                token,
+                address,
+                question,
+            } => self.asks_coordinator(n, me, token, &address, question),
+            NodeOutput::AskPeer {
+                call,
+                to,
+                address,
+                question,
+                payload,
+            } => {
+                let other: usize = address.parse().expect("servers have numbers");
+                self.asks_peer(n, call, (to, other), question, payload.to_vec());
+            }
+            NodeOutput::Answer {
+                request,
+                answer,
+                payload,
+            } => self.answers_coordinator(n, request, answer, payload),
+            NodeOutput::AnswerPeer {
+                request,
+                answer,
+                payload,
+            } => self.answers_peer(n, request, answer, payload),
+            NodeOutput::StoreId { server } => {
+                let input = NodeInput::Member(Input::IdStored { server });
+                let delay_us = 500 + self.random.below(3_000);
+                self.later_within(n, delay_us, input);
+            }
+            NodeOutput::Opened { store, keeper, .. } => {
+                self.say(|| format!("server {n} is {me}"));
+                let process = self.machines[n].process.as_mut().expect("it runs");
+                process.store = Some(store);
+                process.keeper = keeper;
+            }
+            NodeOutput::Keep(task) => {
+                let mut out = Vec::new();
+                let keeper = process.keeper.as_mut().expect("it is a backup");
+                keeper.obey(now_us, task, &mut out);
+                let slow_us = self.machines[n].slow_us;
+                self.later(n, 20 + slow_us / 4, out);
+            }
+            NodeOutput::View(view) => process.view = view,
+            NodeOutput::Job(job) => {
+                let number = self.number();
+                self.jobs.insert(number, job);
+                let generation = self.machines[n].generation;
+                let delay_us = 50 + self.random.below(2_000);
+                self.after(delay_us, Event::Job(n, generation, number));
+            }
+            NodeOutput::Settings(_) => {}
+            NodeOutput::Ended { again, reason } => self.life_ends(n, again, &reason),
+        }
+    }
+
+    fn later_within(&mut self, n: usize, delay_us: u64, input: NodeInput) {
+        let generation = self.machines[n].generation;
+        self.after(delay_us, Event::Within(n, generation, Box::new(input)));
+    }
+
+    fn life_ends(&mut self, n: usize, again: bool, reason: &str) {
+        self.say(|| format!("server {n}: its life is over: {reason}"));
+        let process = self.machines[n].process.as_mut().expect("it runs");
+        process.ended = true;
+        process.held.clear();
+        if !again {
+            self.violated(format!("server {n} gives up: {reason}"));
+        }
+        // The next life: the same disk, a new process.
+        let generation = self.machines[n].generation;
+        self.after(AGAIN_US, Event::LivesAgain(n, generation));
+    }
+
+    pub(super) fn lives_again(&mut self, n: usize, generation: u64) {
+        if self.machines[n].generation != generation {
+            return;
+        }
+        if self.is_deaf(n, || Event::LivesAgain(n, generation)) {
+            return;
+        }
+        self.stop(n, true);
+        self.boot_after(n, AGAIN_US);
+    }
+
+    fn asks_peer(
+        &mut self,
+        n: usize,
+        call: PeerCall,
+        (to, other): (ServerId, usize),
+        question: Peer,
+        payload: Vec<u8>,
+    ) {
+        if !matches!(question, Peer::Ping { .. }) {
+            self.say(|| format!("server {n} -> {other} ({to}): {}", chair::brief(&question)));
+        }
+        let request = self.number();
+        let generation = self.machines[n].generation;
+        self.askers
+            .insert(request, Asker::Peer(n, generation, call));
+        let me = self.machines[n].process.as_ref().expect("it runs");
+        let asked = NodeInput::Asked {
+            request: RequestId(request),
+            sender: me.node.member().id(),
+            target: to,
+            question,
+            payload,
+        };
+        let lost = NodeInput::PeerAnswered { call, answer: None };
+        let lost = Event::Within(n, generation, Box::new(lost));
+        let way = (Place::Server(n), Place::Server(other));
+        let event = Event::ToServer(other, Box::new(asked));
+        self.send(way, Mode::Free, event, Some(lost));
+    }
+
+    fn answers_coordinator(
+        &mut self,
+        n: usize,
+        request: RequestId,
+        answer: ServerAnswer,
+        payload: Vec<u8>,
+    ) {
+        let Some(&Asker::Coordinator(place, generation, call)) = self.askers.get(&request.0) else {
+            return self.violated(format!(
+                "server {n} answers what the coordinator did not ask"
+            ));
+        };
+        if self.chairs[place].generation != generation {
+            return; // the connection is gone
+        }
+        let input = coordinator::Input::Answered {
+            call,
+            answer,
+            payload,
+        };
+        let lost = coordinator::Input::Unreachable { call };
+        let lost = Event::ToCoordinator(place, Box::new(lost));
+        let way = (Place::Server(n), Place::Coordinator(place));
+        let event = Event::ToCoordinator(place, Box::new(input));
+        self.send(way, Mode::Free, event, Some(lost));
+    }
+
+    fn answers_peer(&mut self, n: usize, request: RequestId, answer: PeerAnswer, payload: Vec<u8>) {
+        let Some(&Asker::Peer(asker, generation, call)) = self.askers.get(&request.0) else {
+            return self.violated(format!("server {n} answers what no server asked"));
+        };
+        if matches!(answer, PeerAnswer::Busy | PeerAnswer::Full) {
+            self.coverage.fired(Class::Busy);
+        }
+        if !matches!(answer, PeerAnswer::Pong { .. }) {
+            let bytes = payload.len();
+            self.say(|| {
+                format!(
+                    "server {n} answers {asker}: {} {bytes}",
+                    chair::brief(&answer)
+                )
+            });
+        }
+        let answer = Some((answer, payload));
+        let input = NodeInput::PeerAnswered { call, answer };
+        let way = (Place::Server(n), Place::Server(asker));
+        let event = Event::Within(asker, generation, Box::new(input));
+        self.send(way, Mode::Free, event, None);
+    }
+
+    /// A worker does a job; the node hears of it a little later.
+    pub(super) fn job_runs(&mut self, n: usize, generation: u64, number: u64) {
+        if self.machines[n].generation != generation {
+            self.jobs.remove(&number);
+            return;
+        }
+        if self.is_deaf(n, || Event::Job(n, generation, number)) {
+            return;
+        }
+        if let Some(job) = self.jobs.remove(&number) {
+            let done = job.run();
+            let delay_us = 50 + self.random.below(2_000);
+            self.later_within(n, delay_us, NodeInput::JobDone(done));
+            self.let_work(n);
+        }
+    }
+}

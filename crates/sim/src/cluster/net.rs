@@ -1,0 +1,171 @@
+//! The network: who reaches whom, how long it takes, what gets lost on the way.
+
+use super::coverage::{Class, Coverage};
+use super::plan::Plan;
+use crate::random::Random;
+use std::collections::BTreeMap;
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    Server(usize),
+    Coordinator(usize),
+    Client(usize),
+}
+
+/// Some places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places(u64);
+
+impl Places {
+    pub const COORDINATORS: Places = Places(0xff << 16);
+    pub const CLIENTS: Places = Places(u64::MAX << 24);
+
+    pub fn of(places: impl IntoIterator<Item = Place>) -> Places {
+        Places(places.into_iter().fold(0, |all, place| all | bit(place)))
+    }
+
+    #[must_use]
+    pub fn without(self, other: Places) -> Places {
+        Places(self.0 & !other.0)
+    }
+
+    pub fn all() -> Places {
+        Places(u64::MAX)
+    }
+
+    fn has(self, place: Place) -> bool {
+        self.0 & bit(place) != 0
+    }
+}
+
+fn bit(place: Place) -> u64 {
+    1 << match place {
+        Place::Server(n) => n,
+        Place::Coordinator(n) => 16 + n,
+        Place::Client(n) => 24 + n,
+    }
+}
+
+/// Nothing gets from these places to those.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    pub from: Places,
+    pub to: Places,
+    pub since_us: u64,
+    pub until_us: u64,
+    /// It comes and goes.
+    pub period_us: Option<u64>,
+    pub class: Class,
+}
+
+/// How a message travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Lost, repeated, overtaken.
+    Free,
+    /// Once or not at all.
+    Once,
+    /// In order, and never lost by chance.
+    Safe,
+}
+
+/// What becomes of a message.
+pub enum Fate {
+    /// It arrives after this time, and perhaps once more after another.
+    Arrives(u64, Option<u64>),
+    /// It does not arrive; `true`: the sender is told that the connection broke, sooner or later.
+    Lost(bool),
+}
+
+pub struct Net {
+    cuts: Vec<Cut>,
+    /// When the last message from one place to another arrives.
+    last_us: BTreeMap<(Place, Place), u64>,
+    loss_ppm: u64,
+    duplicate_ppm: u64,
+    delay_ppm: u64,
+    latency_us: u64,
+    ordered: bool,
+}
+
+const MILLION: u64 = 1_000_000;
+const QUICKEST_US: u64 = 30;
+
+impl Net {
+    pub fn new(plan: &Plan) -> Net {
+        Net {
+            cuts: Vec::new(),
+            last_us: BTreeMap::new(),
+            loss_ppm: plan.loss_ppm,
+            duplicate_ppm: plan.duplicate_ppm,
+            delay_ppm: plan.delay_ppm,
+            latency_us: plan.latency_us,
+            ordered: plan.ordered,
+        }
+    }
+
+    pub fn cut(&mut self, cut: Cut) {
+        self.cuts.push(cut);
+    }
+
+    /// Nothing is cut, lost or late any more.
+    pub fn heal(&mut self) {
+        self.cuts.clear();
+        (self.loss_ppm, self.duplicate_ppm, self.delay_ppm) = (0, 0, 0);
+    }
+
+    /// What keeps a message from arriving.
+    pub fn blocked(&mut self, now_us: u64, from: Place, to: Place) -> Option<Class> {
+        self.cuts.retain(|cut| now_us < cut.until_us);
+        let is_cut = |cut: &&Cut| {
+            let is_up = cut.period_us.is_some_and(|period_us| {
+                (now_us.saturating_sub(cut.since_us) / period_us.max(1)) % 2 == 1
+            });
+            cut.from.has(from) && cut.to.has(to) && !is_up
+        };
+        self.cuts.iter().find(is_cut).map(|cut| cut.class)
+    }
+
+    /// What becomes of a message that leaves now.
+    pub fn fate(
+        &mut self,
+        now_us: u64,
+        (from, to): (Place, Place),
+        mode: Mode,
+        random: &mut Random,
+        coverage: &mut Coverage,
+    ) -> Fate {
+        if from == to {
+            return Fate::Arrives(QUICKEST_US, None);
+        }
+        if let Some(class) = self.blocked(now_us, from, to) {
+            coverage.fired(class);
+            return Fate::Lost(random.one_in(2));
+        }
+        if mode != Mode::Safe && random.below(MILLION) < self.loss_ppm {
+            coverage.fired(Class::Loss);
+            return Fate::Lost(random.one_in(2));
+        }
+        let mut delay_us = QUICKEST_US + random.below(self.latency_us);
+        if random.below(MILLION) < self.delay_ppm {
+            coverage.fired(Class::Delay);
+            delay_us = delay_us * 10 + 1_000;
+        }
+        let last_us = self.last_us.entry((from, to)).or_default();
+        if now_us + delay_us < *last_us {
+            if self.ordered || mode == Mode::Safe {
+                delay_us = *last_us - now_us;
+            } else {
+                coverage.fired(Class::Reorder);
+            }
+        }
+        *last_us = (*last_us).max(now_us + delay_us);
+        let again = mode == Mode::Free && random.below(MILLION) < self.duplicate_ppm;
+        let again = again.then(|| {
+            coverage.fired(Class::Duplicate);
+            delay_us + random.below(20 * self.latency_us)
+        });
+        Fate::Arrives(delay_us, again)
+    }
+}

@@ -1,0 +1,341 @@
+//! What will happen in a run, all of it decided by a profile and a seed.
+
+use super::bug::Bug;
+use crate::random::Random;
+
+const MS: u64 = 1_000;
+const SECOND: u64 = 1_000_000;
+
+/// A fault, or something that an operator does. Times are in microseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A process dies; the machine and its page cache stay.
+    Crash {
+        server: usize,
+        down_us: u64,
+    },
+    /// A process dies while it does what its machine said, after so many outputs.
+    CrashAtOutput {
+        server: usize,
+        outputs: u32,
+        down_us: u64,
+    },
+    /// A machine loses power, at once, or at one of its next operations on the disk, perhaps in its midst.
+    PowerCut {
+        server: usize,
+        operations: Option<u64>,
+        within: bool,
+        down_us: u64,
+    },
+    /// A machine is gone with its disk; another one takes its place with an empty one.
+    LoseDisk {
+        server: usize,
+        down_us: u64,
+    },
+    /// All servers and coordinators lose power at once.
+    ColdStart {
+        down_us: u64,
+    },
+    Pause {
+        server: usize,
+        for_us: u64,
+    },
+    /// Nothing goes between these servers (and the coordinators, if `coordinator`) and the others.
+    Partition {
+        servers: Vec<usize>,
+        coordinator: bool,
+        clients: bool,
+        for_us: u64,
+    },
+    /// Nothing leaves these servers, or nothing reaches them.
+    OneWay {
+        servers: Vec<usize>,
+        outward: bool,
+        for_us: u64,
+    },
+    /// A link comes and goes.
+    Flapping {
+        a: usize,
+        b: Option<usize>,
+        period_us: u64,
+        for_us: u64,
+    },
+    SlowDisk {
+        server: usize,
+        extra_us: u64,
+        for_us: u64,
+    },
+    /// One of the next operations on a disk ends with EIO.
+    DiskError {
+        server: usize,
+        operations: u64,
+    },
+    DiskFull {
+        server: usize,
+        for_us: u64,
+    },
+    BitRot {
+        server: usize,
+        flips: u32,
+    },
+    Unreadable {
+        server: usize,
+    },
+    /// One of the next writes goes elsewhere, or nowhere.
+    Misdirected {
+        server: usize,
+        operations: u64,
+        lost: bool,
+    },
+    CoordinatorCrash {
+        down_us: u64,
+    },
+    CoordinatorPause {
+        for_us: u64,
+    },
+    /// The coordinators' store fails; what was being committed is there or not.
+    StoreFailure {
+        for_us: u64,
+    },
+    ClientCrash {
+        client: usize,
+    },
+    /// A client stands still, for longer than its lease.
+    ClientPause {
+        client: usize,
+        for_us: u64,
+    },
+    /// Of a tablet, at a random place.
+    Split,
+    /// Of a random tablet to a random server.
+    Migrate,
+    Drain {
+        server: usize,
+        for_us: u64,
+    },
+}
+
+/// What kinds of faults there are, and how the network is.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub servers: usize,
+    pub coordinators: usize,
+    pub replicas: u32,
+    /// Servers have one of so many racks; 0: none.
+    pub racks: usize,
+    pub clients: usize,
+    /// Of these, so many are counters.
+    pub keys: u64,
+    pub counters: u64,
+    /// Most bytes of a value.
+    pub value_bytes: u64,
+    /// Time between a client's operations, at most.
+    pub think_us: u64,
+    /// How long clients work.
+    pub load_us: u64,
+    pub segment_bytes: u32,
+    pub memory_bytes: u64,
+    pub partition_bytes: u64,
+    pub read_lease_ms: u32,
+    pub client_lease_ms: u32,
+    /// Tablets of the table at its creation.
+    pub tablets: u32,
+    pub loss_ppm: u64,
+    pub duplicate_ppm: u64,
+    /// Part of messages that take ten times as long.
+    pub delay_ppm: u64,
+    /// Messages on one way arrive in the order in which they were sent.
+    pub ordered: bool,
+    /// Most time that a message takes.
+    pub latency_us: u64,
+    /// Clock rates differ by up to so many parts in a million from the true one.
+    pub drift_ppm: u64,
+    pub frames: u32,
+    pub wal_bytes: u64,
+    pub faults: Vec<(u64, Fault)>,
+    /// A bug to be found.
+    pub bug: Option<Bug>,
+    /// How long after the last fault everything must be well.
+    pub patience_us: u64,
+}
+
+/// What faults are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Anything, a few kinds at a time.
+    Mixed,
+    /// Nothing goes wrong.
+    Calm,
+}
+
+impl Plan {
+    /// A cluster of this size to which nothing happens.
+    pub fn calm(seed: u64, servers: usize, replicas: u32) -> Plan {
+        Plan {
+            seed,
+            servers,
+            coordinators: 2,
+            replicas,
+            racks: 0,
+            clients: 3,
+            keys: 12,
+            counters: 3,
+            value_bytes: 2_000,
+            think_us: 40 * MS,
+            load_us: 6 * SECOND,
+            segment_bytes: 64 << 10,
+            memory_bytes: 4 << 20,
+            partition_bytes: 1 << 30,
+            read_lease_ms: 400,
+            client_lease_ms: 4_000,
+            tablets: 2,
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            delay_ppm: 0,
+            ordered: true,
+            latency_us: 2 * MS,
+            drift_ppm: 0,
+            frames: 128,
+            wal_bytes: 1 << 20,
+            faults: Vec::new(),
+            bug: None,
+            patience_us: 40 * SECOND,
+        }
+    }
+
+    /// The plan of a seed.
+    pub fn of(profile: Profile, seed: u64) -> Plan {
+        let mut random = Random::new(seed ^ 0x706c_616e);
+        let servers = 3 + random.below(5) as usize;
+        let replicas = if servers >= 4 { 2 + random.below(2) } else { 2 } as u32;
+        let mut plan = Plan::calm(seed, servers, replicas);
+        plan.coordinators = 1 + random.below(3) as usize;
+        plan.racks = [0, 0, servers][random.below(3) as usize];
+        plan.clients = 2 + random.below(4) as usize;
+        plan.keys = 4 + random.below(20);
+        plan.counters = plan.keys / 4;
+        plan.value_bytes = [200, 2_000, 12_000][random.below(3) as usize];
+        plan.partition_bytes = [20_000, 1 << 30][random.below(2) as usize];
+        plan.tablets = 1 + random.below(servers as u64) as u32;
+        if profile == Profile::Mixed {
+            plan.network(&mut random);
+            plan.draw_faults(&mut random);
+        }
+        plan
+    }
+
+    fn network(&mut self, random: &mut Random) {
+        self.loss_ppm = [0, 1_000, 20_000][random.below(3) as usize];
+        self.duplicate_ppm = [0, 5_000, 50_000][random.below(3) as usize];
+        self.delay_ppm = [0, 10_000, 50_000][random.below(3) as usize];
+        self.ordered = random.one_in(2);
+        self.latency_us = [500, 2_000, 10_000][random.below(3) as usize];
+        self.drift_ppm = [0, 1_000, 50_000][random.below(3) as usize];
+    }
+
+    /// A few kinds of faults, several of each.
+    fn draw_faults(&mut self, random: &mut Random) {
+        let kinds: Vec<u64> = (0..1 + random.below(4))
+            .map(|_| random.below(KINDS))
+            .collect();
+        let count = 2 + random.below(6);
+        for _ in 0..count {
+            let kind = kinds[random.below(kinds.len() as u64) as usize];
+            let at_us = SECOND / 2 + random.below(self.load_us);
+            let fault = self.draw(kind, random);
+            self.faults.push((at_us, fault));
+            // Another one close by: faults that meet are worth more.
+            if random.one_in(3) {
+                let kind = kinds[random.below(kinds.len() as u64) as usize];
+                let fault = self.draw(kind, random);
+                self.faults.push((at_us + random.below(600 * MS), fault));
+            }
+        }
+    }
+
+    fn draw(&self, kind: u64, random: &mut Random) -> Fault {
+        let server = random.below(self.servers as u64) as usize;
+        let mut time = |short_us: u64| {
+            let most_us = [short_us, 3 * SECOND][random.below(2) as usize];
+            50 * MS + random.below(most_us)
+        };
+        let (down_us, for_us) = (time(200 * MS), time(400 * MS));
+        let operations = random.below(30);
+        match kind {
+            0 => Fault::Crash { server, down_us },
+            1 => Fault::CrashAtOutput {
+                server,
+                outputs: random.below(60) as u32,
+                down_us,
+            },
+            2 => Fault::PowerCut {
+                server,
+                operations: (!random.one_in(3)).then_some(operations),
+                within: random.one_in(2),
+                down_us,
+            },
+            3 => Fault::LoseDisk { server, down_us },
+            4 => Fault::ColdStart { down_us },
+            5 => Fault::Pause { server, for_us },
+            6 => Fault::Partition {
+                servers: self.some_servers(random),
+                coordinator: random.one_in(2),
+                clients: random.one_in(2),
+                for_us,
+            },
+            7 => Fault::OneWay {
+                servers: self.some_servers(random),
+                outward: random.one_in(2),
+                for_us,
+            },
+            8 => Fault::Flapping {
+                a: server,
+                b: random.one_in(2).then(|| {
+                    (server + 1 + random.below(self.servers as u64 - 1) as usize) % self.servers
+                }),
+                period_us: 20 * MS + random.below(300 * MS),
+                for_us,
+            },
+            9 => Fault::SlowDisk {
+                server,
+                extra_us: 20 * MS + random.below(400 * MS),
+                for_us,
+            },
+            10 => Fault::DiskError { server, operations },
+            11 => Fault::DiskFull { server, for_us },
+            12 => Fault::BitRot {
+                server,
+                flips: 1 + random.below(4) as u32,
+            },
+            13 => Fault::Unreadable { server },
+            14 => Fault::Misdirected {
+                server,
+                operations,
+                lost: random.one_in(2),
+            },
+            15 => Fault::CoordinatorCrash { down_us },
+            16 => Fault::CoordinatorPause { for_us },
+            17 => Fault::StoreFailure { for_us },
+            18 => Fault::ClientCrash {
+                client: random.below(self.clients as u64) as usize,
+            },
+            19 => Fault::ClientPause {
+                client: random.below(self.clients as u64) as usize,
+                for_us: u64::from(self.client_lease_ms) * MS + random.below(2 * SECOND),
+            },
+            20 => Fault::Split,
+            21 => Fault::Migrate,
+            _ => Fault::Drain { server, for_us },
+        }
+    }
+
+    /// At least one, not all.
+    fn some_servers(&self, random: &mut Random) -> Vec<usize> {
+        let first = random.below(self.servers as u64) as usize;
+        let count = 1 + random.below(self.servers as u64 / 2) as usize;
+        (first..first + count).map(|n| n % self.servers).collect()
+    }
+}
+
+const KINDS: u64 = 21;

@@ -1,0 +1,115 @@
+//! Many runs: which seeds, on how many threads, and what is printed.
+
+use super::coverage::Coverage;
+use super::finish::{self, Outcome};
+use super::plan::{Plan, Profile};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two lines about the progress.
+const LINE: Duration = Duration::from_secs(5);
+
+/// What came of many runs.
+#[derive(Debug, Default)]
+pub struct Summary {
+    pub runs: u64,
+    pub coverage: Coverage,
+    pub operations: u64,
+    /// Operations whose outcome nobody knows.
+    pub unknown: u64,
+    pub slowest_healing_us: u64,
+    /// The first ones that failed.
+    pub failures: Vec<Outcome>,
+}
+
+/// How many runs, and how long at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    pub runs: u64,
+    pub time: Duration,
+    pub threads: usize,
+}
+
+impl Budget {
+    /// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` say otherwise.
+    pub fn from_environment(runs: u64, time: Duration) -> Budget {
+        let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+        Budget {
+            runs: number("DURAMEN_SIM_RUNS").unwrap_or(runs),
+            time: number("DURAMEN_SIM_SECONDS").map_or(time, Duration::from_secs),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// How one run is repeated.
+pub fn replay_line(seed: u64) -> String {
+    format!(
+        "DURAMEN_SIM_SEED={seed} cargo test -p duramen-sim --test clusters replay -- --nocapture --ignored"
+    )
+}
+
+/// Runs the plans of seeds from `first` on, each on one thread. Ends early after a few failures.
+pub fn many(budget: Budget, first: u64, plan: impl Fn(u64) -> Plan + Sync) -> Summary {
+    let begun = Instant::now();
+    let next = AtomicU64::new(0);
+    let enough = AtomicBool::new(false);
+    let summary = Mutex::new(Summary::default());
+    let said = Mutex::new(Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..budget.threads.max(1) {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) && begun.elapsed() < budget.time {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= budget.runs {
+                        break;
+                    }
+                    if std::env::var_os("DURAMEN_SIM_NAMES").is_some() {
+                        println!("begins {}", first + number);
+                    }
+                    let outcome = finish::run(plan(first + number));
+                    let mut all = summary.lock().expect("nobody panics with it");
+                    all.add(outcome);
+                    if all.failures.len() >= 3 {
+                        enough.store(true, Ordering::Relaxed);
+                    }
+                    let mut said = said.lock().expect("nobody panics with it");
+                    if said.elapsed() > LINE {
+                        *said = Instant::now();
+                        println!(
+                            "{} runs, {} operations, {:.0} s, {} failures",
+                            all.runs,
+                            all.operations,
+                            begun.elapsed().as_secs_f64(),
+                            all.failures.len()
+                        );
+                    }
+                }
+            });
+        }
+    });
+    summary.into_inner().expect("nobody panics with it")
+}
+
+/// Runs a profile's plans.
+pub fn profile(budget: Budget, first: u64, profile: Profile) -> Summary {
+    many(budget, first, |seed| Plan::of(profile, seed))
+}
+
+impl Summary {
+    fn add(&mut self, outcome: Outcome) {
+        self.runs += 1;
+        self.coverage.join(&outcome.coverage);
+        self.operations += outcome.history.events.len() as u64;
+        let events = outcome.history.events.iter();
+        let unknown = events.filter(|event| event.to_us == super::history::UNKNOWN);
+        self.unknown += unknown.count() as u64;
+        self.slowest_healing_us = self.slowest_healing_us.max(outcome.healed_in_us);
+        if !outcome.violations.is_empty() {
+            println!("seed {}: {}", outcome.seed, outcome.violations.join("\n"));
+            println!("replay: {}", replay_line(outcome.seed));
+            self.failures.push(outcome);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! A whole cluster on one thread: everything that happens is an event of one queue, and chance comes from one seed.
+//!
+//! **Invariants**
+//! - W1: what happens next depends on the plan alone: no clock, thread, address or hash order of the real machine takes part.
+//! - W2: what a process has in memory ends with it; what a machine's disk has is decided by the disk (`crate::disk`).
+//!
+//! **Concurrency** none.
+
+use super::chair::Chair;
+use super::client::{Client, Reply, Request};
+use super::coverage::Coverage;
+use super::history::History;
+use super::machine::Machine;
+use super::net::{Fate, Mode, Net, Place};
+use super::plan::{Fault, Plan};
+use super::trace::Trace;
+use crate::random::Random;
+use duramen_cluster::coordinator::store::{Batch, Memory};
+use duramen_cluster::coordinator::{self, CallId};
+use duramen_node::{Job, NodeInput, NodeOutput, PeerCall, Token};
+use duramen_wire::native::message::CoordinatorAnswer;
+use std::collections::{BTreeMap, HashMap};
+
+/// Something that will happen.
+#[derive(Clone)]
+pub(super) enum Event {
+    /// A frame reaches a server's machine.
+    ToServer(usize, Box<NodeInput>),
+    /// Something ends within a process of that generation.
+    Within(usize, u64, Box<NodeInput>),
+    /// A disk is done with what these say.
+    Disk(usize, u64, u64),
+    Job(usize, u64, u64),
+    /// A process whose life is over begins another one.
+    LivesAgain(usize, u64),
+    Wake(usize),
+    Boot(usize, u64),
+    ToCoordinator(usize, Box<coordinator::Input>),
+    ChairWakes(usize),
+    /// A coordinator that does not lead tries to.
+    Campaign(usize, u64),
+    /// A commit of a coordinator's reaches the store.
+    Commit(usize, u64, coordinator::Token, Box<Batch>),
+    ChairStarts(usize, u64),
+    /// The leader's lease has ended.
+    Depose(usize, u64),
+    Request(usize, Box<Request>),
+    Reply(usize, Box<Reply>),
+    ClientActs(usize, u64),
+    ClientTires(usize, u64),
+    Fault(Box<Fault>),
+    Ends(Box<Fault>),
+}
+
+impl Event {
+    /// For the trace.
+    fn words(&self) -> [u64; 3] {
+        match self {
+            Event::ToServer(n, input) => [1, *n as u64, number_of(input)],
+            Event::Within(n, generation, _) => [2, *n as u64, *generation],
+            Event::Disk(n, generation, number) => [3, (*n as u64) << 32 | *generation, *number],
+            Event::Job(n, generation, number) => [18, (*n as u64) << 32 | *generation, *number],
+            Event::LivesAgain(n, generation) => [19, *n as u64, *generation],
+            Event::Wake(n) => [4, *n as u64, 0],
+            Event::Boot(n, generation) => [5, *n as u64, *generation],
+            Event::ToCoordinator(n, input) => {
+                let number = match &**input {
+                    coordinator::Input::Asked { reply, .. } => reply.0,
+                    coordinator::Input::Answered { call, .. } => call.0,
+                    _ => 0,
+                };
+                [6, *n as u64, number]
+            }
+            Event::ChairWakes(n) => [7, *n as u64, 0],
+            Event::Campaign(n, generation) => [8, *n as u64, *generation],
+            Event::Commit(n, generation, token, batch) => [
+                9,
+                (*n as u64) << 32 | *generation,
+                token.0 << 32 | batch.changes().len() as u64,
+            ],
+            Event::ChairStarts(n, generation) => [10, *n as u64, *generation],
+            Event::Depose(n, generation) => [11, *n as u64, *generation],
+            Event::Request(n, request) => [12, *n as u64, request.sequence],
+            Event::Reply(n, reply) => [13, *n as u64, reply.sequence],
+            Event::ClientActs(n, sequence) => [14, *n as u64, *sequence],
+            Event::ClientTires(n, sequence) => [15, *n as u64, *sequence],
+            Event::Fault(_) => [16, 0, 0],
+            Event::Ends(_) => [17, 0, 0],
+        }
+    }
+}
+
+fn number_of(input: &NodeInput) -> u64 {
+    match input {
+        NodeInput::Asked {
+            request, payload, ..
+        } => request.0 << 20 | payload.len() as u64,
+        NodeInput::PeerAnswered { call, answer } => {
+            let length = answer
+                .as_ref()
+                .map_or(0, |(_, payload)| payload.len() as u64 + 1);
+            call.0 << 20 | length
+        }
+        _ => 0,
+    }
+}
+
+/// Who waits for an answer.
+#[derive(Clone)]
+pub(super) enum Asker {
+    Peer(usize, u64, PeerCall),
+    Coordinator(usize, u64, CallId),
+    Member(usize, u64, Token),
+    Person,
+}
+
+/// See the module.
+pub struct World {
+    pub(super) plan: Plan,
+    pub(super) random: Random,
+    pub(super) now_us: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    number: u64,
+    pub(super) trace: Trace,
+    pub(super) coverage: Coverage,
+    pub(super) net: Net,
+    pub(super) machines: Vec<Machine>,
+    pub(super) chairs: Vec<Chair>,
+    pub(super) meta: Memory,
+    pub(super) store_is_away: bool,
+    pub(super) clients: Vec<Client>,
+    pub(super) history: History,
+    /// What must never be, and was.
+    pub(super) violations: Vec<String>,
+    pub(super) askers: HashMap<u64, Asker>,
+    /// Answers to the operator.
+    pub(super) told: Vec<CoordinatorAnswer>,
+    /// When clients began.
+    pub(super) began_us: u64,
+    /// All faults are over.
+    pub(super) is_healed: bool,
+    pub(super) events: u64,
+    /// Results that disks have not said yet.
+    pub(super) on_disk: HashMap<u64, Vec<NodeOutput>>,
+    /// Jobs that no worker has taken yet.
+    pub(super) jobs: HashMap<u64, Job>,
+    /// What happens is printed.
+    pub(super) talks: bool,
+}
+
+impl World {
+    /// Everything is off.
+    pub fn new(plan: Plan) -> World {
+        let meta = Memory::new("nobody");
+        let mut random = Random::new(plan.seed);
+        let machines = (0..plan.servers)
+            .map(|n| Machine::new(n, &plan, &mut random))
+            .collect();
+        let chairs = (0..plan.coordinators)
+            .map(|n| Chair::new(n, &plan, &meta, &mut random))
+            .collect();
+        let clients = (0..plan.clients).map(Client::new).collect();
+        World {
+            net: Net::new(&plan),
+            random,
+            now_us: 0,
+            queue: BTreeMap::new(),
+            number: 0,
+            trace: Trace::default(),
+            coverage: Coverage::default(),
+            machines,
+            chairs,
+            meta,
+            store_is_away: false,
+            clients,
+            history: History::default(),
+            violations: Vec::new(),
+            askers: HashMap::new(),
+            told: Vec::new(),
+            began_us: 0,
+            is_healed: false,
+            events: 0,
+            on_disk: HashMap::new(),
+            jobs: HashMap::new(),
+            talks: std::env::var_os("DURAMEN_SIM_TALK").is_some(),
+            plan,
+        }
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    pub(super) fn at(&mut self, at_us: u64, event: Event) {
+        let number = self.number();
+        self.queue.insert((at_us.max(self.now_us), number), event);
+    }
+
+    pub(super) fn after(&mut self, delay_us: u64, event: Event) {
+        self.at(self.now_us + delay_us, event);
+    }
+
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        if self.talks {
+            println!("{:>10} {}", self.now_us, what());
+        }
+    }
+
+    /// It must never be.
+    pub(super) fn violated(&mut self, what: String) {
+        self.say(|| format!("VIOLATION {what}"));
+        if self.violations.len() < 8 {
+            self.violations
+                .push(format!("at {} us: {what}", self.now_us));
+        }
+    }
+
+    /// Puts a message on its way. `lost`: what the sender hears if it does not arrive.
+    pub(super) fn send(
+        &mut self,
+        way: (Place, Place),
+        mode: Mode,
+        event: Event,
+        lost: Option<Event>,
+    ) {
+        let fate = self
+            .net
+            .fate(self.now_us, way, mode, &mut self.random, &mut self.coverage);
+        match fate {
+            Fate::Arrives(delay_us, again) => {
+                if let Some(again_us) = again {
+                    self.after(again_us, event.clone());
+                }
+                self.after(delay_us, event);
+            }
+            Fate::Lost(is_told) => {
+                if let Some(event) = lost.filter(|_| is_told) {
+                    let delay_us = 1_000 + self.random.below(300_000);
+                    self.after(delay_us, event);
+                }
+            }
+        }
+    }
+
+    /// Runs until this time, or until `is_done`, which is looked at every `look_us`; whether it came.
+    pub(super) fn run(
+        &mut self,
+        for_us: u64,
+        look_us: u64,
+        mut is_done: impl FnMut(&mut World) -> bool,
+    ) -> bool {
+        let until_us = self.now_us + for_us;
+        let mut look_at_us = self.now_us;
+        loop {
+            if !self.violations.is_empty() {
+                return false;
+            }
+            if self.now_us >= look_at_us {
+                if is_done(self) {
+                    return true;
+                }
+                look_at_us = self.now_us.saturating_add(look_us);
+            }
+            let next_us = self
+                .queue
+                .first_key_value()
+                .map_or(u64::MAX, |(at, _)| at.0);
+            if next_us > until_us.min(look_at_us) {
+                self.now_us = until_us.min(look_at_us);
+                if self.now_us >= until_us {
+                    return is_done(self);
+                }
+                continue;
+            }
+            let (at, event) = self.queue.pop_first().expect("there is one");
+            self.now_us = at.0;
+            self.events += 1;
+            let words = event.words();
+            self.trace.add(&[at.0, words[0], words[1], words[2]]);
+            self.happens(event);
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::ToServer(n, input) => self.frame_arrives(n, input),
+            Event::Within(n, generation, input) => self.within(n, generation, input),
+            Event::Disk(n, generation, number) => self.disk_done(n, generation, number),
+            Event::Job(n, generation, number) => self.job_runs(n, generation, number),
+            Event::LivesAgain(n, generation) => self.lives_again(n, generation),
+            Event::Wake(n) => self.wake(n),
+            Event::Boot(n, generation) => self.boot(n, generation),
+            Event::ToCoordinator(n, input) => self.coordinator_hears(n, *input),
+            Event::ChairWakes(n) => self.chair_wakes(n),
+            Event::Campaign(n, generation) => self.campaign(n, generation),
+            Event::Commit(n, generation, token, batch) => {
+                self.commit(n, generation, token, &batch);
+            }
+            Event::ChairStarts(n, generation) => self.chair_starts(n, generation),
+            Event::Depose(n, generation) => self.depose(n, generation),
+            Event::Request(n, request) => self.request_arrives(n, *request),
+            Event::Reply(n, reply) => self.reply_arrives(n, *reply),
+            Event::ClientActs(n, sequence) => self.client_acts(n, sequence),
+            Event::ClientTires(n, sequence) => self.client_tires(n, sequence),
+            Event::Fault(fault) => self.strike(*fault),
+            Event::Ends(fault) => self.relent(*fault),
+        }
+    }
+}
