@@ -55,6 +55,7 @@ mod wait;
 mod tests;
 
 pub use client::{Client, Verdict};
+pub use databases::adopt;
 pub use state::State;
 pub use wait::{State as WaitState, Wait};
 

@@ -1,0 +1,229 @@
+//! Redis clients of a member of a cluster that a test makes up: when replies leave, and what waits.
+
+use duramen_base::ids::{KeyRange, MapVersion, ServerId, TableId, TabletsVersion};
+use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
+use duramen_server::cluster::Membership;
+use duramen_server::config::Level;
+use duramen_server::{Server, ServerConfig, exec};
+use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ME: ServerId = ServerId::new(1, 1);
+const OTHER: ServerId = ServerId::new(2, 1);
+/// Long enough for a loaded machine; a test that waits this long has failed.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Member {
+    server: Server,
+    membership: Arc<Membership>,
+    read_until: Arc<ReadUntil>,
+    table: TableId,
+}
+
+impl Member {
+    /// `dir`: where it keeps its data, synced; `None`: in memory. It serves everything, and may not answer yet.
+    fn start(dir: Option<&std::path::Path>) -> Member {
+        let mut config = ServerConfig {
+            level: Some(Level::Memory),
+            port: 0,
+            admin: false,
+            threads: 1,
+            memory_bytes: 64 << 20,
+            huge_pages: false,
+            ..ServerConfig::default()
+        };
+        if let Some(dir) = dir {
+            config.dir = dir.to_str().expect("a readable path").to_owned();
+            config.level = Some(Level::Synced);
+        }
+        let mut server = Server::start(config).expect("server starts");
+        assert!(server.wait_loaded().expect("loads"));
+        let shared = server.shared();
+        let table = match shared.durability() {
+            Some(durability) => durability.create_table("db0", None).expect("a table"),
+            None => shared.store().create_table("db0").expect("a table"),
+        };
+        let read_until = Arc::<ReadUntil>::default();
+        let clients = Clients::new(Arc::new(|| {}));
+        let membership = Membership::new(Instant::now(), read_until.clone(), clients);
+        let membership = Arc::new(membership);
+        shared.join(membership.clone());
+        let entry = TableEntry {
+            table,
+            name: "db0".to_owned(),
+            level: None,
+        };
+        exec::adopt(shared, &[entry]);
+        let member = Member {
+            server,
+            membership,
+            read_until,
+            table,
+        };
+        member.tell(1, ME, true);
+        member
+    }
+
+    /// Everything belongs to `owner`; of its own this member serves everything or nothing.
+    fn tell(&self, version: u64, owner: ServerId, serves: bool) {
+        let own = |is: bool| {
+            let ranges = is.then_some((self.table, KeyRange::ALL));
+            Ranges::new(ranges).expect("one range")
+        };
+        let map = TabletMap {
+            version: MapVersion(version),
+            tablets: vec![TabletRoute {
+                table: self.table,
+                range: KeyRange::ALL,
+                owner,
+                served: true,
+                moving_to: None,
+            }],
+            servers: vec![(
+                owner,
+                Addresses {
+                    resp: Some("10.0.0.9:6379".to_owned()),
+                    ..Addresses::default()
+                },
+            )],
+            ..TabletMap::default()
+        };
+        let mine = owner == ME;
+        let view = View::new(
+            ME,
+            TabletsVersion(version),
+            own(mine),
+            own(mine && serves),
+            Arc::new(Map::new(&map).expect("a map")),
+        );
+        self.membership.publish(Arc::new(view));
+    }
+
+    fn connect(&self) -> TcpStream {
+        let address = self.server.addresses().resp[0];
+        let stream = TcpStream::connect(address).expect("connects");
+        stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        stream.set_nodelay(true).expect("nodelay");
+        stream
+    }
+
+    fn value(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut session = self.server.shared().store().session().expect("a session");
+        let guard = session.pin();
+        let found = guard.read(self.table, guard.hash(key), key);
+        found.expect("a table").map(|object| object.value.to_vec())
+    }
+}
+
+fn send(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).expect("sends");
+}
+
+#[track_caller]
+fn expect(stream: &mut TcpStream, reply: &str) {
+    let mut found = vec![0; reply.len()];
+    stream.read_exact(&mut found).expect("a reply in time");
+    assert_eq!(String::from_utf8_lossy(&found), reply);
+}
+
+#[track_caller]
+fn expect_nothing(stream: &mut TcpStream) {
+    stream.set_nonblocking(true).expect("non-blocking");
+    let error = stream.read(&mut [0; 64]).expect_err("no reply");
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    stream.set_nonblocking(false).expect("blocking");
+}
+
+/// Some rounds of the only reactor thread, by the clock too.
+fn rounds(probe: &mut TcpStream) {
+    let until = Instant::now() + Duration::from_millis(50);
+    while Instant::now() < until {
+        send(probe, "PING\r\n");
+        expect(probe, "+PONG\r\n");
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn without_a_lease_nothing_of_data_is_told(dir: Option<&std::path::Path>) {
+    let member = Member::start(dir);
+    let mut probe = member.connect();
+    let (mut writer, mut reader) = (member.connect(), member.connect());
+    send(&mut writer, "SET a 1\r\nPING\r\n");
+    wait_until("the write is executed", || member.value(b"a").is_some());
+    send(&mut reader, "GET a\r\nDBSIZE\r\n");
+    rounds(&mut probe);
+    expect_nothing(&mut writer);
+    expect_nothing(&mut reader);
+    // Whoever waits is not served further meanwhile.
+    send(&mut writer, "SET a 2\r\n");
+    rounds(&mut probe);
+    assert_eq!(member.value(b"a"), Some(b"1".to_vec()));
+    member.read_until.set(u64::MAX);
+    expect(&mut writer, "+OK\r\n+PONG\r\n+OK\r\n");
+    expect(&mut reader, "$1\r\n1\r\n:1\r\n");
+    // And it can lapse again.
+    member.read_until.set(0);
+    send(&mut reader, "GET a\r\n");
+    rounds(&mut probe);
+    expect_nothing(&mut reader);
+    member.read_until.set(u64::MAX);
+    expect(&mut reader, "$1\r\n2\r\n");
+}
+
+#[test]
+fn without_a_lease_nothing_of_data_in_memory_is_told() {
+    without_a_lease_nothing_of_data_is_told(None);
+}
+
+#[test]
+fn without_a_lease_nothing_of_synced_data_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    without_a_lease_nothing_of_data_is_told(Some(dir.path()));
+}
+
+/// A request for what nobody serves is answered when somebody does, and holds nobody else up.
+#[test]
+fn what_nobody_serves_waits_on_its_own_connection() {
+    let member = Member::start(None);
+    member.read_until.set(u64::MAX);
+    let (mut probe, mut client, mut other) = (member.connect(), member.connect(), member.connect());
+    member.tell(2, ME, false);
+    send(&mut client, "PING\r\nSET a 1\r\nPING\r\n");
+    expect(&mut client, "+PONG\r\n");
+    rounds(&mut probe);
+    expect_nothing(&mut client);
+    member.tell(3, ME, true);
+    expect(&mut client, "+OK\r\n+PONG\r\n");
+    member.tell(4, ME, false);
+    send(&mut client, "GET a\r\n");
+    send(&mut other, "GET a\r\n");
+    rounds(&mut probe);
+    expect_nothing(&mut client);
+    member.tell(5, OTHER, false);
+    for stream in [&mut client, &mut other] {
+        expect(stream, "-MOVED 15495 10.0.0.9:6379\r\n");
+    }
+}
+
+#[test]
+fn patience_with_what_nobody_serves_ends() {
+    let member = Member::start(None);
+    member.read_until.set(u64::MAX);
+    member.tell(2, ME, false);
+    let mut client = member.connect();
+    let began = Instant::now();
+    send(&mut client, "GET a\r\n");
+    expect(&mut client, "-TRYAGAIN ");
+    assert!(began.elapsed() > Duration::from_millis(900));
+}
