@@ -3,13 +3,15 @@
 use crate::config::{self, Given, Loaded};
 use clap::{Arg, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
-use duramen_server::shared::Stop;
+use duramen_server::shared::{Shared, Stop};
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The server could not start, or broke.
@@ -27,6 +29,8 @@ EXAMPLES
   duramen serve --level memory                no files: nothing survives the process
   duramen serve --port 0 --admin=no           any free port, no HTTP
   duramen serve --mode cache --memory 512mb   evict instead of refusing writes
+  duramen serve --coordinator 10.0.0.1:7400 --cluster NAME --dir /var/lib/duramen
+                                              a member of a cluster
 
 SIGTERM or SIGINT stops after clients have got their replies; a second one stops at once.
 While the data is being loaded, clients are told so, and INFO and http://ADMIN/loading say how far it is.
@@ -81,8 +85,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let file = loaded.file.as_deref().map(ConfigFile::new);
-    match serve(loaded.config, file, started) {
+    match serve(loaded.config, loaded.file.as_deref(), started) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("duramen: {error}");
@@ -95,8 +98,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
 }
 
 fn serve(
-    config: ServerConfig,
-    file: Option<ConfigFile>,
+    mut config: ServerConfig,
+    file: Option<&Path>,
     started: Instant,
 ) -> Result<(), ServerError> {
     // Before the threads: a signal that comes while they start must not be lost.
@@ -104,7 +107,6 @@ fn serve(
         doing: "watch for signals",
         source,
     })?;
-    let memory = duramen_server::config::format_size(config.memory_bytes);
     let dir = config.data_dir();
     let level = config.write_level();
     if let (Some(dir), Level::Memory) = (&dir, level) {
@@ -117,24 +119,54 @@ fn serve(
             "every write is acknowledged at level `memory`: it is in memory and nowhere else, and nothing survives the end of this process"
         );
     }
-    let mut server = Server::launch(config, file)?;
-    let signals_handle = signals.handle();
-    let watcher = watch(signals, &server);
-    let loaded = load(&mut server, dir.as_deref());
-    if !loaded.as_ref().is_ok_and(|served| *served) {
-        signals_handle.close();
-        if loaded.is_ok() {
-            tracing::info!("stopped while the data was being loaded; nothing was changed");
+    let watcher = Watcher::start(signals);
+    let result = loop {
+        let born = Instant::now();
+        let lived = live(&mut config, file, started, &watcher);
+        let Err(ServerError::LifeOver { again: true, .. }) = lived else {
+            break lived;
+        };
+        if watcher.is_stopping() {
+            break Ok(());
         }
-        return loaded.map(|_| ());
+        tracing::info!("this member enlists anew");
+        std::thread::sleep(LIFE_PAUSE.saturating_sub(born.elapsed()));
+    };
+    watcher.end();
+    result?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Lives that end at once are not begun more often than this.
+const LIFE_PAUSE: Duration = Duration::from_secs(1);
+
+/// One server, from its start to its end. A member of a cluster may need several: the next one is found where this one was, and
+/// has its settings.
+fn live(
+    config: &mut ServerConfig,
+    file: Option<&Path>,
+    started: Instant,
+    watcher: &Watcher,
+) -> Result<(), ServerError> {
+    let mut server = Server::launch(config.clone(), file.map(ConfigFile::new))?;
+    watcher.watch(&server);
+    let addresses = server.addresses();
+    config.port = addresses.resp[0].port();
+    config.native_port = addresses.native.map_or(0, |native| native.port());
+    config.admin_port = addresses.admin.map_or(config.admin_port, |at| at.port());
+    let dir = config.data_dir();
+    if !load(&mut server, dir.as_deref().filter(|_| !config.is_member()))? {
+        tracing::info!("stopped while the data was being loaded; nothing was changed");
+        return Ok(());
     }
     let page_bytes = match server.shared().store().stats().page_bytes {
         0 => "not known yet".to_owned(),
         bytes => duramen_server::config::format_size(bytes),
     };
     tracing::info!(
-        memory,
-        level = level.name(),
+        memory = duramen_server::config::format_size(config.memory_bytes),
+        level = config.write_level().name(),
         dir = dir.map(|dir| dir.display().to_string()),
         page_bytes,
         threads = server.shared().threads.len(),
@@ -142,14 +174,18 @@ fn serve(
         "serving"
     );
     // Last: whoever waits for this line finds the log complete.
-    announce(server.addresses());
+    if watcher.is_first() {
+        announce(server.addresses());
+    }
+    let shared = Arc::clone(server.shared());
     let ended = server.wait();
-    signals_handle.close();
-    // It has nothing left to do but to end.
-    let _ = watcher.join();
-    ended?;
-    tracing::info!("stopped");
-    Ok(())
+    *config = ServerConfig {
+        port: config.port,
+        native_port: config.native_port,
+        admin_port: config.admin_port,
+        ..ServerConfig::clone(&shared.config())
+    };
+    ended
 }
 
 /// How often a line says how far loading is, where no terminal shows it live.
@@ -163,7 +199,7 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
         return server.wait_loaded();
     };
     tracing::info!(dir = %dir.display(), "loading");
-    let shared = std::sync::Arc::clone(server.shared());
+    let shared = Arc::clone(server.shared());
     let (done, ended) = std::sync::mpsc::channel::<()>();
     let live = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let teller = std::thread::spawn(move || {
@@ -199,25 +235,87 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     loaded
 }
 
-/// The first signal stops gracefully, the second at once.
-fn watch(mut signals: Signals, server: &Server) -> std::thread::JoinHandle<()> {
-    let shared = std::sync::Arc::clone(server.shared());
-    std::thread::spawn(move || {
-        for (n, signal) in signals.forever().enumerate() {
-            let name = if signal == SIGTERM {
-                "SIGTERM"
-            } else {
-                "SIGINT"
-            };
-            if n == 0 {
-                tracing::info!("{name}: stopping; once more stops at once");
-                shared.stop(Stop::Graceful);
-            } else {
-                tracing::warn!("{name} again: stopping at once");
-                shared.stop(Stop::AtOnce);
-            }
+/// Stops whatever server is there: the first signal gracefully, the second at once.
+struct Watcher {
+    seen: Arc<Seen>,
+    handle: signal_hook::iterator::Handle,
+    thread: std::thread::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Signals so far.
+    signals: AtomicUsize,
+    /// Servers so far.
+    servers: AtomicUsize,
+    shared: Mutex<Option<Arc<Shared>>>,
+}
+
+impl Seen {
+    fn shared(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        let how = match self.signals.load(Ordering::SeqCst) {
+            0 => return,
+            1 => Stop::Graceful,
+            _ => Stop::AtOnce,
+        };
+        if let Some(shared) = &*self.shared() {
+            shared.stop(how);
         }
-    })
+    }
+}
+
+impl Watcher {
+    fn start(mut signals: Signals) -> Watcher {
+        let handle = signals.handle();
+        let seen = Arc::new(Seen::default());
+        let watched = Arc::clone(&seen);
+        let thread = std::thread::spawn(move || {
+            for (n, signal) in signals.forever().enumerate() {
+                let name = if signal == SIGTERM {
+                    "SIGTERM"
+                } else {
+                    "SIGINT"
+                };
+                if n == 0 {
+                    tracing::info!("{name}: stopping; once more stops at once");
+                } else {
+                    tracing::warn!("{name} again: stopping at once");
+                }
+                watched.signals.fetch_add(1, Ordering::SeqCst);
+                watched.stop();
+            }
+        });
+        Watcher {
+            seen,
+            handle,
+            thread,
+        }
+    }
+
+    /// From now on this server is stopped; at once, if there was a signal already.
+    fn watch(&self, server: &Server) {
+        *self.seen.shared() = Some(Arc::clone(server.shared()));
+        self.seen.servers.fetch_add(1, Ordering::SeqCst);
+        self.seen.stop();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.seen.signals.load(Ordering::SeqCst) > 0
+    }
+
+    fn is_first(&self) -> bool {
+        self.seen.servers.load(Ordering::SeqCst) == 1
+    }
+
+    fn end(self) {
+        self.handle.close();
+        // It has nothing left to do but to end.
+        let _ = self.thread.join();
+    }
 }
 
 /// The line that scripts wait for.
@@ -226,11 +324,14 @@ fn announce(addresses: &Addresses) {
     let admin = addresses
         .admin
         .map_or("-".to_owned(), |address| address.to_string());
+    let native = addresses
+        .native
+        .map_or("-".to_owned(), |address| address.to_string());
     let mut stdout = std::io::stdout();
     // Nobody may be listening, and that is no reason not to serve.
     let _ = writeln!(
         stdout,
-        "ready resp={} native=- admin={admin}",
+        "ready resp={} native={native} admin={admin}",
         resp.join(",")
     );
     let _ = stdout.flush();

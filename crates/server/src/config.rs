@@ -24,6 +24,8 @@ pub use table::SETTINGS;
 /// The data directory of a store that was not told another: here, so that a first try needs no preparation.
 const DIR_DEFAULT: &str = "duramen-data";
 
+const CLUSTER_NAME_MAX: usize = 64;
+
 /// How a reactor thread waits for work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
@@ -65,8 +67,18 @@ pub struct ServerConfig {
     pub bind: Vec<IpAddr>,
     /// 0 = any free port.
     pub port: u16,
-    /// Reserved for the native protocol; not served yet.
+    /// Port of the native protocol, for members of a cluster. 0 = any free port.
     pub native_port: u16,
+    /// Addresses of coordinators, separated by commas; empty = of no cluster.
+    pub coordinator: String,
+    pub cluster: String,
+    /// Empty = a rack of its own.
+    pub rack: String,
+    /// Empty = the first of `bind`.
+    pub announce: String,
+    /// What a member does.
+    pub master: bool,
+    pub backup: bool,
     pub admin: bool,
     pub admin_bind: IpAddr,
     pub admin_port: u16,
@@ -122,6 +134,12 @@ impl Default for ServerConfig {
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             port: 0,
             native_port: 0,
+            coordinator: String::new(),
+            cluster: String::new(),
+            rack: String::new(),
+            announce: String::new(),
+            master: true,
+            backup: true,
             admin: true,
             admin_bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             admin_port: 0,
@@ -211,11 +229,80 @@ impl ServerConfig {
                 format_size(self.output_limit_bytes as u64)
             ));
         }
+        self.check_member()
+    }
+
+    /// Whether this server is, or wants to be, a member of a cluster.
+    pub fn is_member(&self) -> bool {
+        !self.coordinator.is_empty()
+    }
+
+    /// Addresses of the cluster's coordinators.
+    pub fn coordinators(&self) -> Vec<String> {
+        let names = self.coordinator.split(',').map(str::trim);
+        names
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// What others call this member's host.
+    pub fn announced_host(&self) -> String {
+        if !self.announce.is_empty() {
+            return self.announce.clone();
+        }
+        self.bind
+            .first()
+            .map_or_else(String::new, IpAddr::to_string)
+    }
+
+    fn check_member(&self) -> Result<(), ServerError> {
+        let refuse = |text: String| Err(ServerError::Config(text));
+        if !self.is_member() {
+            return Ok(());
+        }
+        for address in self.coordinators() {
+            let port = address.rsplit_once(':').map(|(_, port)| port.parse());
+            let Some(Ok(1u16..)) = port else {
+                return refuse(format!(
+                    "coordinator `{address}` is no host:port, for example 127.0.0.1:7100"
+                ));
+            };
+        }
+        let is_name = (1..=CLUSTER_NAME_MAX).contains(&self.cluster.len())
+            && !self.cluster.contains(char::is_whitespace);
+        if !is_name {
+            return refuse(format!(
+                "the cluster's name must have 1 to {CLUSTER_NAME_MAX} bytes, none of them blank"
+            ));
+        }
+        if !self.master && !self.backup {
+            return refuse("a member is a master, a backup, or both".to_owned());
+        }
+        if self.mode == duramen_engine::Mode::Cache {
+            return refuse("a member of a cluster is no cache: leave out `mode cache`".to_owned());
+        }
+        if self.disk_mode == DiskMode::Raw {
+            return refuse(
+                "a member keeps its id in a directory: disk-mode raw is for single servers"
+                    .to_owned(),
+            );
+        }
+        let anywhere = self.bind.first().is_none_or(IpAddr::is_unspecified);
+        if self.announce.is_empty() && anywhere {
+            return refuse(
+                "others must know where to reach this member: name its host by `--announce`"
+                    .to_owned(),
+            );
+        }
         Ok(())
     }
 
     /// Where the data lives; None = in memory alone: a cache, or level memory, without a directory.
     pub fn data_dir(&self) -> Option<PathBuf> {
+        if self.is_member() && self.dir.is_empty() {
+            return Some(PathBuf::from(DIR_DEFAULT)); // what it keeps for others lasts
+        }
         if !self.dir.is_empty() {
             return Some(PathBuf::from(&self.dir));
         }

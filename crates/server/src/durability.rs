@@ -155,6 +155,14 @@ impl Durability {
         })
     }
 
+    /// Of a member of a cluster: its log lies with others.
+    pub(crate) fn of_member(store: Arc<Store>) -> Durability {
+        Durability {
+            store,
+            snapshots: Mutex::default(),
+        }
+    }
+
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
@@ -458,7 +466,7 @@ fn log_repair(repair: &Repair) {
 }
 
 /// Has every thread that waits for the log, or for a snapshot, look again.
-fn wake(shared: &Shared) {
+pub(crate) fn wake(shared: &Shared) {
     for thread in &shared.threads {
         if thread.commits.committed() {
             thread.mailbox.post(Message::Committed);

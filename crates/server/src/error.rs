@@ -32,6 +32,12 @@ pub enum ServerError {
     /// The data directory cannot be used: do what the text says. Nothing in it was changed.
     #[error(transparent)]
     Store(#[from] duramen::Error),
+    /// What a member keeps for others cannot be used: do what the text says. Nothing in it was changed.
+    #[error(transparent)]
+    Backup(#[from] duramen_backup::Error),
+    /// A member's life is over. `again`: start it anew, in this process or another one; else a person must look at the reason.
+    #[error("this member's life is over: {reason}")]
+    LifeOver { again: bool, reason: String },
     #[error("the store cannot be made: {0}")]
     Engine(#[from] duramen_engine::Error),
 }

@@ -1,6 +1,7 @@
 //! A running server: its store, its threads, its addresses.
 
 use crate::admin::Admin;
+use crate::cluster::{Lifeline, Ports, is_home};
 use crate::config::{ConfigFile, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
@@ -17,6 +18,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub resp: Vec<SocketAddr>,
+    /// Of a member of a cluster; None = of no cluster.
+    pub native: Option<SocketAddr>,
     /// None = off.
     pub admin: Option<SocketAddr>,
 }
@@ -46,6 +49,8 @@ pub struct Server {
     /// Loads the data; gone when that is done.
     loader: Option<JoinHandle<Result<(), ServerError>>>,
     admin: Option<Admin>,
+    /// Of a member of a cluster.
+    life: Option<Lifeline>,
 }
 
 impl Server {
@@ -87,10 +92,15 @@ impl Server {
         let shared = Shared::new(config, file)?;
         let mut server = Server {
             shared: Arc::clone(&shared),
-            addresses: Addresses { resp, admin: None },
+            addresses: Addresses {
+                resp,
+                native: None,
+                admin: None,
+            },
             threads: Vec::with_capacity(listeners.len()),
             loader: None,
             admin: None,
+            life: None,
         };
         // From here on an error drops `server`, which ends the threads that run already.
         server.start_reactors(listeners)?;
@@ -99,9 +109,23 @@ impl Server {
             server.addresses.admin = Some(admin.address());
             server.admin = Some(admin);
         }
+        let load: Box<dyn FnOnce() -> Result<(), ServerError> + Send> =
+            if shared.config().is_member() {
+                let ports = Ports {
+                    resp: server.addresses.resp[0].port(),
+                    admin: server.addresses.admin.map(|address| address.port()),
+                };
+                let (life, native, opens) = Lifeline::begin(&shared, ports)?;
+                server.addresses.native = Some(native);
+                server.life = Some(life);
+                // Without an answer it was told to stop.
+                Box::new(move || opens.recv().unwrap_or(Ok(())))
+            } else {
+                Box::new(move || load(&shared))
+            };
         let loader = std::thread::Builder::new()
             .name("loader".to_owned())
-            .spawn(move || load(&shared))
+            .spawn(load)
             .map_err(|source| ServerError::System {
                 doing: "start the loading thread",
                 source,
@@ -183,7 +207,8 @@ impl Server {
     /// graceful stop, notes in the data directory that the end was clean.
     ///
     /// # Errors
-    /// [`ServerError::Store`] if that failed: what was acknowledged is safe nevertheless.
+    /// [`ServerError::Store`] if that failed: what was acknowledged is safe nevertheless. [`ServerError::LifeOver`]: it stopped because
+    /// the cluster does not count this member any more.
     ///
     /// # Panics
     /// If a reactor thread panicked.
@@ -196,7 +221,16 @@ impl Server {
         {
             durability.close()?;
         }
-        Ok(())
+        if let Some(mut life) = self.life.take() {
+            life.end();
+        }
+        match self.shared.life_over() {
+            Some((again, reason)) => Err(ServerError::LifeOver {
+                again,
+                reason: reason.to_owned(),
+            }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -217,6 +251,12 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
         shared.serve(Store::new(engine)?, None);
         return Ok(());
     };
+    if is_home(&dir) {
+        return Err(ServerError::Config(format!(
+            "`{}` belongs to a member of a cluster: start it with --coordinator, or choose another directory",
+            dir.display()
+        )));
+    }
     let durability = Durability::open(&config, engine, dir, |progress| {
         shared.set_progress(Progress {
             now: Some(*progress),
@@ -233,6 +273,7 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop(Stop::AtOnce);
+        drop(self.life.take());
         for thread in self.threads.drain(..) {
             // A panic has been reported by the thread itself.
             let _ = thread.join();

@@ -110,6 +110,8 @@ pub struct Shared {
     progress: Mutex<Progress>,
     /// Empty: of no cluster, or not told yet. Filled once, before [`Shared::serve`].
     membership: OnceLock<Arc<Membership>>,
+    /// Whether a member may live again, and why this life ended.
+    life_over: OnceLock<(bool, String)>,
     /// One per reactor thread, by number.
     pub threads: Box<[ThreadShared]>,
     /// What the commands share beyond the store.
@@ -146,6 +148,7 @@ impl Shared {
             loaded: OnceLock::new(),
             progress: Mutex::default(),
             membership: OnceLock::new(),
+            life_over: OnceLock::new(),
             threads,
             started: Instant::now(),
             started_unix_ms: SystemTime::now()
@@ -181,6 +184,17 @@ impl Shared {
     #[inline]
     pub fn membership(&self) -> Option<&Arc<Membership>> {
         self.membership.get()
+    }
+
+    /// This member's life has ended, once: the server stops for it.
+    pub(crate) fn life_is_over(&self, again: bool, reason: String) {
+        self.life_over.get_or_init(|| (again, reason));
+    }
+
+    /// Whether a member may live again, and why this life ended; None: it has not.
+    pub fn life_over(&self) -> Option<(bool, &str)> {
+        let (again, reason) = self.life_over.get()?;
+        Some((*again, reason))
     }
 
     /// The data; None while it is loaded.

@@ -2,6 +2,14 @@
 //!
 //! A server that belongs to no cluster has none of this, and pays one load per batch for it.
 
+mod home;
+mod keeper;
+mod life;
 mod membership;
+mod node_thread;
+mod workers;
 
 pub use membership::{Membership, ViewCache};
+
+pub(crate) use home::is_home;
+pub(crate) use life::{Lifeline, Ports};

@@ -1,0 +1,239 @@
+//! The directory of a member: what it keeps for others, and who it was in its last life.
+//!
+//! **Layout**
+//!
+//! ```text
+//! DIR/member    one line: version, cluster, id of the disk, id of the last life (slot.generation, or `-`)
+//! DIR/backup/   replicas of other masters' segments
+//! ```
+//!
+//! **Invariants**
+//! - Y1: an id is in `member`, synced, before anything is said or done under it.
+//! - Y2: the directory of a single server, or of another cluster, is left as it is.
+
+use crate::error::ServerError;
+use duramen_backup::os::OsDisk;
+use duramen_backup::{Backup, Error, Expected, Geometry, Identity, Mode};
+use duramen_base::ids::ServerId;
+use duramen_base::units::MIB;
+use duramen_wire::native::message::ClusterSettings;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const FILE: &str = "member";
+const FOLDER: &str = "backup";
+const VERSION: &str = "1";
+/// Frames that are there beyond what the disk's share asks for: control segments, and what is being replaced.
+const FRAMES_EXTRA: u64 = 16;
+
+/// See the file's head.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    dir: PathBuf,
+    cluster: String,
+    /// Random id of this disk.
+    pub disk: u64,
+    /// Who it was.
+    pub last: Option<ServerId>,
+}
+
+/// How large a new backup is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub mode: Mode,
+    pub wal_bytes: u64,
+    /// Of all replicas together.
+    pub disk_bytes: u64,
+}
+
+/// Whether a member lives in this directory.
+pub(crate) fn is_home(dir: &Path) -> bool {
+    dir.join(FILE).exists()
+}
+
+impl Home {
+    /// Looks at the directory, made if it does not exist.
+    ///
+    /// # Errors
+    /// It is somebody else's (Y2), or can't be used.
+    pub fn open(dir: &Path, cluster: &str) -> Result<Home, ServerError> {
+        let system = |doing| {
+            let path = dir.to_owned();
+            move |source| ServerError::File {
+                doing,
+                path,
+                source,
+            }
+        };
+        std::fs::create_dir_all(dir).map_err(system("make"))?;
+        if !is_home(dir) {
+            if Backup::exists(&OsDisk::new(dir, Mode::Buffered)).unwrap_or(false) {
+                return Err(ServerError::Config(format!(
+                    "`{}` holds the data of a single server: a member of a cluster needs a directory of its own",
+                    dir.display()
+                )));
+            }
+            let home = Home {
+                dir: dir.to_owned(),
+                cluster: cluster.to_owned(),
+                disk: random() | 1,
+                last: None,
+            };
+            // The disk's id is there before anything that bears it.
+            home.store("-").map_err(system("write to"))?;
+            return Ok(home);
+        }
+        let text = std::fs::read_to_string(dir.join(FILE)).map_err(system("read"))?;
+        let home = parse(dir, &text).ok_or_else(|| {
+            ServerError::Config(format!(
+                "`{}` is damaged, or of a newer version: it should name cluster, disk and id of a member",
+                dir.join(FILE).display()
+            ))
+        })?;
+        if home.cluster != cluster {
+            return Err(ServerError::Config(format!(
+                "`{}` belongs to a member of the cluster `{}`, not of `{cluster}`: choose another directory, or that cluster",
+                dir.display(),
+                home.cluster
+            )));
+        }
+        Ok(home)
+    }
+
+    /// Y1.
+    ///
+    /// # Errors
+    /// It isn't stored.
+    pub fn store_id(&self, server: ServerId) -> std::io::Result<()> {
+        self.store(&server.to_string())
+    }
+
+    fn store(&self, last: &str) -> std::io::Result<()> {
+        let fresh = self.dir.join("member.new");
+        let mut file = File::create(&fresh)?;
+        let line = format!("{VERSION} {} {:016x} {last}\n", self.cluster, self.disk);
+        file.write_all(line.as_bytes())?;
+        file.sync_all()?;
+        drop(file);
+        std::fs::rename(&fresh, self.dir.join(FILE))?;
+        File::open(&self.dir)?.sync_all()
+    }
+
+    /// Opens what is kept for others, made if there is nothing yet.
+    ///
+    /// # Errors
+    /// [`ServerError::Backup`]; [`ServerError::Config`]: it was made for segments of another size.
+    pub fn open_backup(
+        &self,
+        settings: &ClusterSettings,
+        size: Size,
+    ) -> Result<Arc<Backup>, ServerError> {
+        let dir = self.dir.join(FOLDER);
+        std::fs::create_dir_all(&dir).map_err(|source| ServerError::File {
+            doing: "make",
+            path: dir.clone(),
+            source,
+        })?;
+        let disk = Arc::new(OsDisk::new(&dir, size.mode));
+        let options = duramen_backup::Options::default();
+        let expected = Expected {
+            cluster: Some(self.cluster.clone()),
+            server: Some(self.disk),
+        };
+        let backup = match Backup::open(disk.clone(), &options, &expected) {
+            Ok((backup, _)) => backup,
+            Err(Error::Absent { .. }) => {
+                let identity = Identity {
+                    cluster: self.cluster.clone(),
+                    server: self.disk,
+                    hash_seed: settings.hash_seed,
+                };
+                let geometry = geometry(settings.segment_bytes, size);
+                Backup::create(disk, &options, &geometry, &identity)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let here = backup.geometry().segment_bytes;
+        if here != settings.segment_bytes {
+            return Err(ServerError::Config(format!(
+                "`{}` was made for segments of {here} bytes, in this cluster they have {}: choose an empty directory",
+                dir.display(),
+                settings.segment_bytes
+            )));
+        }
+        Ok(Arc::new(backup))
+    }
+}
+
+fn geometry(segment_bytes: u32, size: Size) -> Geometry {
+    let segments = size.disk_bytes.div_ceil(u64::from(segment_bytes));
+    let frames = segments + segments / 8 + FRAMES_EXTRA;
+    Geometry {
+        segment_bytes,
+        wal_bytes: size.wal_bytes.next_multiple_of(MIB),
+        frames: u32::try_from(frames).unwrap_or(u32::MAX),
+    }
+}
+
+fn parse(dir: &Path, text: &str) -> Option<Home> {
+    let mut words = text.strip_suffix('\n')?.split(' ');
+    if words.next()? != VERSION {
+        return None;
+    }
+    let cluster = words.next()?.to_owned();
+    let disk = u64::from_str_radix(words.next()?, 16).ok()?;
+    let last = match words.next()? {
+        "-" => None,
+        id => {
+            let (slot, generation) = id.split_once('.')?;
+            Some(ServerId::new(slot.parse().ok()?, generation.parse().ok()?))
+        }
+    };
+    words.next().is_none().then(|| Home {
+        dir: dir.to_owned(),
+        cluster,
+        disk,
+        last,
+    })
+}
+
+/// A number that nobody can guess or repeat.
+pub(crate) fn random() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_life_is_remembered_and_another_clusters_home_is_refused() {
+        let dir = std::env::temp_dir().join(format!("duramen-home-{:016x}", random()));
+        let home = Home::open(&dir, "here").expect("a new one");
+        assert_eq!(home.last, None);
+        let early = Home::open(&dir, "here").expect("before it ever was a member");
+        assert_eq!((early.last, early.disk), (None, home.disk));
+        let id = ServerId::new(3, 7);
+        home.store_id(id).expect("stored");
+        let again = Home::open(&dir, "here").expect("the same one");
+        assert_eq!((again.last, again.disk), (Some(id), home.disk));
+        let other = Home::open(&dir, "there").expect_err("another cluster");
+        assert!(other.to_string().contains("`here`"), "{other}");
+        for text in [
+            "",
+            "1 here",
+            "2 here 01 3.7\n",
+            "1 here zz 3.7\n",
+            "1 here 01 3.7",
+            "1 here 01 3\n",
+            "1 here 01 3.7 x\n",
+        ] {
+            std::fs::write(dir.join(FILE), text).expect("writes");
+            assert!(Home::open(&dir, "here").is_err(), "{text:?}");
+        }
+        std::fs::remove_dir_all(&dir).expect("removes");
+    }
+}

@@ -1,0 +1,271 @@
+//! The keeper's thread: what is kept for other masters, on connections of its own.
+//!
+//! A round: receive from everybody, stage what they write, one commit for all, answer all. So the disk is written once for many
+//! masters, and nobody's ping waits for it.
+//!
+//! **Invariants**
+//! - Z1: nothing is done for who asks another life of this server, or after its end.
+//!
+//! **Concurrency** the thread owns the backup's service; the node's thread gives it tasks by mail, in order.
+
+use super::life::{Mail, prefer};
+use super::workers::spawn;
+use crate::error::ServerError;
+use duramen_backup::Error;
+use duramen_base::ids::ServerId;
+use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
+use duramen_node::{BackupService, NodeOutput, RequestId, Task};
+use duramen_wire::native::codec::{
+    Envelope, Question, Role, Trouble, decode_question, encode_peer_answer, encode_trouble,
+};
+use duramen_wire::native::message::{Peer, PeerAnswer, Refusal};
+use std::collections::HashMap;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Requests that came over the keeper's own connections have this bit.
+const OWN: u64 = 1 << 63;
+/// After a commit for which there was no space.
+const FULL_AGAIN: Duration = Duration::from_millis(2);
+
+/// What the keeper is told.
+pub(super) enum Order {
+    /// From now on it serves.
+    Opened {
+        service: Box<BackupService<RequestId>>,
+        me: ServerId,
+    },
+    Task(Task),
+    Adopt(Incoming),
+    /// The life is over.
+    Stop,
+}
+
+/// The thread. Dropping it ends it.
+pub(super) struct Keeper {
+    handle: Handle<Order>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// `origin`: of the node's clock.
+    pub fn start(
+        cluster: &str,
+        origin: Instant,
+        node: Handle<Mail>,
+    ) -> Result<Keeper, ServerError> {
+        let hub = Hub::new(Options::new(Role::Server, cluster)).map_err(|source| {
+            ServerError::System {
+                doing: "watch connections",
+                source,
+            }
+        })?;
+        let handle = hub.handle();
+        let thread = spawn("keeper", move || {
+            prefer();
+            Run {
+                hub,
+                node,
+                origin,
+                service: None,
+                asked: HashMap::new(),
+                next: OWN,
+                full_until: origin,
+            }
+            .run();
+        })?;
+        Ok(Keeper {
+            handle,
+            thread: Some(thread),
+        })
+    }
+
+    pub fn tell(&self, order: Order) {
+        self.handle.tell(order);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.handle.tell(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Run {
+    hub: Hub<Order>,
+    node: Handle<Mail>,
+    origin: Instant,
+    service: Option<(Box<BackupService<RequestId>>, ServerId)>,
+    asked: HashMap<u64, (ConnectionId, Envelope)>,
+    next: u64,
+    /// The disk had no space: it is tried again then.
+    full_until: Instant,
+}
+
+impl Run {
+    fn now_us(&self) -> u64 {
+        self.origin.elapsed().as_micros() as u64
+    }
+
+    fn run(mut self) {
+        let mut events = Vec::new();
+        let mut reads = false;
+        loop {
+            let timeout = if reads {
+                Some(Duration::ZERO)
+            } else {
+                self.patience()
+            };
+            self.hub.poll(timeout, &mut events);
+            let mut out = Vec::new();
+            for event in events.drain(..) {
+                match event {
+                    Event::Told(Order::Stop) => return,
+                    Event::Told(order) => self.obey(order, &mut out),
+                    Event::Question {
+                        connection,
+                        message,
+                        ..
+                    } => self.question(connection, &message, &mut out),
+                    Event::Closed { .. }
+                    | Event::Accepted { .. }
+                    | Event::Handed(_)
+                    | Event::Answer { .. }
+                    | Event::Unanswered { .. } => {}
+                }
+            }
+            self.say(out);
+            if !self.settle() {
+                return;
+            }
+            reads = self
+                .service
+                .as_mut()
+                .is_some_and(|(service, _)| service.read_step());
+        }
+    }
+
+    /// How long it may sleep.
+    fn patience(&self) -> Option<Duration> {
+        let (service, _) = self.service.as_ref()?;
+        let due = self.origin + Duration::from_micros(service.due_us()?);
+        let at = due.max(self.full_until);
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+
+    fn obey(&mut self, order: Order, out: &mut Vec<NodeOutput>) {
+        match order {
+            Order::Opened { service, me } => self.service = Some((service, me)),
+            Order::Adopt(incoming) => self.hub.adopt(incoming),
+            Order::Task(task) => {
+                let now_us = self.now_us();
+                if let Some((service, _)) = &mut self.service {
+                    service.obey(now_us, task, out);
+                }
+            }
+            Order::Stop => {}
+        }
+    }
+
+    fn question(&mut self, connection: ConnectionId, message: &Message, out: &mut Vec<NodeOutput>) {
+        let header = message.header();
+        let (kind, envelope) = (header.kind, header.envelope);
+        let question = match decode_question(&message.frame()) {
+            Ok(Question::Peer(question)) => question,
+            Ok(_) => {
+                let reason = "only replicas are written and read on this connection";
+                return self.trouble(connection, kind, &envelope, Trouble::NotServing { reason });
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                let trouble = Trouble::Malformed { reason: &reason };
+                return self.trouble(connection, kind, &envelope, trouble);
+            }
+        };
+        let now_us = self.now_us();
+        let target = envelope.target;
+        self.next += 1;
+        let request = RequestId(self.next);
+        self.asked.insert(request.0, (connection, envelope));
+        let is_ping = matches!(question, Peer::Ping { .. });
+        match &mut self.service {
+            Some((service, me)) if *me == target && !is_ping => {
+                let mut replies = Vec::new();
+                let (sender, payload) = (envelope.sender, message.payload());
+                service.handle(now_us, request, sender, &question, payload, &mut replies);
+                out.extend(replies.into_iter().map(NodeOutput::from));
+            }
+            // Z1
+            _ => out.push(NodeOutput::AnswerPeer {
+                request,
+                answer: PeerAnswer::Refused(Refusal::NotUp(target)),
+                payload: Vec::new(),
+            }),
+        }
+    }
+
+    fn trouble(
+        &mut self,
+        connection: ConnectionId,
+        kind: u16,
+        envelope: &Envelope,
+        trouble: Trouble<'_>,
+    ) {
+        self.hub.reply(connection, Payload::None, |out| {
+            encode_trouble(out, envelope, kind, &trouble);
+        });
+    }
+
+    /// Commits what is due. `false`: the disk failed.
+    fn settle(&mut self) -> bool {
+        let origin = self.origin;
+        let clock = move || origin.elapsed().as_micros() as u64;
+        let Some((service, _)) = &mut self.service else {
+            return true;
+        };
+        let is_due = service.due_us().is_some_and(|due_us| due_us <= clock());
+        if !is_due || Instant::now() < self.full_until {
+            return true;
+        }
+        let mut out = Vec::new();
+        let result = service.settle(&clock, &mut out);
+        self.say(out);
+        match result {
+            Ok(()) => true,
+            Err(error @ Error::Failed { .. }) => {
+                self.node.tell(Mail::Failed(error.to_string()));
+                false
+            }
+            Err(_) => {
+                self.full_until = Instant::now() + FULL_AGAIN;
+                true
+            }
+        }
+    }
+
+    /// Answers who asked here; the rest goes by way of the node.
+    fn say(&mut self, out: Vec<NodeOutput>) {
+        for output in out {
+            match output {
+                NodeOutput::AnswerPeer {
+                    request,
+                    answer,
+                    payload,
+                } if request.0 & OWN != 0 => {
+                    let Some((connection, envelope)) = self.asked.remove(&request.0) else {
+                        continue;
+                    };
+                    let bytes = payload.len();
+                    self.hub.reply(connection, Payload::Owned(payload), |out| {
+                        encode_peer_answer(out, &envelope, &answer, bytes);
+                    });
+                }
+                other => self.node.tell(Mail::Said(other)),
+            }
+        }
+    }
+}

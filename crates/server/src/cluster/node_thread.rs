@@ -1,0 +1,498 @@
+//! The node's thread: drives the node, and all connections but those for replicas.
+//!
+//! **Invariants**
+//! - X1: nothing here takes more than about a millisecond: pings are answered in time, whatever the server does. What takes longer
+//!   goes to workers and to the keeper.
+//! - X2: each question that comes in is answered once, also if the node has nothing to say to it.
+//!
+//! **Concurrency** one owner of node and hub; others tell it by [`Mail`].
+//!
+//! Paper: [Ousterhout15 §6] a dispatch thread, workers beside it; differs: requests of clients do not come by here.
+
+use super::home::Home;
+use super::keeper::{Keeper, Order};
+use super::life::Mail;
+use super::membership::Membership;
+use super::workers::{Chores, Workers};
+use crate::durability::{Durability, wake};
+use crate::error::ServerError;
+use crate::exec::databases;
+use crate::shared::{Message, Shared, Stop};
+use duramen::Store;
+use duramen_base::ids::ServerId;
+use duramen_net::{self as net, ConnectionId, Event, Hub, Payload, Reason};
+use duramen_node::{
+    BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, RequestId, Token,
+};
+use duramen_wire::native::codec::{
+    Envelope, Question, Reply, Role, Trouble, decode_question, decode_reply, encode_peer,
+    encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
+};
+use duramen_wire::native::message::{Peer, PeerAnswer, TableEntry, ToCoordinator};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// A round that takes longer is worth a line for who looks for delays.
+const SLOW: Duration = Duration::from_millis(5);
+/// How often settings that may change are looked at.
+const LOOK_EVERY_US: u64 = 250_000;
+
+/// What the thread is made of.
+pub(super) struct Parts {
+    pub shared: Arc<Shared>,
+    pub hub: Hub<Mail>,
+    pub node: Node,
+    /// Of the node's clock.
+    pub origin: Instant,
+    pub home: Home,
+    pub workers: Workers,
+    pub keeper: Option<Keeper>,
+    /// Ends with the life.
+    pub _chores: Option<Chores>,
+    pub scrub_ms: Arc<AtomicU64>,
+    /// Who waits until clients are served.
+    pub opened: Sender<Result<(), ServerError>>,
+}
+
+/// What was asked, and of whom.
+enum Asked {
+    Coordinator(Token),
+    Peer(PeerCall),
+}
+
+/// See the module.
+pub(super) struct NodeThread {
+    parts: Parts,
+    membership: Option<Arc<Membership>>,
+    asked: HashMap<u64, Asked>,
+    next_ask: u64,
+    /// Who waits for an answer, and to what kind of frame.
+    questions: HashMap<u64, (ConnectionId, Envelope, u16)>,
+    next_question: u64,
+    could_read: bool,
+    look_us: u64,
+    ended: bool,
+}
+
+/// Says to who asks before there is a node that it must come again.
+pub(super) fn not_yet(hub: &mut Hub<Mail>, connection: ConnectionId, message: &net::Message) {
+    let header = message.header();
+    let reason = "this server is no member yet";
+    hub.reply(connection, Payload::None, |out| {
+        let trouble = Trouble::NotServing { reason };
+        encode_trouble(out, &header.envelope, header.kind, &trouble);
+    });
+}
+
+impl NodeThread {
+    pub fn new(parts: Parts) -> NodeThread {
+        NodeThread {
+            parts,
+            membership: None,
+            asked: HashMap::new(),
+            next_ask: 1 << 32, // apart from what was asked before there was a node
+            questions: HashMap::new(),
+            next_question: 0,
+            could_read: false,
+            look_us: 0,
+            ended: false,
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.parts.origin.elapsed().as_micros() as u64
+    }
+
+    /// Until the life is over, or the server is.
+    pub fn run(mut self) {
+        let mut events = Vec::new();
+        self.tell(NodeInput::Tick);
+        while !self.ended {
+            let left_us = self.parts.node.due_us().saturating_sub(self.now_us());
+            let timeout = Duration::from_micros(left_us.min(LOOK_EVERY_US));
+            self.parts.hub.poll(Some(timeout), &mut events);
+            let began = Instant::now();
+            for event in events.drain(..) {
+                if matches!(event, Event::Told(Mail::Stop)) {
+                    return;
+                }
+                self.happened(event);
+            }
+            // Also what the store has woken it for.
+            self.tell(NodeInput::Tick);
+            self.look();
+            let took = began.elapsed();
+            if took > SLOW {
+                tracing::debug!(us = took.as_micros() as u64, "a slow round of the node");
+            }
+        }
+        self.parts.hub.poll(Some(Duration::ZERO), &mut events); // the last answers
+    }
+
+    /// Leases that came back, settings that changed.
+    fn look(&mut self) {
+        let now_us = self.now_us();
+        let can_read = self.parts.node.read_until().may_read(now_us);
+        if can_read && !self.could_read {
+            wake(&self.parts.shared);
+        }
+        self.could_read = can_read;
+        if now_us >= self.look_us {
+            self.look_us = now_us + LOOK_EVERY_US;
+            let scrub_ms = self.parts.shared.config().scrub_interval_ms;
+            self.parts.scrub_ms.store(scrub_ms, Ordering::Relaxed);
+        }
+    }
+
+    fn tell(&mut self, input: NodeInput) {
+        let mut out = Vec::new();
+        let now_us = self.now_us();
+        self.parts.node.handle(now_us, input, &mut out);
+        for output in out {
+            self.obey(output);
+        }
+    }
+
+    // --- what happens
+
+    fn happened(&mut self, event: Event<Mail>) {
+        match event {
+            Event::Told(mail) => self.told(mail),
+            Event::Question {
+                connection,
+                role,
+                message,
+            } => self.question(connection, role, &message),
+            Event::Answer { request, message } => self.answer(request, &message),
+            Event::Unanswered {
+                address,
+                role,
+                requests,
+                reason,
+            } => self.unanswered(&address, role, &requests, &reason),
+            // What is dropped is closed: no client is served before there is a store.
+            Event::Handed(incoming) => match (incoming.role, &self.parts.keeper) {
+                (Role::Replica, Some(keeper)) => keeper.tell(Order::Adopt(incoming)),
+                (Role::Client, _) if self.membership.is_some() => {
+                    let net::Incoming {
+                        fd, peer, received, ..
+                    } = incoming;
+                    self.parts.shared.hand_over_native(fd, peer, received);
+                }
+                _ => {}
+            },
+            Event::Accepted { .. } | Event::Closed { .. } => {}
+        }
+    }
+
+    fn told(&mut self, mail: Mail) {
+        match mail {
+            Mail::JobDone(done) => {
+                self.tell(NodeInput::JobDone(done));
+                self.adopt_tables();
+            }
+            Mail::Stored(server, Ok(())) => {
+                self.tell(NodeInput::Member(Input::IdStored { server }));
+            }
+            Mail::Stored(_, Err(error)) => {
+                self.end(false, format!("this member's id cannot be stored: {error}"));
+            }
+            Mail::Said(output) => self.obey(output),
+            Mail::Failed(reason) => self.end(false, reason),
+            Mail::Stop => {}
+        }
+    }
+
+    fn question(&mut self, connection: ConnectionId, role: Role, message: &net::Message) {
+        let header = message.header();
+        let (envelope, kind) = (header.envelope, header.kind);
+        self.next_question += 1;
+        let request = RequestId(self.next_question);
+        self.questions
+            .insert(request.0, (connection, envelope, kind));
+        let question = match decode_question(&message.frame()) {
+            Ok(question) => question,
+            Err(error) => {
+                let reason = error.to_string();
+                return self.trouble(request, &Trouble::Malformed { reason: &reason });
+            }
+        };
+        let (sender, target) = (envelope.sender, envelope.target);
+        let input = match (role, question) {
+            (Role::Coordinator, Question::FromCoordinator(question)) => {
+                NodeInput::Member(Input::Told {
+                    request,
+                    sender,
+                    target,
+                    question,
+                })
+            }
+            (Role::Server, Question::Peer(question)) => NodeInput::Asked {
+                request,
+                sender,
+                target,
+                question,
+                payload: message.payload().to_vec(),
+            },
+            _ => {
+                let reason = "nobody of this role is asked that here";
+                return self.trouble(request, &Trouble::NotServing { reason });
+            }
+        };
+        let is_ping = matches!(
+            input,
+            NodeInput::Asked {
+                question: Peer::Ping { .. },
+                ..
+            }
+        );
+        self.tell(input);
+        if is_ping {
+            // X2: a ping for another life.
+            let here = self.parts.node.member().id();
+            self.trouble(request, &Trouble::WrongServer { here });
+        }
+    }
+
+    /// Unless it was answered.
+    fn trouble(&mut self, request: RequestId, trouble: &Trouble<'_>) {
+        if let Some((connection, envelope, kind)) = self.questions.remove(&request.0) {
+            self.parts.hub.reply(connection, Payload::None, |out| {
+                encode_trouble(out, &envelope, kind, trouble);
+            });
+        }
+    }
+
+    fn answer(&mut self, request: u64, message: &net::Message) {
+        let Some(asked) = self.asked.remove(&request) else {
+            return;
+        };
+        let reply = decode_reply(&message.frame());
+        let input = match (asked, reply) {
+            (Asked::Coordinator(token), Ok(Reply::Coordinator(answer))) => {
+                NodeInput::Member(Input::Answered { token, answer })
+            }
+            (Asked::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
+                call,
+                answer: Some((answer, message.payload().to_vec())),
+            },
+            (asked, reply) => {
+                tracing::debug!(?reply, "a question is not answered");
+                not_answered(&asked)
+            }
+        };
+        self.tell(input);
+    }
+
+    fn unanswered(&mut self, address: &str, role: Role, requests: &[u64], reason: &Reason) {
+        // Only control links: they are there for each member that is watched.
+        let is_gone = matches!(
+            reason,
+            Reason::Unreachable(_) | Reason::Ended | Reason::Broken(_)
+        );
+        if is_gone && role == Role::Server {
+            let members = self.parts.node.member().members();
+            let there = members.up().find(|entry| entry.addresses.native == address);
+            if let Some(server) = there.map(|entry| entry.server) {
+                self.tell(NodeInput::Member(Input::Unreachable { server }));
+            }
+        }
+        for request in requests {
+            if let Some(asked) = self.asked.remove(request) {
+                self.tell(not_answered(&asked));
+            }
+        }
+    }
+
+    // --- what to do
+
+    fn obey(&mut self, output: NodeOutput) {
+        match output {
+            NodeOutput::AskCoordinator {
+                token,
+                address,
+                question,
+            } => self.ask_coordinator(token, &address, &question),
+            NodeOutput::AskPeer {
+                call,
+                to,
+                address,
+                question,
+                payload,
+            } => self.ask_peer(call, to, &address, &question, payload),
+            NodeOutput::Answer {
+                request,
+                answer,
+                payload,
+            } => {
+                if let Some((connection, envelope, _)) = self.questions.remove(&request.0) {
+                    let bytes = payload.len();
+                    let payload = Payload::Owned(payload);
+                    self.parts.hub.reply(connection, payload, |out| {
+                        encode_server_answer(out, &envelope, &answer, bytes);
+                    });
+                }
+            }
+            NodeOutput::AnswerPeer {
+                request,
+                answer,
+                payload,
+            } => self.answer_peer(request, &answer, payload),
+            NodeOutput::StoreId { server } => {
+                let home = self.parts.home.clone();
+                self.parts
+                    .workers
+                    .give(move || Mail::Stored(server, home.store_id(server)));
+            }
+            NodeOutput::Opened {
+                store,
+                keeper,
+                clients,
+            } => self.open(store, keeper, clients),
+            NodeOutput::Keep(task) => {
+                if let Some(keeper) = &self.parts.keeper {
+                    keeper.tell(Order::Task(task));
+                }
+            }
+            NodeOutput::View(view) => {
+                if let Some(membership) = &self.membership {
+                    membership.publish(view);
+                    self.parts.shared.post_all(&Message::Wake);
+                }
+            }
+            NodeOutput::Job(job) => self.parts.workers.give(move || Mail::JobDone(job.run())),
+            NodeOutput::Settings(_) => {}
+            NodeOutput::Ended { again, reason } => self.end(again, reason),
+        }
+    }
+
+    fn ask_coordinator(&mut self, token: Token, address: &str, question: &ToCoordinator) {
+        let request = self.asks(Asked::Coordinator(token));
+        let envelope = Envelope {
+            request,
+            target: ServerId::NONE,
+            sender: self.parts.node.member().id(),
+        };
+        let (hub, role) = (&mut self.parts.hub, Role::Server);
+        hub.ask(address, role, request, Payload::None, |out| {
+            encode_to_coordinator(out, &envelope, question);
+        });
+    }
+
+    fn ask_peer(
+        &mut self,
+        call: PeerCall,
+        to: ServerId,
+        address: &str,
+        question: &Peer,
+        payload: Arc<[u8]>,
+    ) {
+        let request = self.asks(Asked::Peer(call));
+        let envelope = Envelope {
+            request,
+            target: to,
+            sender: self.parts.node.member().id(),
+        };
+        let bytes = payload.len();
+        let (payload, role) = (Payload::Shared(payload), role_of(question));
+        self.parts.hub.ask(address, role, request, payload, |out| {
+            encode_peer(out, &envelope, question, bytes);
+        });
+    }
+
+    fn asks(&mut self, asked: Asked) -> u64 {
+        self.next_ask += 1;
+        self.asked.insert(self.next_ask, asked);
+        self.next_ask
+    }
+
+    fn answer_peer(&mut self, request: RequestId, answer: &PeerAnswer, payload: Vec<u8>) {
+        if let Some((connection, envelope, _)) = self.questions.remove(&request.0) {
+            let bytes = payload.len();
+            let payload = Payload::Owned(payload);
+            self.parts.hub.reply(connection, payload, |out| {
+                encode_peer_answer(out, &envelope, answer, bytes);
+            });
+        }
+    }
+
+    /// A member at last.
+    fn open(
+        &mut self,
+        store: Arc<Store>,
+        keeper: Option<Box<BackupService<RequestId>>>,
+        clients: Arc<Clients>,
+    ) {
+        let me = self.parts.node.member().id();
+        if let (Some(service), Some(thread)) = (keeper, &self.parts.keeper) {
+            thread.tell(Order::Opened { service, me });
+        }
+        let read_until = Arc::clone(self.parts.node.read_until());
+        let membership = Arc::new(Membership::new(self.parts.origin, read_until, clients));
+        self.membership = Some(Arc::clone(&membership));
+        let shared = &self.parts.shared;
+        shared.join(membership);
+        databases::adopt(shared, &[]);
+        let durability = Arc::new(Durability::of_member(store));
+        durability.watch(shared);
+        let engine = Arc::clone(durability.store().engine());
+        shared.serve(engine, Some(durability));
+        tracing::info!(server = %me, "a member of the cluster");
+        // Who waits for it may be gone already.
+        let _ = self.parts.opened.send(Ok(()));
+    }
+
+    /// The coordinator's tables, as they were made here.
+    fn adopt_tables(&self) {
+        let Some(store) = self.parts.shared.data() else {
+            return;
+        };
+        let tables = store.tables().into_iter().map(|table| TableEntry {
+            table: table.id,
+            level: store.table_level(table.id).unwrap_or_default(),
+            name: table.name,
+        });
+        databases::adopt(&self.parts.shared, &tables.collect::<Vec<_>>());
+    }
+
+    fn end(&mut self, again: bool, reason: String) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        tracing::warn!(again, "this member's life is over: {reason}");
+        let shared = &self.parts.shared;
+        if self.membership.is_none() {
+            let over = ServerError::LifeOver { again, reason };
+            let _ = self.parts.opened.send(Err(over));
+        } else {
+            shared.life_is_over(again, reason);
+            shared.stop(Stop::AtOnce);
+        }
+    }
+}
+
+/// What waits for disks goes on connections of its own.
+fn role_of(question: &Peer) -> Role {
+    match question {
+        Peer::Ping { .. } | Peer::Needed { .. } | Peer::MigrateEntries(_) => Role::Server,
+        Peer::WriteReplica(_)
+        | Peer::SyncReplicas { .. }
+        | Peer::FreeReplicas { .. }
+        | Peer::ReadReplica(_)
+        | Peer::RenewLease { .. }
+        | Peer::ReadSegment { .. } => Role::Replica,
+    }
+}
+
+fn not_answered(asked: &Asked) -> NodeInput {
+    match asked {
+        Asked::Coordinator(token) => NodeInput::Member(Input::Unanswered { token: *token }),
+        Asked::Peer(call) => NodeInput::PeerAnswered {
+            call: *call,
+            answer: None,
+        },
+    }
+}

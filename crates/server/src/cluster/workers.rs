@@ -1,0 +1,166 @@
+//! Threads beside the node's: for what takes long, and for the disk's own chores.
+//!
+//! **Concurrency** a queue behind one lock; who works holds nothing of it.
+
+use super::life::Mail;
+use crate::error::ServerError;
+use duramen_backup::{Backup, Error};
+use duramen_net::Handle;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What comes of it goes to the node's thread.
+type Work = Box<dyn FnOnce() -> Mail + Send>;
+
+#[derive(Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    is_over: bool,
+}
+
+#[derive(Default)]
+struct Bench {
+    queue: Mutex<Queue>,
+    bell: Condvar,
+}
+
+impl Bench {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Spawns a thread of a member.
+pub(super) fn spawn(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, ServerError> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.spawn(body).map_err(|source| ServerError::System {
+        doing: "start a thread",
+        source,
+    })
+}
+
+/// A few threads that do what is given to them. Dropping it waits for what is being done; what was not begun is dropped.
+pub(super) struct Workers {
+    bench: Arc<Bench>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    pub fn start(count: usize, node: &Handle<Mail>) -> Result<Workers, ServerError> {
+        let mut workers = Workers {
+            bench: Arc::default(),
+            threads: Vec::new(),
+        };
+        for _ in 0..count {
+            let (bench, node) = (Arc::clone(&workers.bench), node.clone());
+            let thread = spawn("worker", move || {
+                while let Some(work) = next(&bench) {
+                    node.tell(work());
+                }
+            })?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    pub fn give(&self, work: impl FnOnce() -> Mail + Send + 'static) {
+        self.bench.lock().work.push_back(Box::new(work));
+        self.bench.bell.notify_one();
+    }
+}
+
+fn next(bench: &Bench) -> Option<Work> {
+    let mut queue = bench.lock();
+    loop {
+        if queue.is_over {
+            return None;
+        }
+        if let Some(work) = queue.work.pop_front() {
+            return Some(work);
+        }
+        queue = bench
+            .bell
+            .wait(queue)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let mut queue = self.bench.lock();
+        queue.is_over = true;
+        let dropped = std::mem::take(&mut queue.work);
+        drop(queue);
+        drop(dropped);
+        self.bench.bell.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How often the disk is looked at for work.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// After a step that could not be done (a full disk).
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+
+/// The thread that writes replicas to their frames, and verifies them now and then.
+pub(super) struct Chores {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Chores {
+    /// `scrub_ms`: one frame is verified in this time; 0 = none.
+    pub fn start(
+        backup: Arc<Backup>,
+        scrub_ms: Arc<AtomicU64>,
+        node: Handle<Mail>,
+    ) -> Result<Chores, ServerError> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let body = move || {
+            if let Err(error) = run(&backup, &scrub_ms, &over) {
+                node.tell(Mail::Failed(error.to_string()));
+            }
+        };
+        let thread = Some(spawn("frames", body)?);
+        Ok(Chores { is_over, thread })
+    }
+}
+
+fn run(backup: &Backup, scrub_ms: &AtomicU64, is_over: &AtomicBool) -> Result<(), Error> {
+    let mut scrubbed = Instant::now();
+    while !is_over.load(Ordering::Acquire) {
+        match backup.flush_step() {
+            Ok(true) => {}
+            Ok(false) => std::thread::park_timeout(LOOK_EVERY),
+            Err(error @ Error::Failed { .. }) => return Err(error),
+            Err(_) => std::thread::park_timeout(TRY_AGAIN),
+        }
+        let every = Duration::from_millis(scrub_ms.load(Ordering::Relaxed));
+        if !every.is_zero() && scrubbed.elapsed() >= every {
+            // What it finds is not given to recoveries any more; its master makes another replica.
+            let _ = backup.scrub_step();
+            scrubbed = Instant::now();
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Chores {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
