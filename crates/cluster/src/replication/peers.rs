@@ -56,7 +56,8 @@ impl Master {
         if segment.kind == Kind::Control {
             let goes_on = self.config.has_bug(Bug::ControlGoesOn);
             self.control_wanted |= Some(id) == current && !goes_on;
-            let may_look_new = lost.sent.open && !lost.synced.close;
+            // One below the recorded one counts for nothing, and nobody waits for who had it.
+            let may_look_new = lost.sent.open && !lost.synced.close && id >= self.floor_noted;
             if self.config.coordinated && may_look_new {
                 self.stale_control.insert((id, backup));
                 if Some(id) == current {

@@ -215,13 +215,7 @@ impl World {
         }
         (0..self.machines.len())
             .find_map(|n| self.too_few_replicas(n))
-            .or_else(|| {
-                if std::env::var_os("LEAK").is_some() {
-                    self.leaked(&members)
-                } else {
-                    None
-                }
-            })
+            .or_else(|| self.leaked(&members))
     }
 
     /// R replicas of everything that a log lists, on distinct servers, none of them its own.
