@@ -8,7 +8,7 @@ pub enum Bug {
     Replication(duramen_cluster::replication::Bug),
     Rifl(duramen_cluster::rifl::Bug),
     /// Of what executes native requests.
-    Serve(duramen_node::ServeBug),
+    Serve(duramen_node::serve::Bug),
     Engine(duramen_engine::Bug),
     Backup(duramen_backup::planted::Bug),
 }

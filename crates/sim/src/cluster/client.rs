@@ -1,8 +1,8 @@
 //! Clients that go by redirections, as those of RESP do: each operation is sent until it is known whether it was executed, or
 //! until nobody answers; then its outcome is unknown, and the client goes on under another name.
 
-use super::native::Native;
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
+use super::native::Native;
 use super::net::{Mode, Place};
 use super::world::{Event, World};
 use duramen::Position;
@@ -363,7 +363,7 @@ impl World {
                     version: object.version,
                 }),
             }),
-            Action::Write(value) => {
+            Action::Write(value) | Action::Create(value) => {
                 let bytes = value_of(value, request.value_bytes);
                 let written = guard.write(TABLE, hash, &key, &bytes, None);
                 written.map(|outcome| outcome.after.map(|version| Found::Written { version }))

@@ -165,7 +165,10 @@ impl World {
             Fault::StoreFailure { .. } => self.store_is_away = false,
             Fault::ClientPause { client, .. } => {
                 self.clients[client].is_off = false;
-                let turn = self.clients[client].native.as_ref().map_or(0, |native| native.turn);
+                let turn = self.clients[client]
+                    .native
+                    .as_ref()
+                    .map_or(0, |native| native.turn);
                 self.after(0, Event::ClientActs(client, turn));
             }
             Fault::Drain { server, .. } => {

@@ -73,9 +73,10 @@ impl Register {
             }
             (Action::Write(value), Found::Written { version }) => self.put(value, Some(version)),
             (Action::Write(value), Found::Nothing) => self.put(value, None),
-            (Action::Create(value), Found::Written { version }) => {
-                self.value.is_none().then(|| self.put(value, Some(version)))?
-            }
+            (Action::Create(value), Found::Written { version }) => self
+                .value
+                .is_none()
+                .then(|| self.put(value, Some(version)))?,
             (Action::Create(_), Found::Refused { current }) => self.value.and(self.at(current?)),
             (Action::Create(value), Found::Nothing) => match self.value {
                 None => self.put(value, None),

@@ -98,7 +98,8 @@ fn forever(bytes: Vec<u8>) -> &'static [u8] {
 
 fn work_of(part: &Part, most_bytes: u64) -> Work<'static> {
     let write = |value: u64, condition| {
-        let bytes = 8 + value.wrapping_mul(0x9e37_79b9) % if value % 4 == 0 { most_bytes } else { 90 };
+        let bytes =
+            8 + value.wrapping_mul(0x9e37_79b9) % if value % 4 == 0 { most_bytes } else { 90 };
         Operation::Write {
             value: forever(value_of(value, bytes as usize)),
             condition,
@@ -236,13 +237,21 @@ impl World {
         }
     }
 
-    pub(super) fn coordinator_told_client(&mut self, c: usize, number: u64, answer: CoordinatorAnswer) {
+    pub(super) fn coordinator_told_client(
+        &mut self,
+        c: usize,
+        number: u64,
+        answer: CoordinatorAnswer,
+    ) {
         let now_us = self.now_us;
         let native = self.clients[c].native.as_mut().expect("a native client");
         let Some(ask) = native.asked.remove(&number) else {
             return;
         };
-        if matches!(answer, CoordinatorAnswer::Refused(duramen_wire::native::message::Refusal::Invalid(_))) {
+        if matches!(
+            answer,
+            CoordinatorAnswer::Refused(duramen_wire::native::message::Refusal::Invalid(_))
+        ) {
             self.coverage.fired(Class::LeaseEnd);
         }
         native.core.coordinator_answered(now_us, &ask, answer);
@@ -377,7 +386,10 @@ impl World {
         if !machine.is_powered {
             return;
         }
-        let has_servant = machine.process.as_ref().is_some_and(|p| p.servant.is_some());
+        let has_servant = machine
+            .process
+            .as_ref()
+            .is_some_and(|p| p.servant.is_some());
         if !has_servant {
             // The connection is refused.
             return self.after(200, Event::ClientTires(letter.client, letter.number));
@@ -407,7 +419,13 @@ impl World {
             request,
             hint: None,
         };
-        servant.serve(&mut guard, &mut process.view.clone(), now_us, &asked, &mut bytes);
+        servant.serve(
+            &mut guard,
+            &mut process.view.clone(),
+            now_us,
+            &asked,
+            &mut bytes,
+        );
         let position = servant.take_wait();
         drop(guard);
         process.held_letters.push(HeldLetter {
@@ -459,10 +477,12 @@ fn frame_of(bytes: &[u8]) -> Option<Frame<'_>> {
 
 /// Whether it says something of a key, rather than that it says nothing.
 fn has_an_outcome(bytes: &[u8]) -> bool {
-    let reply = frame_of(bytes).map(|frame| decode_reply(&frame).map(|reply| match reply {
-        Reply::Client(Answer::Single(outcome)) => !matches!(outcome, WireOutcome::Problem(_)),
-        _ => false,
-    }));
+    let reply = frame_of(bytes).map(|frame| {
+        decode_reply(&frame).map(|reply| match reply {
+            Reply::Client(Answer::Single(outcome)) => !matches!(outcome, WireOutcome::Problem(_)),
+            _ => false,
+        })
+    });
     matches!(reply, Some(Ok(true)))
 }
 
