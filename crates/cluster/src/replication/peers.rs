@@ -243,6 +243,8 @@ impl Master {
                 segment
                     .replicas
                     .push(Replica::whole(backup, replica.certificate));
+                segment.has_no_source = false; // from here the others can be made good for
+                self.active.insert(replica.segment);
                 continue;
             }
             let on_others = segment.on_all(wanted, Level::Synced);
