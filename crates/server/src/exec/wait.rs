@@ -156,7 +156,8 @@ impl Client {
 
     /// As [`settle`](Self::settle), of a position with a level of its own.
     #[inline]
-    pub(crate) fn settle_native(&mut self, position: &Position) {
+    pub(crate) fn settle_native(&mut self, position: &Position, tells_of_data: bool) {
+        self.wait.lease(tells_of_data);
         if !position.is_none() {
             self.settle_position(position, position.level());
         }
