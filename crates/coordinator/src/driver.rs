@@ -479,7 +479,7 @@ impl Driver {
             let recoveries = leading.machine.recovery_statuses();
             leading.chronicle.recover(&recoveries);
         }
-        if now_us - self.swept_us > CALL_US_MAX / 2 {
+        if now_us.saturating_sub(self.swept_us) > CALL_US_MAX / 2 {
             self.swept_us = now_us;
             self.sweep(now_us);
         }

@@ -65,7 +65,7 @@ impl LogArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Settings of a new cluster")]
 pub(crate) struct SettingsArgs {
-    /// Replicas of each segment of the log, each on another server [default 3].
+    /// Replicas of each segment of the log, each on another server [default 3; `up`: what the number of servers allows].
     #[arg(long, value_name = "N")]
     pub(crate) replicas: Option<u32>,
     /// Bytes of a segment: 2mb, 4mb or 8mb [default 2mb].

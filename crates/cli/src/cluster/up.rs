@@ -203,8 +203,9 @@ impl UpArgs {
     }
 
     fn replicas(&self) -> u32 {
-        let most = u32::from(self.servers) - 1;
-        self.settings.replicas.unwrap_or(most.min(3))
+        // One server may crash, and there are still enough for its data.
+        let fit = u32::from(self.servers).saturating_sub(2).clamp(1, 3);
+        self.settings.replicas.unwrap_or(fit)
     }
 
     fn port(&self, more: u16) -> String {
@@ -269,6 +270,13 @@ impl Up {
             args.servers,
             self.dir.display()
         );
+        if args.replicas() + 2 > u32::from(args.servers) {
+            eprintln!(
+                "note: {} replicas need {} servers besides the owner: when one crashes, writes and its recovery wait for another",
+                args.replicas(),
+                args.replicas()
+            );
+        }
         let log = self.dir.join("coordinator.log");
         let words = args.coordinator(&self.dir);
         self.coordinator = Some(Child::start("the coordinator", &words, &log)?);

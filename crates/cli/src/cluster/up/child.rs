@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 /// Names the process that started this one, for [`tie_to_parent`].
-const PARENT_ENV: &str = "DURAMEN_UP_PID";
+/// (Not `DURAMEN_…`: those are settings.)
+const PARENT_ENV: &str = "UP_OF_DURAMEN_PID";
 /// Lines of a log that are shown when a child does not start.
 const LAST_WORDS: usize = 12;
 
