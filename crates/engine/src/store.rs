@@ -118,6 +118,30 @@ impl Store {
         })
     }
 
+    /// Makes a table that has this id in the whole cluster. Objects of any version may come to it from elsewhere.
+    ///
+    /// # Errors
+    /// As [`create_table`](Self::create_table).
+    pub fn adopt_table(
+        self: &Arc<Self>,
+        id: TableId,
+        name: &str,
+        level: Option<Level>,
+    ) -> Result<(), Error> {
+        let version = self.version_floor();
+        self.make_table(Some(id), name, level, version, |table| {
+            if let Some(log) = self.log() {
+                log.publish_change(TableChange::Create {
+                    table,
+                    name: name.to_owned(),
+                    level,
+                    floor: 0, // none is dead for being old
+                });
+            }
+        })?;
+        Ok(())
+    }
+
     /// Makes a table as it was before a restart; table 0 is there already and is set to this floor and level. What is
     /// written to it gets versions from `floor` on.
     ///

@@ -10,6 +10,7 @@
 //! Paper: [Ousterhout15 §6] (worker threads beside a dispatch thread)
 
 use crate::member::Order;
+use crate::migration;
 use crate::order::Forget;
 use crate::recovery;
 use duramen::engine::Error;
@@ -35,6 +36,7 @@ pub(crate) enum JobResult {
     Forgot(Forget, Result<(), Error>),
     Counted(Vec<RangeLoad>),
     Recovery(recovery::Done),
+    Migration(migration::Done),
 }
 
 impl Job {

@@ -14,11 +14,16 @@ mod lease;
 mod life;
 mod loads;
 mod member;
+mod migration;
 mod needed;
 mod node;
 mod node_types;
 mod order;
 mod owned;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod ranges;
 mod recovery;
 mod remote;

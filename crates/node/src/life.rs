@@ -6,6 +6,7 @@ use crate::backup_service::{BackupConfig, BackupService};
 use crate::lease::{Leases, ReadUntil};
 use crate::loads::Loads;
 use crate::member::{Order, Token};
+use crate::migration::Migrations;
 use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
 use crate::order::Forget;
@@ -30,6 +31,7 @@ pub(crate) struct Life {
     pub remote: Remote,
     pub leases: Leases,
     pub recoveries: Recoveries,
+    pub migrations: Migrations,
     pub needed: Needed,
     /// When backups that had lost something of the log may be given replicas again, and how long it was waited for.
     pub forgiven: BTreeMap<ServerId, (u64, u64)>,
@@ -94,6 +96,7 @@ impl Life {
             remote: Remote::new(server, settings.segment_bytes, queue),
             leases: Leases::new(settings.read_lease_ms, until),
             recoveries: Recoveries::default(),
+            migrations: Migrations::default(),
             needed: Needed::default(),
             forgiven: BTreeMap::new(),
             forgetting: Vec::new(),
@@ -116,6 +119,7 @@ impl Life {
         let parts = [
             self.remote.due_us(),
             self.recoveries.due_us(),
+            self.migrations.due_us(),
             self.needed.due_us(),
             self.client_leases.due_us(),
             self.loads.due_us(),
@@ -127,6 +131,7 @@ impl Life {
     pub fn is_for(token: Token) -> bool {
         Remote::is_for_head(token)
             || Recoveries::is_for(token)
+            || Migrations::is_for(token)
             || Needed::is_for(token)
             || Loads::is_for(token)
             || serve::leases::Leases::is_for(token)

@@ -252,7 +252,6 @@ impl Member {
     }
 
     /// Says what is served now: something was locked, or let go.
-    #[allow(dead_code, reason = "of a migration's source")]
     pub(crate) fn publish_now(&self, out: &mut Vec<Output>) {
         if matches!(self.phase, Phase::Member) {
             self.publish(out);
@@ -645,9 +644,10 @@ impl Member {
             _ => Vec::new(),
         };
         self.act(now_us, acts, out);
-        if self.detector.as_ref().is_some_and(Detector::is_alone) {
-            let confirm = self.timers.get_mut(&Asking::Confirm);
-            confirm.map(|at_us| *at_us = (*at_us).min(now_us + CONFIRM_US)); // N5
+        if self.detector.as_ref().is_some_and(Detector::is_alone)
+            && let Some(at_us) = self.timers.get_mut(&Asking::Confirm)
+        {
+            *at_us = (*at_us).min(now_us + CONFIRM_US); // N5
         }
     }
 

@@ -20,9 +20,11 @@ use crate::lease::ReadUntil;
 use crate::life::{Again, Life, member_of};
 use crate::loads::Loads;
 use crate::member::{Input, Member, Order, Output, RequestId, Token};
+use crate::migration::Migrations;
 use crate::needed::{self, Needed};
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::Forget;
+use crate::planted::Planted;
 use crate::recovery::{Effects, PartitionProgress, Recoveries};
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
 use crate::serve;
@@ -31,7 +33,7 @@ use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
-    ReplicaEntry, ServerAnswer, ServerChange, ServerStatus,
+    ReplicaEntry, ServerAnswer, ServerChange, ServerStatus, ToCoordinator,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,18 +53,21 @@ const BACK_MAX_US: u64 = 60_000_000;
 
 /// See the module.
 pub struct Node {
-    member: Member,
+    pub(crate) member: Member,
     options: NodeOptions,
-    life: Option<Life>,
+    pub(crate) life: Option<Life>,
     read_until: Arc<ReadUntil>,
     next_ping: u64,
     /// Nonces of pings, and when they left.
     pings: BTreeMap<PeerCall, (u64, u64)>,
     /// An order that is done, and what must be synced before it is said so (D1).
     obeyed: Option<(TabletsVersion, Position)>,
+    /// An order that waits for what migrations leave behind.
+    pub(crate) held_order: Option<Order>,
     look_us: u64,
     forgive_us: u64,
-    ended: bool,
+    pub(crate) ended: bool,
+    pub(crate) planted: Planted,
 }
 
 impl Node {
@@ -76,9 +81,11 @@ impl Node {
             next_ping: PING_CALLS,
             pings: BTreeMap::new(),
             obeyed: None,
+            held_order: None,
             look_us: now_us,
             forgive_us: now_us,
             ended: false,
+            planted: Planted::default(),
         }
     }
 
@@ -118,7 +125,7 @@ impl Node {
             NodeInput::Member(Input::Unanswered { token }) if Life::is_for(token) => {
                 self.coordinator_answered(now_us, token, None, &mut heard, out);
             }
-            NodeInput::JobDone(done) => self.job_done(now_us, done),
+            NodeInput::JobDone(done) => self.job_done(now_us, done, out),
             NodeInput::Member(input) => self.tell_member(now_us, input, out),
             NodeInput::Asked {
                 request,
@@ -150,6 +157,9 @@ impl Node {
                         let mut jobs = Vec::new();
                         life.recoveries.answered(now_us, call, answer, &mut jobs);
                         out.extend(jobs.into_iter().map(NodeOutput::Job));
+                    } else if Migrations::is_call(call) {
+                        let answer = answer.map(|(answer, _)| answer);
+                        life.migrations.answered(now_us, call, answer);
                     } else if Needed::is_call(call) {
                         let answer = answer.map(|(answer, _)| answer);
                         let task = life.needed.answered(now_us, call, answer);
@@ -181,6 +191,8 @@ impl Node {
         };
         if Recoveries::is_for(token) {
             life.recoveries.reported(now_us, token, answer);
+        } else if Migrations::is_for(token) {
+            life.migrations.reported(now_us, token, answer);
         } else if serve::leases::Leases::is_for(token) {
             life.client_leases.answered(token, answer);
         } else if Needed::is_for(token) {
@@ -216,9 +228,9 @@ impl Node {
         let answer = match question {
             _ if !is_here => PeerAnswer::Refused(Refusal::NotUp(target)), // D2
             Peer::Needed { log, replicas } => self.hand_back(sender, log, &replicas),
-            Peer::MigrateEntries(_) => PeerAnswer::MigrationRefused {
-                reason: "no migration is known here".to_owned(),
-            },
+            Peer::MigrateEntries(message) => {
+                return self.entries_arrived(now_us, request, sender, message, payload, out);
+            }
             question if self.options.backup.is_some() => {
                 return out.push(NodeOutput::Keep(Task::Peer {
                     request,
@@ -301,7 +313,8 @@ impl Node {
                 return self.joined(now_us, server, settings, out);
             }
             Output::View(view) => NodeOutput::View(view),
-            Output::Obey(order) => return self.obey(order, out),
+            // Given out when nothing of a migration is left that it ends (M4).
+            Output::Obey(order) => return self.held_order = Some(order),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
             Output::Settings(settings) => NodeOutput::Settings(settings),
             Output::Ended { again, reason } => {
@@ -362,6 +375,7 @@ impl Node {
             return true;
         }
         let is_free = life.forgetting.is_empty() && self.obeyed.is_none();
+        let is_free = is_free && life.migrations.is_settled();
         let Some(taken) = self.member.owned().taken().filter(|_| is_free) else {
             return false;
         };
@@ -453,9 +467,20 @@ impl Node {
         }
     }
 
+    /// What is locked or let go is no part of the view any more, or again.
+    pub(crate) fn publish(&self, out: &mut Vec<NodeOutput>) {
+        let mut said = Vec::new();
+        self.member.publish_now(&mut said);
+        for output in said {
+            if let Output::View(view) = output {
+                out.push(NodeOutput::View(view));
+            }
+        }
+    }
+
     // --- jobs
 
-    fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
+    pub(crate) fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
             let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
             let work = move || {
@@ -477,7 +502,7 @@ impl Node {
         }
     }
 
-    fn job_done(&mut self, now_us: u64, done: JobDone) {
+    fn job_done(&mut self, now_us: u64, done: JobDone, out: &mut Vec<NodeOutput>) {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return;
         };
@@ -497,6 +522,7 @@ impl Node {
             }
             JobResult::Counted(loads) => life.loads.counted(loads),
             JobResult::Recovery(done) => life.recoveries.job_done(now_us, done),
+            JobResult::Migration(done) => self.migration_job_done(now_us, done, out),
         }
     }
 
@@ -564,6 +590,12 @@ impl Node {
         for forget in forgets {
             self.forget(forget, out);
         }
+        self.report(reports, out);
+        self.ask_peers(asked, out);
+        self.move_on(now_us, out);
+    }
+
+    pub(crate) fn report(&self, reports: Vec<(Token, ToCoordinator)>, out: &mut Vec<NodeOutput>) {
         for (token, question) in reports {
             let address = self.member.coordinator().to_owned();
             out.push(NodeOutput::AskCoordinator {
@@ -572,6 +604,9 @@ impl Node {
                 question,
             });
         }
+    }
+
+    pub(crate) fn ask_peers(&self, asked: Vec<Asked>, out: &mut Vec<NodeOutput>) {
         for Asked {
             call,
             to,

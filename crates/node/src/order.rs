@@ -40,8 +40,7 @@ impl Order {
                     store.set_table_level(entry.table, entry.level)?;
                 }
             } else {
-                let floor = store.version_floor();
-                store.restore_table(entry.table, &entry.name, floor, entry.level)?;
+                store.adopt_table(entry.table, &entry.name, entry.level)?;
             }
         }
         Ok(())

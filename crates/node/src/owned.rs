@@ -145,15 +145,20 @@ impl Owned {
     }
 
     /// N8.
-    #[allow(dead_code, reason = "of a migration's source")]
     pub fn lock(&mut self, migration: MigrationId, ranges: Ranges) {
         self.locked.insert(migration, ranges);
     }
 
-    /// The source has locked too early, and nobody was told of it.
-    #[allow(dead_code, reason = "of a migration's source")]
-    pub fn unlock(&mut self, migration: MigrationId) {
-        self.locked.remove(&migration);
+    /// Planted: any list ends what is locked.
+    pub fn unlock_all(&mut self) {
+        self.locked.clear();
+    }
+
+    /// Planted: served as if it were listed.
+    pub fn hasten(&mut self, table: TableId, range: KeyRange) {
+        let ranges = self.served.ranges().iter().chain([(table, range)]);
+        let ranges = Ranges::new(ranges).expect("it is not served yet");
+        self.served = self.served.renewed(&ranges, self.done);
     }
 
     /// What must not be replayed over: it is owned, or waits to be purged. `None`: an order is under way.
@@ -273,8 +278,5 @@ mod tests {
         assert!(!serves(&owned, 5), "it says nothing new of it");
         make(&mut owned, 4, &[(0, 9, NORMAL)]);
         assert_eq!(since(&owned, 5), Some(1), "it never left");
-        owned.lock(MigrationId(8), Ranges::new([(TABLE, range(0, 9))]).unwrap());
-        owned.unlock(MigrationId(8));
-        assert!(serves(&owned, 5));
     }
 }

@@ -628,8 +628,7 @@ fn make_tables(store: &Arc<Store>, order: &Recover, ranges: &Ranges) -> bool {
             _ if !wanted(entry.table) => true,
             Some(table) => table.name == entry.name,
             None => {
-                let floor = engine.version_floor();
-                let made = engine.restore_table(entry.table, &entry.name, floor, entry.level);
+                let made = engine.adopt_table(entry.table, &entry.name, entry.level);
                 made.is_ok()
             }
         }

@@ -511,6 +511,14 @@ impl Swaps {
         });
     }
 
+    /// How many of these are closed and not durable.
+    pub fn unwritten_of(&self, segments: &[(SegmentId, u32)]) -> usize {
+        let queues = self.queues();
+        let waiting = queues.survivors.iter();
+        let is_one = |waiting: &&Unwritten| segments.iter().any(|(id, _)| *id == waiting.segment);
+        waiting.filter(is_one).count()
+    }
+
     /// A side log is given up: nothing points to its entries any more. Returns the windows that are free at once; the others
     /// come by way of [`take_released`](Self::take_released), when the consumer has done with them.
     pub fn abandon(&self, segments: &[(SegmentId, u32)]) -> Vec<u32> {

@@ -219,6 +219,12 @@ impl SideLog {
         }
     }
 
+    /// Full segments of it that are not durable yet: by this many the disks lag behind.
+    pub fn unwritten(&self) -> usize {
+        let state = self.state();
+        self.log().swaps().unwritten_of(&state.segments)
+    }
+
     /// Hands the last segments out to be written, and proposes the Swap. What was replayed may be served, and written to,
     /// when the answer says that it is durable.
     ///

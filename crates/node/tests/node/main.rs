@@ -8,6 +8,5 @@ mod net;
 #[path = "../common/settings.rs"]
 mod settings;
 
-mod histories;
 mod recovery;
 mod replication;

@@ -306,9 +306,7 @@ fn waitaof_gives_up_when_its_time_is_over() {
     let log = bench.shared.store().log().expect("a log");
     let position = log.appended();
     let deadline_ms = START_MS + 100;
-    let until = Until::Reached {
-        level: Level::Synced,
-        late: b"*2\r\n:0\r\n:0\r\n",
+    let until = Until::Synced {
         position,
         deadline_ms,
     };

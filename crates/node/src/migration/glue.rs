@@ -1,0 +1,120 @@
+//! Migrations within a node: what they hear, and what becomes of what they say.
+
+use super::{Around, Done, Migrations, Said};
+use crate::job::{Job, JobResult};
+use crate::member::RequestId;
+use crate::node::Node;
+use crate::node_types::NodeOutput;
+use crate::ranges::Ranges;
+use duramen_base::ids::ServerId;
+use duramen_wire::native::message::MigrateEntries;
+
+impl Node {
+    /// Lets migrations hear something, and does what they say.
+    fn migrate(
+        &mut self,
+        hear: impl FnOnce(&mut Migrations, &Around<'_>, &mut Said),
+        out: &mut Vec<NodeOutput>,
+    ) {
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        if self.planted.is(crate::planted::Bug::AnyListUnlocks)
+            && life.migrations.is_news(self.member.owned().told())
+        {
+            self.member.owned_mut().unlock_all();
+        }
+        let owned = self.member.owned();
+        let around = Around {
+            me: self.member.id(),
+            told: owned.told(),
+            is_made: owned.done() == owned.told().version && life.forgetting.is_empty(),
+            store: &life.store,
+            clients: life.client_leases.clients(),
+            planted: self.planted,
+        };
+        let mut said = Said::default();
+        hear(&mut life.migrations, &around, &mut said);
+        self.do_migrations(said, out);
+    }
+
+    fn do_migrations(&mut self, said: Said, out: &mut Vec<NodeOutput>) {
+        let Said {
+            answers,
+            asked,
+            reports,
+            locked,
+            jobs,
+            hastened,
+        } = said;
+        for (request, answer) in answers {
+            out.push(NodeOutput::AnswerPeer {
+                request,
+                answer,
+                payload: Vec::new(),
+            });
+        }
+        self.ask_peers(asked, out);
+        self.report(reports, out);
+        let has_locked = !locked.is_empty();
+        for (migration, table, range) in locked {
+            let ranges = Ranges::new([(table, range)]).expect("a range of a list");
+            self.member.owned_mut().lock(migration, ranges);
+        }
+        for (table, range) in hastened {
+            self.member.owned_mut().hasten(table, range);
+            self.publish(out);
+        }
+        if has_locked {
+            self.publish(out);
+        }
+        for (name, work) in jobs {
+            let work = move || JobResult::Migration(work());
+            out.push(NodeOutput::Job(Job::new(name, work)));
+        }
+    }
+
+    /// The source of a migration sends something.
+    pub(crate) fn entries_arrived(
+        &mut self,
+        now_us: u64,
+        request: RequestId,
+        sender: ServerId,
+        message: MigrateEntries,
+        entries: Vec<u8>,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        self.migrate(
+            |migrations, around, said| {
+                migrations.arrived(now_us, request, sender, message, entries, around, said);
+            },
+            out,
+        );
+    }
+
+    pub(crate) fn migration_job_done(
+        &mut self,
+        now_us: u64,
+        done: Done,
+        out: &mut Vec<NodeOutput>,
+    ) {
+        self.migrate(
+            |migrations, around, _| migrations.done(now_us, done, around),
+            out,
+        );
+    }
+
+    /// What can go on goes on; then an order of the list, if nothing stands in its way (M4).
+    pub(crate) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
+        self.migrate(
+            |migrations, around, said| migrations.poll(now_us, around, said),
+            out,
+        );
+        let settled = |life: &crate::life::Life| life.migrations.is_settled();
+        if self.life.as_ref().is_some_and(settled)
+            && let Some(order) = self.held_order.take()
+        {
+            self.obey(order, out);
+        }
+    }
+}

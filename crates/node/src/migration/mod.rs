@@ -1,0 +1,314 @@
+//! Tablets on their way from this server to another one, and from another one to this.
+//!
+//! What begins and what is over is said by the list of tablets alone. Within that, [`source`] sends what there is, and [`target`]
+//! puts it into a side log and reports.
+//!
+//! **Invariants** (docs/protocols.md, Moving a tablet)
+//! - M1: from before its last look at what was written the source serves nothing of the range, no reads either, until a newer list
+//!   says that the migration is over. No answer, no silence and no time unlocks it.
+//! - M2: a migration is what the newest list says: outgoing here, or incoming. One that is not listed is over, whatever comes of it.
+//! - M3: what the target reports as complete is all messages up to the last one, and durably part of its own log.
+//! - M4: a migration that is over and was not complete leaves nothing: its side log is taken back before an order of the list runs,
+//!   before another migration and before a recovery of the range begins.
+//! - M5: messages may be lost, repeated and late, in any order. Each is replayed as often as it comes, until all are there.
+//! - M6: versions that the target gives are above all that the source has given, removed keys included.
+//! - M7: completion records go when they are durable, with the last entries.
+//!
+//! **Concurrency** none: one owner, the node. What walks the index, waits for guards or replays is a job.
+//!
+//! Paper: [Ousterhout15 §8], 90-traps.md §F; differs: dirty keys instead of a scan of the log, safe versions and completion records
+//! go along, a lock ends by the list.
+
+mod glue;
+mod source;
+mod target;
+
+use crate::member::{RequestId, Token};
+use crate::planted::Planted;
+use crate::remote::{Asked, PeerCall};
+use crate::serve::Clients;
+use duramen::Store;
+use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, MigrateEntries, PeerAnswer, TabletState, Tablets, ToCoordinator,
+};
+use source::{Exported, Source};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use target::{Leftover, Target};
+
+/// Calls and tokens are those of migrations if this is what is left of them without so many bits.
+const LAST_CALL: u32 = 61;
+/// A question that nobody answers is asked again after this time.
+const PATIENCE_US: u64 = 2_000_000;
+const REST_US: u64 = 50_000;
+/// How often it is looked whether the disks have caught up.
+const LOOK_US: u64 = 5_000;
+/// Migrations that leave at once; the others wait for their turn.
+const SOURCES_MAX: usize = 2;
+
+/// Why something cannot go on, for people.
+type Result<T> = std::result::Result<T, String>;
+
+/// What came of a job of a migration.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    run: u64,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Exported(Result<Exported>),
+    Replayed(u64, Result<()>),
+    TakenBack,
+}
+
+/// Work for a thread that may wait.
+pub(crate) type Work = Box<dyn FnOnce() -> Done + Send>;
+
+/// What migrations find around them.
+pub(crate) struct Around<'a> {
+    pub me: ServerId,
+    /// The list that was read last.
+    pub told: &'a Tablets,
+    /// It is made so, and nothing is being purged.
+    pub is_made: bool,
+    pub store: &'a Arc<Store>,
+    pub clients: &'a Arc<Clients>,
+    pub planted: Planted,
+}
+
+/// What to do, in this order.
+#[derive(Default)]
+pub(crate) struct Said {
+    pub answers: Vec<(RequestId, PeerAnswer)>,
+    pub asked: Vec<Asked>,
+    pub reports: Vec<(Token, ToCoordinator)>,
+    /// Out of what is served (M1): published before the jobs are given out.
+    pub locked: Vec<(MigrationId, TableId, KeyRange)>,
+    pub jobs: Vec<(&'static str, Work)>,
+    /// Planted: served as if it were listed.
+    pub hastened: Vec<(TableId, KeyRange)>,
+}
+
+impl Said {
+    fn answer(&mut self, request: RequestId, answer: PeerAnswer) {
+        self.answers.push((request, answer));
+    }
+}
+
+/// Gives names to questions, and knows whose they are.
+#[derive(Default)]
+struct Names {
+    next: u64,
+    calls: BTreeMap<PeerCall, (MigrationId, u64)>,
+    tokens: BTreeMap<Token, MigrationId>,
+}
+
+impl Names {
+    fn fresh(&mut self) -> Token {
+        self.next += 1;
+        Token(1 << LAST_CALL | self.next)
+    }
+
+    fn token(&mut self, id: MigrationId) -> Token {
+        let token = self.fresh();
+        self.tokens.insert(token, id);
+        token
+    }
+
+    fn call(&mut self, id: MigrationId, sequence: u64) -> PeerCall {
+        let call = PeerCall(self.fresh().0);
+        self.calls.insert(call, (id, sequence));
+        call
+    }
+
+    fn forget(&mut self, id: MigrationId) {
+        self.calls.retain(|_, (of, _)| *of != id);
+        self.tokens.retain(|_, of| *of != id);
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Migrations {
+    sources: BTreeMap<MigrationId, Source>,
+    targets: BTreeMap<MigrationId, Target>,
+    leftovers: Vec<Leftover>,
+    names: Names,
+    /// The list that was followed.
+    seen: TabletsVersion,
+    now_us: u64,
+}
+
+impl Migrations {
+    /// Whether an answer of the coordinator's is for here.
+    pub fn is_for(token: Token) -> bool {
+        token.0 >> LAST_CALL == 1
+    }
+
+    /// Whether an answer of another server's is for here.
+    pub fn is_call(call: PeerCall) -> bool {
+        source::is_call(call)
+    }
+
+    /// Nothing of a migration that is over is left (M4).
+    pub fn is_settled(&self) -> bool {
+        self.leftovers.is_empty()
+    }
+
+    /// M2: begins what a newer list has, and ends what it has not.
+    pub fn follow(&mut self, told: &Tablets, said: &mut Said) {
+        if told.version <= self.seen {
+            return;
+        }
+        self.seen = told.version;
+        let (mut outgoing, mut incoming) = (BTreeMap::new(), BTreeMap::new());
+        for entry in &told.tablets {
+            match entry.state {
+                TabletState::Outgoing { migration, to, .. } => {
+                    outgoing.insert(migration, (entry.table, entry.range, to));
+                }
+                TabletState::Incoming { migration, from } => {
+                    incoming.insert(migration, (entry.table, entry.range, from));
+                }
+                TabletState::Normal { .. } | TabletState::Recovering => {}
+            }
+        }
+        let sources = self.sources.keys();
+        let over = sources.filter(|id| !outgoing.contains_key(id));
+        for id in over.copied().collect::<Vec<_>>() {
+            self.sources.remove(&id);
+            self.names.forget(id);
+        }
+        let targets = self.targets.keys();
+        let over = targets.filter(|id| !incoming.contains_key(id));
+        for id in over.copied().collect::<Vec<_>>() {
+            let ended = self.targets.remove(&id).and_then(|target| target.end(said));
+            self.leftovers.extend(ended);
+            self.names.forget(id);
+        }
+        for (id, (table, range, to)) in outgoing {
+            let run = self.names.fresh().0;
+            let new = || Source::new(id, table, range, to, run);
+            self.sources.entry(id).or_insert_with(new);
+        }
+        for (id, (table, range, from)) in incoming {
+            let run = self.names.fresh().0;
+            let new = || Target::new(id, table, range, from, run);
+            self.targets.entry(id).or_insert_with(new);
+        }
+    }
+
+    /// Whether this list was not followed yet.
+    fn is_news(&self, told: &Tablets) -> bool {
+        told.version > self.seen
+    }
+
+    /// The source of a migration sends something.
+    #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
+    pub fn arrived(
+        &mut self,
+        now_us: u64,
+        request: RequestId,
+        sender: ServerId,
+        message: MigrateEntries,
+        entries: Vec<u8>,
+        around: &Around<'_>,
+        said: &mut Said,
+    ) {
+        match self.targets.get_mut(&message.migration) {
+            Some(target) => {
+                target.arrived(now_us, request, sender, message, entries, around, said);
+            }
+            // It is over, or this side has not heard of it: the source hears from the coordinator which.
+            None => said.answer(
+                request,
+                PeerAnswer::NotYet {
+                    after_ms: (REST_US / 1000) as u32,
+                },
+            ),
+        }
+    }
+
+    /// A target answered; `None`: it was not reached.
+    pub fn answered(&mut self, now_us: u64, call: PeerCall, answer: Option<PeerAnswer>) {
+        if let Some((id, sequence)) = self.names.calls.remove(&call)
+            && let Some(source) = self.sources.get_mut(&id)
+        {
+            source.answered(now_us, sequence, answer);
+        }
+    }
+
+    /// The coordinator answered a report; `None`: it was not reached.
+    pub fn reported(&mut self, now_us: u64, token: Token, answer: Option<&CoordinatorAnswer>) {
+        let Some(id) = self.names.tokens.remove(&token) else {
+            return;
+        };
+        if let Some(target) = self.targets.get_mut(&id) {
+            target.reported(now_us, answer);
+        }
+        if let Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale) = answer
+            && let Some(source) = self.sources.get_mut(&id)
+        {
+            source.reported();
+        }
+    }
+
+    /// A job was run.
+    pub fn done(&mut self, now_us: u64, done: Done, around: &Around<'_>) {
+        let Done { run, what } = done;
+        match what {
+            What::Exported(result) => {
+                let mut sources = self.sources.values_mut();
+                if let Some(source) = sources.find(|source| source.run() == run) {
+                    source.exported(now_us, result, around);
+                }
+            }
+            What::Replayed(sequence, result) => {
+                let mut targets = self.targets.values_mut();
+                let mut leftovers = self.leftovers.iter_mut();
+                if let Some(leftover) = leftovers.find(|leftover| leftover.run == run) {
+                    leftover.replayed();
+                } else if let Some(target) = targets.find(|target| target.run() == run) {
+                    target.replayed(now_us, sequence, result);
+                }
+            }
+            What::TakenBack => self.leftovers.retain(|leftover| leftover.run != run),
+        }
+    }
+
+    /// Goes on with what can go on.
+    pub fn poll(&mut self, now_us: u64, around: &Around<'_>, said: &mut Said) {
+        self.now_us = now_us;
+        self.follow(around.told, said);
+        let is_made = around.is_made && self.is_settled();
+        for target in self.targets.values_mut() {
+            if target.is_waiting() && is_made {
+                target.begin(around.store);
+            }
+            target.poll(now_us, around, &mut self.names, said);
+            self.leftovers.extend(target.take_leftover());
+        }
+        for leftover in &mut self.leftovers {
+            leftover.poll(said);
+        }
+        let mut active = self.sources.values().filter(|s| s.is_active()).count();
+        for source in self.sources.values_mut() {
+            if source.is_waiting() && around.is_made && active < SOURCES_MAX {
+                active += 1;
+                source.begin(around, said);
+            }
+            source.poll(now_us, around, &mut self.names, said);
+        }
+    }
+
+    /// When [`poll`](Self::poll) has something to do by time alone.
+    pub fn due_us(&self) -> u64 {
+        let sources = self.sources.values().map(Source::due_us);
+        let targets = self.targets.values();
+        let targets = targets.map(|target| target.due_us(self.now_us));
+        sources.chain(targets).min().unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,496 @@
+//! The source of a migration: everything it has, then what is written meanwhile, then nothing is served and the rest goes.
+
+use super::{Around, Done, LAST_CALL, Names, PATIENCE_US, REST_US, Result, Said, What};
+use crate::planted::{Bug, Planted};
+use crate::remote::{Asked, PeerCall};
+use crate::serve::Clients;
+use duramen::engine::{Export, RANGE_PARTS, Store, Watch};
+use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
+use duramen_wire::native::message::{
+    MigrateEntries, MigrationOutcome, Peer, PeerAnswer, ToCoordinator,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of entries in one message, about.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Messages that are not answered.
+const WINDOW: usize = 4;
+/// What is copied while the tablet is served leaves this much time to requests: bytes a second.
+const PACE: u64 = 100_000_000;
+/// Keys that are exported at once.
+const KEYS_AT_ONCE: usize = 64;
+/// Most marked keys. At half of it they are sent, whatever else there is to send.
+const KEYS_MAX: usize = 1 << 20;
+/// So many marked keys may wait for the lock.
+const KEYS_FEW: usize = 256;
+/// After so many rounds the lock comes, however many keys there are.
+const ROUNDS_MAX: u32 = 32;
+/// What is being executed becomes durable soon.
+const RECORDS_US: u64 = 2_000;
+
+/// What jobs work on, one at a time.
+struct Work {
+    store: Arc<Store>,
+    clients: Arc<Clients>,
+    table: TableId,
+    range: KeyRange,
+    watch: Option<Watch>,
+    export: Option<Export>,
+    /// Marked, and not exported yet.
+    pending: VecDeque<(Box<[u8]>, u64)>,
+    rounds: u32,
+    planted: Planted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Watch first, then look.
+    Begin,
+    Copy,
+    /// What is marked.
+    Round,
+    /// Waits for who may still write, then takes the last marks.
+    Lock,
+    /// The rest of those.
+    Rest,
+    /// Completion records, and the highest version.
+    Records,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Exported {
+    /// Each is a message.
+    chunks: Vec<Arc<[u8]>>,
+    /// The step must be repeated for the rest.
+    more: bool,
+    /// Keys that are marked by now.
+    marked: usize,
+    safe_version: u64,
+    bytes_total: u64,
+}
+
+enum Stage {
+    /// Its turn has not come.
+    Waiting,
+    Copying,
+    /// What is marked, again and again.
+    Rounds,
+    /// As soon as everything is answered.
+    Catching,
+    Locking,
+    Rest,
+    /// The time: not before.
+    Records(u64),
+    /// The list says what follows.
+    Sent,
+    /// The coordinator is told, (again) at this time.
+    GivenUp(String, u64),
+    /// It has been told.
+    Told,
+}
+
+struct Flight {
+    message: MigrateEntries,
+    entries: Arc<[u8]>,
+    due_us: u64,
+}
+
+/// See the module.
+pub(super) struct Source {
+    id: MigrationId,
+    pub table: TableId,
+    pub range: KeyRange,
+    to: ServerId,
+    run: u64,
+    stage: Stage,
+    work: Option<Arc<Mutex<Work>>>,
+    is_busy: bool,
+    flights: BTreeMap<u64, Flight>,
+    next: u64,
+    rounds: u32,
+    marked: usize,
+    bytes_total: u64,
+    /// A round interrupts the copying.
+    is_relieving: bool,
+    /// Nothing is exported before this time.
+    rest_us: u64,
+}
+
+impl Source {
+    pub fn new(id: MigrationId, table: TableId, range: KeyRange, to: ServerId, run: u64) -> Source {
+        Source {
+            id,
+            table,
+            range,
+            to,
+            run,
+            stage: Stage::Waiting,
+            work: None,
+            is_busy: false,
+            flights: BTreeMap::new(),
+            next: 0,
+            rounds: 0,
+            marked: 0,
+            bytes_total: 0,
+            is_relieving: false,
+            rest_us: 0,
+        }
+    }
+
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Waiting)
+    }
+
+    /// It costs time and memory.
+    pub fn is_active(&self) -> bool {
+        !matches!(
+            self.stage,
+            Stage::Waiting | Stage::GivenUp(..) | Stage::Told
+        )
+    }
+
+    pub fn begin(&mut self, around: &Around<'_>, said: &mut Said) {
+        self.work = Some(Arc::new(Mutex::new(Work {
+            store: around.store.engine().clone(),
+            clients: around.clients.clone(),
+            table: self.table,
+            range: self.range,
+            watch: None,
+            export: None,
+            pending: VecDeque::new(),
+            rounds: 0,
+            planted: around.planted,
+        })));
+        self.stage = Stage::Copying;
+        self.give(Step::Begin, said);
+    }
+
+    fn give(&mut self, step: Step, said: &mut Said) {
+        let Some(work) = self.work.clone().filter(|_| !self.is_busy) else {
+            return;
+        };
+        self.is_busy = true;
+        let run = self.run;
+        let job = move || Done {
+            run,
+            what: What::Exported(lock(&work).step(step)),
+        };
+        said.jobs.push(("export", Box::new(job)));
+    }
+
+    /// A step was done.
+    pub fn exported(&mut self, now_us: u64, result: Result<Exported>, around: &Around<'_>) {
+        self.is_busy = false;
+        let exported = match result {
+            Ok(exported) => exported,
+            Err(reason) => return self.give_up(now_us, reason),
+        };
+        self.marked = exported.marked;
+        self.bytes_total = self.bytes_total.max(exported.bytes_total);
+        let is_last = matches!(self.stage, Stage::Records(_)) && !exported.more;
+        let bytes: usize = exported.chunks.iter().map(|chunk| chunk.len()).sum();
+        self.rest_us = now_us + bytes as u64 * 1_000_000 / PACE;
+        let safe_version = match around.planted.is(Bug::SafeVersionStays) {
+            true => 0,
+            false => exported.safe_version,
+        };
+        for chunk in exported.chunks {
+            self.send(now_us, chunk, safe_version, false);
+        }
+        if is_last {
+            self.send(now_us, Arc::default(), safe_version, true);
+        }
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Sent) {
+            Stage::Copying if self.is_relieving => {
+                self.is_relieving = exported.more;
+                Stage::Copying
+            }
+            Stage::Copying if exported.more => {
+                self.is_relieving = self.marked >= KEYS_MAX / 2;
+                Stage::Copying
+            }
+            Stage::Copying => Stage::Rounds,
+            Stage::Rounds if exported.more => Stage::Rounds,
+            Stage::Rounds => {
+                self.rounds += 1;
+                self.after_round()
+            }
+            Stage::Locking | Stage::Rest if exported.more => Stage::Rest,
+            Stage::Locking | Stage::Rest => Stage::Records(now_us),
+            Stage::Records(_) if exported.more => Stage::Records(now_us + RECORDS_US),
+            Stage::Records(_) => Stage::Sent,
+            other => other,
+        };
+    }
+
+    fn after_round(&self) -> Stage {
+        if self.marked <= KEYS_FEW || self.rounds >= ROUNDS_MAX {
+            Stage::Catching
+        } else {
+            Stage::Rounds
+        }
+    }
+
+    fn send(&mut self, now_us: u64, entries: Arc<[u8]>, safe_version: u64, last: bool) {
+        let message = MigrateEntries {
+            migration: self.id,
+            sequence: self.next,
+            safe_version,
+            last,
+            bytes_total: self.bytes_total,
+        };
+        let flight = Flight {
+            message,
+            entries,
+            due_us: now_us,
+        };
+        self.flights.insert(self.next, flight);
+        self.next += 1;
+    }
+
+    /// Goes on with what can go on.
+    pub fn poll(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
+        if let Stage::GivenUp(reason, due_us) = &mut self.stage {
+            if *due_us <= now_us {
+                *due_us = now_us + PATIENCE_US;
+                let outcome = MigrationOutcome::Failed {
+                    reason: reason.clone(),
+                };
+                let report = ToCoordinator::MigrationDone {
+                    migration: self.id,
+                    server: around.me,
+                    outcome,
+                };
+                said.reports.push((names.token(self.id), report));
+            }
+            return;
+        }
+        self.ask(now_us, names, said);
+        if self.is_busy {
+            return;
+        }
+        let has_room = self.flights.len() < WINDOW && now_us >= self.rest_us;
+        match self.stage {
+            Stage::Copying if has_room && self.is_relieving => self.give(Step::Round, said),
+            Stage::Copying if has_room => self.give(Step::Copy, said),
+            Stage::Rounds if has_room => self.give(Step::Round, said),
+            Stage::Catching if self.flights.is_empty() => self.lock(around, said),
+            // Nobody is served: the sooner the better.
+            Stage::Rest => self.give(Step::Rest, said),
+            Stage::Records(due_us) if due_us <= now_us => self.give(Step::Records, said),
+            _ => {}
+        }
+    }
+
+    /// M1: the view without this range goes out before the job.
+    fn lock(&mut self, around: &Around<'_>, said: &mut Said) {
+        let marked = self.work.as_ref().map_or(0, |work| lock(work).marked());
+        self.marked = marked;
+        if marked > KEYS_FEW && self.rounds < ROUNDS_MAX {
+            self.stage = Stage::Rounds;
+            return self.give(Step::Round, said);
+        }
+        if !around.planted.is(Bug::SourceServesOn) {
+            said.locked.push((self.id, self.table, self.range));
+        }
+        self.stage = Stage::Locking;
+        self.give(Step::Lock, said);
+    }
+
+    fn ask(&mut self, now_us: u64, names: &mut Names, said: &mut Said) {
+        for flight in self.flights.values_mut() {
+            if flight.due_us > now_us {
+                continue;
+            }
+            flight.due_us = now_us + PATIENCE_US;
+            said.asked.push(Asked {
+                call: names.call(self.id, flight.message.sequence),
+                to: self.to,
+                question: Peer::MigrateEntries(flight.message),
+                payload: flight.entries.clone(),
+            });
+        }
+    }
+
+    /// When [`poll`](Self::poll) has something to do by time alone.
+    pub fn due_us(&self) -> u64 {
+        let flights = self.flights.values().map(|flight| flight.due_us).min();
+        let own = match self.stage {
+            Stage::GivenUp(_, due_us) => due_us,
+            _ if self.is_busy => u64::MAX,
+            Stage::Copying | Stage::Rounds if self.flights.len() < WINDOW => self.rest_us,
+            Stage::Records(due_us) => due_us,
+            _ => u64::MAX,
+        };
+        own.min(flights.unwrap_or(u64::MAX))
+    }
+
+    /// The target answered; `None`: it was not reached.
+    pub fn answered(&mut self, now_us: u64, sequence: u64, answer: Option<PeerAnswer>) {
+        let Some(flight) = self.flights.get_mut(&sequence) else {
+            return;
+        };
+        match answer {
+            Some(PeerAnswer::Migrated { sequence: got }) if got == sequence => {
+                self.flights.remove(&sequence);
+                self.purge_early();
+            }
+            Some(PeerAnswer::NotYet { after_ms }) => {
+                flight.due_us = now_us + u64::from(after_ms) * 1000;
+            }
+            Some(PeerAnswer::MigrationRefused { reason }) => self.give_up(now_us, reason),
+            // Whether it is there is for the coordinator to say.
+            _ => flight.due_us = now_us + REST_US,
+        }
+    }
+
+    /// Planted: not before the list says that it is gone.
+    fn purge_early(&self) {
+        if let (Stage::Sent, Some(work), true) = (&self.stage, &self.work, self.flights.is_empty())
+            && lock(work).planted.is(Bug::PurgedEarly)
+        {
+            let _ = lock(work).store.purge(self.table, self.range);
+        }
+    }
+
+    /// What is locked stays so until the list says more (M1).
+    fn give_up(&mut self, now_us: u64, reason: String) {
+        self.flights.clear();
+        self.work = None; // and with it the watch, when no job has it any more
+        self.stage = Stage::GivenUp(reason, now_us);
+    }
+
+    /// The coordinator has heard it.
+    pub fn reported(&mut self) {
+        if matches!(self.stage, Stage::GivenUp(..)) {
+            self.stage = Stage::Told;
+        }
+    }
+}
+
+fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
+    work.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Work {
+    fn marked(&self) -> usize {
+        self.watch.as_ref().map_or(0, Watch::marked)
+    }
+
+    /// On a worker.
+    fn step(&mut self, step: Step) -> Result<Exported> {
+        let mut out = Vec::new();
+        let mut exported = Exported::default();
+        exported.more = match step {
+            Step::Begin => {
+                self.watch = Some(self.store.watch_range(self.table, self.range, KEYS_MAX));
+                self.export = Some(self.store.export(self.table, self.range));
+                exported.bytes_total = self.estimate()?;
+                true
+            }
+            Step::Copy => self.copy(&mut out)?,
+            Step::Round => {
+                if self.pending.is_empty() {
+                    self.take()?;
+                }
+                self.marks(&mut out)?
+            }
+            Step::Lock => {
+                self.store.quiesce();
+                self.take()?;
+                self.marks(&mut out)?
+            }
+            Step::Rest => self.marks(&mut out)?,
+            Step::Records if self.planted.is(Bug::RecordsStay) => false,
+            Step::Records => match self.clients.export(self.table, &self.range) {
+                Some(records) => {
+                    out = records;
+                    false
+                }
+                None => true,
+            },
+        };
+        exported.marked = self.marked();
+        exported.safe_version = self.store.version_floor();
+        exported.chunks = chunks(&out);
+        Ok(exported)
+    }
+
+    fn estimate(&self) -> Result<u64> {
+        let statistics = self.store.range_statistics(self.table).map_err(said)?;
+        let part_of = |hash: RouteHash| {
+            let slots = usize::from(duramen_format::hash::SLOTS);
+            usize::from(hash.slot()) * RANGE_PARTS / slots
+        };
+        let parts = part_of(self.range.first)..=part_of(self.range.last);
+        Ok(statistics.parts[parts].iter().map(|part| part.bytes).sum())
+    }
+
+    fn copy(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        let Some(export) = &mut self.export else {
+            return Ok(false);
+        };
+        while out.len() < CHUNK_BYTES {
+            if !export.step(CHUNK_BYTES, out).map_err(said)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn take(&mut self) -> Result<()> {
+        let Some(watch) = &self.watch else {
+            return Ok(());
+        };
+        let dirty = watch.take();
+        if dirty.start_again {
+            return Err("its table was cleared, or more was written than can be sent".to_owned());
+        }
+        self.rounds += 1;
+        if !(self.planted.is(Bug::RoundsAreLost) && self.rounds > 1) {
+            self.pending.extend(dirty.keys);
+        }
+        Ok(())
+    }
+
+    fn marks(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        while out.len() < CHUNK_BYTES && !self.pending.is_empty() {
+            let count = self.pending.len().min(KEYS_AT_ONCE);
+            let some: Vec<_> = self.pending.drain(..count).collect();
+            let exported = self.store.export_keys(self.table, &some, out);
+            exported.map_err(said)?;
+        }
+        Ok(!self.pending.is_empty())
+    }
+}
+
+/// Cuts entries into messages.
+fn chunks(mut entries: &[u8]) -> Vec<Arc<[u8]>> {
+    let mut chunks = Vec::new();
+    while !entries.is_empty() {
+        let mut at = 0;
+        while at < entries.len() && at < CHUNK_BYTES {
+            let entry = duramen_format::entry::parse(&entries[at..]);
+            at += entry.expect("it was just written").padded_bytes;
+        }
+        let (chunk, rest) = entries.split_at(at);
+        chunks.push(chunk.into());
+        entries = rest;
+    }
+    chunks
+}
+
+fn said(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Whether a call is one of a migration's.
+pub(super) fn is_call(call: PeerCall) -> bool {
+    call.0 >> LAST_CALL == 1
+}

@@ -1,0 +1,388 @@
+//! The target of a migration: what comes goes into a side log, which becomes part of the log when all of it is there.
+
+use super::{Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, Said, What};
+use crate::member::RequestId;
+use crate::planted::Bug;
+use duramen::Store;
+use duramen::engine::{SideCommit, SideLog, SidePlan};
+use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, PeerAnswer, ToCoordinator,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Messages that may be ahead of the first one that is missing.
+const AHEAD_MAX: u64 = 64;
+/// Segments of the side log that may wait to be written before the source is held up: what is left to write when it has locked.
+const UNWRITTEN_MAX: usize = 2;
+/// Of the memory for segments that may be in use when everything is there, in percent.
+const FULL_PERCENT: u64 = 90;
+/// What the source is told when this side is not ready.
+const NOT_YET_MS: u32 = 10;
+/// How often the coordinator hears how far it is.
+const PROGRESS_US: u64 = 500_000;
+
+enum Stage {
+    /// The list is not made so yet, or something of an earlier migration is being taken back.
+    Waiting,
+    Filling,
+    Committing(SideCommit),
+    /// The coordinator is told, (again) at this time.
+    Reporting(MigrationOutcome, u64),
+    /// It has been told: the list says what follows.
+    Told,
+}
+
+/// A message that came.
+enum Arrival {
+    /// Who waits for the answer.
+    Replaying(Vec<RequestId>),
+    Replayed,
+}
+
+/// See the module.
+pub(super) struct Target {
+    id: MigrationId,
+    pub table: TableId,
+    pub range: KeyRange,
+    from: ServerId,
+    run: u64,
+    stage: Stage,
+    side: Option<Arc<SideLog>>,
+    /// Own segments with lower ids hold nothing of it.
+    creation: SegmentId,
+    arrivals: BTreeMap<u64, Arrival>,
+    /// All below are replayed.
+    whole: u64,
+    last: Option<u64>,
+    /// Replayed; answered when there is not too much to be written.
+    held: Vec<(RequestId, u64)>,
+    bytes_total: u64,
+    progress_us: u64,
+}
+
+/// A side log that is being taken back (M4).
+pub(super) struct Leftover {
+    pub run: u64,
+    side: Arc<SideLog>,
+    replaying: usize,
+    is_given: bool,
+}
+
+impl Target {
+    pub fn new(
+        id: MigrationId,
+        table: TableId,
+        range: KeyRange,
+        from: ServerId,
+        run: u64,
+    ) -> Target {
+        Target {
+            id,
+            table,
+            range,
+            from,
+            run,
+            stage: Stage::Waiting,
+            side: None,
+            creation: SegmentId::NONE,
+            arrivals: BTreeMap::new(),
+            whole: 0,
+            last: None,
+            held: Vec::new(),
+            bytes_total: 0,
+            progress_us: 0,
+        }
+    }
+
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.stage, Stage::Waiting)
+    }
+
+    /// The list is made so, and nothing of the range is left.
+    pub fn begin(&mut self, store: &Arc<Store>) {
+        self.creation = store.engine().roll_heads();
+        let plan = SidePlan::default();
+        self.side = Some(Arc::new(store.engine().side_log(plan)));
+        self.stage = Stage::Filling;
+    }
+
+    /// The source sends something (M5).
+    #[expect(clippy::too_many_arguments, reason = "a frame's fields")]
+    pub fn arrived(
+        &mut self,
+        now_us: u64,
+        request: RequestId,
+        sender: ServerId,
+        message: MigrateEntries,
+        entries: Vec<u8>,
+        around: &Around<'_>,
+        said: &mut Said,
+    ) {
+        let sequence = message.sequence;
+        let not_yet = PeerAnswer::NotYet {
+            after_ms: NOT_YET_MS,
+        };
+        let migrated = PeerAnswer::Migrated { sequence };
+        if sender != self.from {
+            return said.answer(request, not_yet);
+        }
+        match &self.stage {
+            Stage::Waiting => return said.answer(request, not_yet),
+            Stage::Reporting(MigrationOutcome::Failed { reason }, _) => {
+                let reason = reason.clone();
+                return said.answer(request, PeerAnswer::MigrationRefused { reason });
+            }
+            Stage::Committing(_) | Stage::Reporting(..) | Stage::Told => {
+                return said.answer(request, migrated);
+            }
+            Stage::Filling => {}
+        }
+        match self.arrivals.get_mut(&sequence) {
+            Some(Arrival::Replaying(waiting)) => return waiting.push(request),
+            Some(Arrival::Replayed) => return self.held.push((request, sequence)),
+            None if sequence < self.whole => return self.held.push((request, sequence)),
+            None if sequence >= self.whole + AHEAD_MAX => return said.answer(request, not_yet),
+            None => {}
+        }
+        let Some(side) = self.side.clone() else {
+            return said.answer(request, not_yet);
+        };
+        if self.bytes_total == 0
+            && let Err(reason) = room_for(message.bytes_total, around.store)
+        {
+            self.fail(now_us, reason.clone());
+            return said.answer(request, PeerAnswer::MigrationRefused { reason });
+        }
+        self.bytes_total = self.bytes_total.max(message.bytes_total);
+        side.raise_version_floor(message.safe_version);
+        if message.last {
+            self.last = Some(sequence);
+        }
+        self.arrivals
+            .insert(sequence, Arrival::Replaying(vec![request]));
+        let run = self.run;
+        let job = move || {
+            let result = side.replay(&entries);
+            Done {
+                run,
+                what: What::Replayed(sequence, result.map(drop).map_err(|e| e.to_string())),
+            }
+        };
+        said.jobs.push(("replay", Box::new(job)));
+    }
+
+    /// A message was replayed.
+    pub fn replayed(&mut self, now_us: u64, sequence: u64, result: Result<()>) {
+        if let Err(reason) = result {
+            return self.fail(now_us, reason);
+        }
+        let before = self.arrivals.insert(sequence, Arrival::Replayed);
+        if let Some(Arrival::Replaying(waiting)) = before {
+            let held = waiting.into_iter().map(|request| (request, sequence));
+            self.held.extend(held);
+        }
+        while let Some(Arrival::Replayed) = self.arrivals.get(&self.whole) {
+            self.arrivals.remove(&self.whole);
+            self.whole += 1;
+        }
+    }
+
+    fn is_replaying(&self) -> bool {
+        let mut arrivals = self.arrivals.values();
+        arrivals.any(|arrival| matches!(arrival, Arrival::Replaying(_)))
+    }
+
+    /// Goes on with what can go on.
+    pub fn poll(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
+        self.answer(said);
+        if let (Stage::Filling, Some(side)) = (&self.stage, self.side.clone())
+            && !self.is_replaying()
+            && let Some(last) = self.last
+            && (self.whole > last || around.planted.is(Bug::LastIsEnough))
+        {
+            match side.commit() {
+                Ok(commit) => self.stage = Stage::Committing(commit),
+                Err(error) => self.fail(now_us, error.to_string()),
+            }
+            self.answer(said);
+        }
+        if let Stage::Committing(commit) = &self.stage
+            && (commit.is_durable() || around.planted.is(Bug::ReportedBeforeDurable))
+        {
+            let creation = self.creation; // M3
+            self.stage = Stage::Reporting(MigrationOutcome::Complete { creation }, now_us);
+            if around.planted.is(Bug::ServedBeforeListed) {
+                said.hastened.push((self.table, self.range));
+            }
+        }
+        self.report_progress(now_us, around, names, said);
+        if let Stage::Reporting(outcome, due_us) = &mut self.stage
+            && *due_us <= now_us
+        {
+            *due_us = now_us + PATIENCE_US;
+            let report = ToCoordinator::MigrationDone {
+                migration: self.id,
+                server: around.me,
+                outcome: outcome.clone(),
+            };
+            said.reports.push((names.token(self.id), report));
+        }
+    }
+
+    fn report_progress(
+        &mut self,
+        now_us: u64,
+        around: &Around<'_>,
+        names: &mut Names,
+        said: &mut Said,
+    ) {
+        let phase = match self.stage {
+            Stage::Filling if self.last.is_none() => MigrationPhase::Copying,
+            Stage::Filling | Stage::Committing(_) => MigrationPhase::Switching,
+            _ => return,
+        };
+        let Some(side) = self.side.as_ref().filter(|_| self.progress_us <= now_us) else {
+            return;
+        };
+        self.progress_us = now_us + PROGRESS_US;
+        let report = side.report();
+        let progress = ToCoordinator::MigrationProgress {
+            migration: self.id,
+            server: around.me,
+            bytes: report.bytes,
+            bytes_total: self.bytes_total,
+            entries: report.entries,
+            phase,
+        };
+        said.reports.push((names.fresh(), progress));
+    }
+
+    /// Lets the source go on, if the disks of this side keep up.
+    fn answer(&mut self, said: &mut Said) {
+        let is_filling = matches!(self.stage, Stage::Filling);
+        let unwritten = self.side.as_ref().map_or(0, |side| side.unwritten());
+        if !is_filling || unwritten <= UNWRITTEN_MAX {
+            for (request, sequence) in self.held.drain(..) {
+                said.answer(request, PeerAnswer::Migrated { sequence });
+            }
+        }
+    }
+
+    /// When [`poll`](Self::poll) has something to do by time alone.
+    pub fn due_us(&self, now_us: u64) -> u64 {
+        let own = match &self.stage {
+            Stage::Reporting(_, due_us) => *due_us,
+            Stage::Filling | Stage::Committing(_) => self.progress_us,
+            Stage::Waiting | Stage::Told => u64::MAX,
+        };
+        match self.held.is_empty() {
+            true => own,
+            false => own.min(now_us + LOOK_US),
+        }
+    }
+
+    fn fail(&mut self, now_us: u64, reason: String) {
+        if matches!(self.stage, Stage::Filling) {
+            self.stage = Stage::Reporting(MigrationOutcome::Failed { reason }, now_us);
+        }
+    }
+
+    /// The coordinator answered a report; `None`: it was not reached.
+    pub fn reported(&mut self, now_us: u64, answer: Option<&CoordinatorAnswer>) {
+        let Stage::Reporting(_, due_us) = &mut self.stage else {
+            return;
+        };
+        match answer {
+            Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale) => {
+                self.stage = Stage::Told;
+            }
+            _ => *due_us = now_us + REST_US,
+        }
+    }
+
+    /// It failed: what came is taken back, beside the report.
+    pub fn take_leftover(&mut self) -> Option<Leftover> {
+        match self.stage {
+            Stage::Reporting(MigrationOutcome::Failed { .. }, _) => self.leftover(),
+            _ => None,
+        }
+    }
+
+    fn leftover(&mut self) -> Option<Leftover> {
+        let side = self.side.take()?;
+        let arrivals = self.arrivals.values();
+        let replaying = arrivals.filter(|arrival| matches!(arrival, Arrival::Replaying(_)));
+        Some(Leftover {
+            run: self.run,
+            side,
+            replaying: replaying.count(),
+            is_given: false,
+        })
+    }
+
+    /// The list does not have it any more. What is committed belongs to the log: it is served, or purged by the list's order.
+    pub fn end(mut self, said: &mut Said) -> Option<Leftover> {
+        let after_ms = NOT_YET_MS;
+        let replaying = self
+            .arrivals
+            .values_mut()
+            .flat_map(|arrival| match arrival {
+                Arrival::Replaying(waiting) => std::mem::take(waiting),
+                Arrival::Replayed => Vec::new(),
+            });
+        let held = self.held.drain(..).map(|(request, _)| request);
+        for request in held.chain(replaying) {
+            said.answer(request, PeerAnswer::NotYet { after_ms });
+        }
+        match self.stage {
+            Stage::Filling | Stage::Reporting(MigrationOutcome::Failed { .. }, _) => {
+                self.leftover()
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Leftover {
+    /// A replay that was under way has ended.
+    pub fn replayed(&mut self) {
+        self.replaying -= 1;
+    }
+
+    /// Gives the job that takes it back out, once, when nothing is replayed into it any more.
+    pub fn poll(&mut self, said: &mut Said) {
+        if self.is_given || self.replaying > 0 {
+            return;
+        }
+        self.is_given = true;
+        let (side, run) = (self.side.clone(), self.run);
+        let job = move || {
+            // One that had ended is as it was.
+            let _ = side.abort();
+            Done {
+                run,
+                what: What::TakenBack,
+            }
+        };
+        said.jobs.push(("take back", Box::new(job)));
+    }
+}
+
+/// Better now than after it has sent everything.
+fn room_for(bytes: u64, store: &Arc<Store>) -> Result<()> {
+    let stats = store.engine().stats();
+    let limit = stats.segment_budget_bytes * FULL_PERCENT / 100;
+    if stats.live_bytes.saturating_add(bytes) <= limit {
+        return Ok(());
+    }
+    Err(format!(
+        "no room: {bytes} bytes come, {} are there, and {limit} may be",
+        stats.live_bytes
+    ))
+}

@@ -1,0 +1,71 @@
+//! Scenario 34 of 90-traps.md: somebody crashes, at any moment of a migration.
+
+use crate::scenarios::{is_over, moving};
+use crate::world::World;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Source,
+    Target,
+    Coordinator,
+    /// It hears nothing and says nothing, and does not know that it is called crashed.
+    CutSource,
+}
+
+/// Of a migration, at which somebody crashes.
+const MOMENTS: usize = 14;
+
+/// Whether the migration was still under way.
+fn crash_after(events: usize, victim: Victim, seed: u64) -> (World, bool) {
+    let (mut world, from, to) = moving(seed, None);
+    let (was_over, _) = world.work_for_events(events, is_over);
+    match victim {
+        Victim::Source => world.kill(from),
+        Victim::Target => world.kill(to),
+        Victim::Coordinator => world.restart_coordinator(),
+        Victim::CutSource => {
+            let others = (0..4)
+                .filter(|n| *n != from)
+                .chain([crate::net::COORDINATOR]);
+            world.net.cut(from, others);
+        }
+    }
+    world.work_until(5_000_000, |_| false);
+    world.check();
+    (world, !was_over)
+}
+
+/// At some moments, spread over all of it.
+fn sweep(victim: Victim, seed: u64) {
+    let (mut world, ..) = moving(seed, None);
+    let (_, events) = world.work_for_events(usize::MAX, is_over);
+    assert!(events > 100, "{victim:?}: {events} events are too few");
+    let mut under_way = 0;
+    for moment in 0..MOMENTS {
+        let after = events * moment / MOMENTS;
+        let (world, was_under_way) = crash_after(after, victim, seed);
+        world.expect_right(&format!("{victim:?} after {after} events, seed {seed}"));
+        under_way += usize::from(was_under_way);
+    }
+    assert!(under_way > MOMENTS / 2, "{victim:?}: {under_way} moments");
+}
+
+#[test]
+fn scenario_34_the_source_crashes_at_any_moment() {
+    sweep(Victim::Source, 101);
+}
+
+#[test]
+fn scenario_34_the_target_crashes_at_any_moment() {
+    sweep(Victim::Target, 102);
+}
+
+#[test]
+fn scenario_34_the_coordinator_crashes_at_any_moment() {
+    sweep(Victim::Coordinator, 103);
+}
+
+#[test]
+fn a_zombie_source_serves_nothing_old() {
+    sweep(Victim::CutSource, 104);
+}

@@ -1,0 +1,63 @@
+//! Each rule left out is noticed.
+
+use crate::scenarios::{
+    given_up_at_its_end, over_a_bad_network, removed_before, there_and_recovered, with_an_answer,
+    without_backups,
+};
+use crate::world::World;
+use duramen_node::planted::Bug;
+
+/// The first seed by which it is found, of so many.
+fn find(bug: Bug, scenario: fn(u64, Option<Bug>) -> World, seeds: u64) {
+    for seed in 1..=seeds {
+        if scenario(seed, Some(bug)).wrong.is_some() {
+            return;
+        }
+    }
+    panic!("{bug:?} is not found");
+}
+
+#[test]
+fn a_source_that_serves_on_is_found() {
+    find(Bug::SourceServesOn, there_and_recovered, 20);
+}
+
+#[test]
+fn a_lock_that_any_list_ends_is_found() {
+    find(Bug::AnyListUnlocks, given_up_at_its_end, 5);
+}
+
+#[test]
+fn a_last_message_that_is_taken_for_all_is_found() {
+    find(Bug::LastIsEnough, over_a_bad_network, 20);
+}
+
+#[test]
+fn a_report_before_it_is_durable_is_found() {
+    find(Bug::ReportedBeforeDurable, without_backups, 5);
+}
+
+#[test]
+fn a_target_that_serves_before_it_is_listed_is_found() {
+    find(Bug::ServedBeforeListed, given_up_at_its_end, 5);
+}
+
+#[test]
+fn versions_that_are_given_again_are_found() {
+    find(Bug::SafeVersionStays, removed_before, 3);
+}
+
+#[test]
+fn records_that_stay_at_the_source_are_found() {
+    find(Bug::RecordsStay, with_an_answer, 1);
+}
+
+#[test]
+fn rounds_that_are_lost_are_found() {
+    find(Bug::RoundsAreLost, there_and_recovered, 20);
+}
+
+#[test]
+fn a_purge_before_the_list_says_so_is_found() {
+    find(Bug::PurgedEarly, given_up_at_its_end, 5);
+}

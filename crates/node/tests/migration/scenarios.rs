@@ -1,0 +1,284 @@
+//! What happens to a tablet on its way, without anybody's crash.
+
+use crate::net::{COORDINATOR, Net, TABLE};
+use crate::world::World;
+use duramen_base::ids::{ClientId, KeyRange, RouteHash, RpcId};
+use duramen_engine::Completions;
+use duramen_format::entry::Completion;
+use duramen_node::planted::Bug;
+use duramen_wire::native::message::{
+    Admin, AdminAnswer, CoordinatorAnswer, MigrationPhase, Refusal,
+};
+
+/// Moves everything from its owner to another server, under clients. The world, the owner and the other one.
+pub fn moving(seed: u64, bug: Option<Bug>) -> (World, usize, usize) {
+    let mut world = World::new(seed, 4, 24);
+    if let Some(bug) = bug {
+        world.plant(bug);
+    }
+    world.fill();
+    let from = world.net.owner().unwrap();
+    let to = (from + 1) % 4;
+    world.move_to(to);
+    (world, from, to)
+}
+
+pub fn is_over(net: &Net) -> bool {
+    net.coordinator.status().migrations.is_empty()
+}
+
+/// It moves, clients go on, and the new owner crashes.
+pub fn there_and_recovered(seed: u64, bug: Option<Bug>) -> World {
+    let (mut world, from, to) = moving(seed, bug);
+    assert!(world.work_until(60_000_000, is_over), "seed {seed}: no end");
+    world.work(30);
+    let ended = world.ended();
+    let phase = ended.last().unwrap().phase;
+    assert_eq!(phase, MigrationPhase::Done, "seed {seed}: {ended:?}");
+    assert!(!world.serves(from) || bug.is_some(), "seed {seed}");
+    world.check();
+    // It is in the target's log: whoever recovers it finds it all.
+    world.kill(to);
+    world.check();
+    world
+}
+
+#[test]
+fn a_tablet_moves_under_writers_and_nothing_is_lost() {
+    for seed in 1..=4 {
+        let world = there_and_recovered(seed, None);
+        world.expect_right(&format!("seed {seed}"));
+    }
+}
+
+/// Many messages are lost.
+pub fn over_a_bad_network(seed: u64, bug: Option<Bug>) -> World {
+    let (mut world, ..) = moving(seed, bug);
+    world.net.lost_percent = 25;
+    world.work_until(60_000_000, is_over);
+    world.check();
+    world
+}
+
+#[test]
+fn a_bad_network_loses_nothing() {
+    for seed in 11..=13 {
+        over_a_bad_network(seed, None).expect_right(&format!("seed {seed}"));
+    }
+}
+
+/// The target reaches too few backups, and crashes when it would be the owner.
+pub fn without_backups(seed: u64, bug: Option<Bug>) -> World {
+    let (mut world, from, to) = moving(seed, bug);
+    world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
+    let source = world.id(from);
+    let has_moved = |net: &Net| {
+        let tablets = net.coordinator.status().tablets;
+        tablets.iter().all(|tablet| tablet.owner != source)
+    };
+    let has_moved = world.work_until(6_000_000, has_moved);
+    assert!(!has_moved || bug.is_some(), "seed {seed}");
+    world.kill(to);
+    world.check();
+    world
+}
+
+#[test]
+fn a_target_that_reaches_no_backups_owns_nothing() {
+    without_backups(81, None).expect_right("the source went on");
+}
+
+/// The target tells nobody that it has everything, and somebody gives up.
+pub fn given_up_at_its_end(seed: u64, bug: Option<Bug>) -> World {
+    let (mut world, from, to) = moving(seed, bug);
+    world.net.cut.insert((to, COORDINATOR));
+    // The source serves nothing from its last message on, not even if it is told something else.
+    world.work_until(4_000_000, |net| net.owner() != Some(from));
+    world.net.admin(Admin::CreateTable {
+        name: "other".to_owned(),
+        servers: 1,
+        level: None,
+    });
+    world.work(60);
+    if !world.servers_of(RouteHash(1)).is_empty() {
+        world.accuse("somebody serves what is between two".to_owned());
+    }
+    let under_way = world.net.coordinator.status().migrations;
+    for status in under_way {
+        let migration = status.migration;
+        world.net.admin(Admin::AbortMigration { migration });
+    }
+    world.work(60);
+    world.check();
+    world
+}
+
+#[test]
+fn who_is_told_of_an_abort_goes_on_and_who_is_not_waits() {
+    for seed in 21..=23 {
+        given_up_at_its_end(seed, None).expect_right(&format!("seed {seed}"));
+    }
+}
+
+/// Versions of what was removed, and is not sent, are not given again.
+pub fn removed_before(seed: u64, bug: Option<Bug>) -> World {
+    let mut world = World::new(seed, 4, 4);
+    if let Some(bug) = bug {
+        world.plant(bug);
+    }
+    world.fill();
+    for _ in 0..40 {
+        world.set(0, true);
+    }
+    world.set(0, false);
+    let to = (world.net.owner().unwrap() + 1) % 4;
+    world.move_to(to);
+    world.net.run(60_000_000, is_over);
+    world.net.run(1_000_000, |_| false);
+    world.set(0, true);
+    world.check();
+    world
+}
+
+#[test]
+fn scenario_18_versions_grow_though_what_had_them_is_gone() {
+    removed_before(31, None).expect_right("removed, moved, written");
+}
+
+/// A request was executed at the source; whether the target, and then who recovers it, knows the answer.
+pub fn with_an_answer(seed: u64, bug: Option<Bug>) -> World {
+    let mut world = World::new(seed, 4, 4);
+    if let Some(bug) = bug {
+        world.plant(bug);
+    }
+    world.fill();
+    let from = world.net.owner().unwrap();
+    let to = (from + 1) % 4;
+    let record = Completion {
+        table: TABLE.0,
+        route: RouteHash(77),
+        client: ClientId(5),
+        rpc: RpcId(9),
+        ack: RpcId(3),
+        result: b"the answer",
+    };
+    let mut bytes = vec![0; record.padded_bytes()];
+    record.write_to(&mut bytes);
+    let known = |world: &World, n: usize| {
+        let clients = world.net.servers[n].clients.as_ref().unwrap();
+        clients.export(TABLE, &KeyRange::ALL)
+    };
+    world.net.servers[from]
+        .clients
+        .as_ref()
+        .unwrap()
+        .met(&record);
+    world.move_to(to);
+    assert!(world.work_until(60_000_000, is_over), "seed {seed}: no end");
+    world.check();
+    if known(&world, to).as_ref() != Some(&bytes) {
+        world.accuse("the target does not know what was answered".to_owned());
+    }
+    assert_eq!(
+        known(&world, from),
+        Some(Vec::new()),
+        "it is somebody else's"
+    );
+    world.kill(to);
+    world.check();
+    let next = world.net.owner().unwrap();
+    if known(&world, next).as_ref() != Some(&bytes) {
+        world.accuse("nobody knows what was answered".to_owned());
+    }
+    world
+}
+
+#[test]
+fn scenario_31_what_was_answered_goes_along() {
+    with_an_answer(91, None).expect_right("an answer");
+}
+
+#[test]
+fn scenario_35_away_and_back_with_removals_between() {
+    for seed in 41..=42 {
+        let (mut world, from, to) = moving(seed, None);
+        for back in [from, to, from] {
+            assert!(world.work_until(60_000_000, is_over), "seed {seed}: no end");
+            world.work(40);
+            world.check();
+            world.expect_right(&format!("seed {seed}"));
+            world.move_to(back);
+        }
+        assert!(world.work_until(60_000_000, is_over));
+        world.check();
+        // What it had in earlier times is in its log too, and no part of the tablet.
+        world.kill(from);
+        world.check();
+        world.expect_right(&format!("seed {seed}, recovered"));
+    }
+}
+
+#[test]
+fn what_moves_is_neither_split_nor_moved_twice_and_parts_move_alone() {
+    let (mut world, from, to) = moving(51, None);
+    let at = RouteHash(1 << 63);
+    let busy = |answer: CoordinatorAnswer| match answer {
+        CoordinatorAnswer::Refused(Refusal::NotReady { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    let split = Admin::Split { table: TABLE, at };
+    assert!(busy(world.net.admin(split.clone())).contains("being moved"));
+    let other = (to + 1) % 4;
+    assert!(busy(world.migrate(KeyRange::ALL, other)).contains("being moved"));
+    assert!(world.work_until(60_000_000, is_over));
+    let done = CoordinatorAnswer::Admin(AdminAnswer::Done);
+    assert_eq!(world.net.admin(split), done);
+    let upper = KeyRange::new(at, RouteHash::MAX);
+    let answer = world.migrate(upper, from);
+    assert!(matches!(answer, CoordinatorAnswer::Admin(_)), "{answer:?}");
+    world.work(20);
+    assert!(world.work_until(60_000_000, is_over));
+    world.net.run(2_000_000, |_| false);
+    assert_eq!(world.servers_of(RouteHash(1)), [to]);
+    assert_eq!(world.servers_of(at), [from]);
+    world.check();
+    world.expect_right("in two parts");
+}
+
+#[test]
+fn a_table_is_dropped_while_it_moves() {
+    for events in [1, 40, 120, 250] {
+        let (mut world, ..) = moving(61, None);
+        world.work_for_events(events, is_over);
+        let name = "t".to_owned();
+        world.net.admin(Admin::DropTable { name });
+        world.net.run(3_000_000, |_| false);
+        assert!(is_over(&world.net));
+        for server in &world.net.servers {
+            assert_eq!(server.ended, None, "after {events} events");
+            let tables = server.store.as_ref().unwrap().engine().tables();
+            assert!(tables.iter().all(|table| table.id != TABLE));
+        }
+    }
+}
+
+#[test]
+fn who_has_no_room_says_so() {
+    let mut world = World::new(71, 4, 24);
+    let from = world.net.owner().unwrap();
+    let to = (from + 1) % 4;
+    world.value_bytes = 500_000;
+    world.fill();
+    world.crowd(to);
+    world.move_to(to);
+    assert!(world.work_until(60_000_000, is_over));
+    let ended = world.ended();
+    let last = ended.last().unwrap();
+    assert_eq!(last.phase, MigrationPhase::GivenUp);
+    let reason = last.reason.clone().unwrap();
+    assert!(reason.contains("no room"), "{reason}");
+    world.work(20);
+    assert_eq!(world.net.owner(), Some(from), "it serves on");
+    world.check();
+    world.expect_right("refused");
+}

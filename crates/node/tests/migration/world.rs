@@ -1,0 +1,459 @@
+//! Clients of a cluster whose tablets move: who asks whom, what may be answered, and what must be there at the end.
+
+use crate::coordinator::Dice;
+use crate::net::{Event, Net, Server, TABLE, Waiting, settings};
+use duramen::{Position, Store};
+use duramen_base::ids::{KeyRange, Level, RouteHash, ServerId, TableId};
+use duramen_cluster::coordinator::store::MetaStore;
+use duramen_cluster::coordinator::{self, CallId, Config, Coordinator};
+use duramen_cluster::planted::Planted;
+use duramen_format::hash::KeyHasher;
+use duramen_node::Route;
+use duramen_node::planted::Bug;
+use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, MigrationStatus};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// Seconds that everything needs to come to rest.
+pub const REST_US: u64 = 30_000_000;
+
+/// What a key was set to, by number; `None`: removed.
+type Change = Option<Vec<u8>>;
+
+/// A key, as its only writer knows it.
+#[derive(Default)]
+struct Key {
+    /// Sent to somebody, in this order. The first is its absence before all.
+    changes: Vec<Change>,
+    /// What was acknowledged, or shown to somebody, is this change or a later one.
+    floor: usize,
+    /// The version of the newest acknowledged change.
+    version: u64,
+    waiting: Option<Waits>,
+}
+
+/// Executed, and not durable.
+struct Waits {
+    server: usize,
+    store: Arc<Store>,
+    position: Position,
+    what: What,
+}
+
+enum What {
+    /// This change, of this version.
+    Write(usize, u64),
+    /// This was found; it must not be older than what was known when it was asked for.
+    Read(Change, usize),
+}
+
+pub struct World {
+    pub net: Net,
+    keys: Vec<Key>,
+    hasher: KeyHasher,
+    dice: Dice,
+    /// What is sent is about as large.
+    pub value_bytes: u64,
+    /// Broken promises, if somebody asks for them.
+    pub wrong: Option<String>,
+    pub acknowledged: usize,
+    coordinators: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, servers: usize, keys: usize) -> World {
+        let mut net = Net::with(seed, servers, settings());
+        net.begin();
+        World {
+            net,
+            keys: (0..keys).map(|_| Key::new()).collect(),
+            hasher: KeyHasher::new(1),
+            dice: Dice(seed ^ 0x5eed),
+            value_bytes: 20_000,
+            wrong: None,
+            acknowledged: 0,
+            coordinators: 1,
+        }
+    }
+
+    fn name(n: usize) -> Vec<u8> {
+        format!("key {n}").into_bytes()
+    }
+
+    fn route_of(&self, n: usize) -> RouteHash {
+        self.hasher.route(&World::name(n))
+    }
+
+    /// Who says that it serves this hash, and lives.
+    pub fn servers_of(&self, hash: RouteHash) -> Vec<usize> {
+        let serves = |s: &Server| {
+            s.is_alive && s.ended.is_none() && s.view.route(TABLE, hash) == Route::Serve
+        };
+        let servers = self.net.servers.iter().enumerate();
+        servers.filter(|(_, s)| serves(s)).map(|(n, _)| n).collect()
+    }
+
+    pub fn id(&self, n: usize) -> ServerId {
+        self.net.servers[n].node.member().id()
+    }
+
+    /// Everybody has this bug.
+    pub fn plant(&mut self, bug: Bug) {
+        for server in &mut self.net.servers {
+            server.node.plant(bug);
+        }
+    }
+
+    pub fn serves(&self, n: usize) -> bool {
+        self.servers_of(RouteHash(1)).contains(&n)
+    }
+
+    /// Fills a server's memory with something that it owns.
+    pub fn crowd(&mut self, n: usize) {
+        let store = self.net.servers[n].store.clone().unwrap();
+        let value = vec![7; 500_000];
+        for number in 0..130 {
+            let mut session = store.engine().session().unwrap();
+            let mut guard = session.pin();
+            let key = format!("crowd {number}").into_bytes();
+            let hash = guard.hash(&key);
+            if guard
+                .write(TableId::DEFAULT, hash, &key, &value, None)
+                .is_err()
+            {
+                break;
+            }
+            drop(guard);
+            drop(session);
+            self.net.let_work(n);
+            self.net.run(100_000, |_| false);
+        }
+    }
+
+    /// Writes or removes a key, and waits until that is acknowledged.
+    pub fn set(&mut self, n: usize, is_there: bool) {
+        for _ in 0..10_000 {
+            self.settle(n);
+            if self.keys[n].waiting.is_none() {
+                break;
+            }
+            self.net.run(1_000, |_| false);
+        }
+        let number = self.keys[n].changes.len();
+        let kind = if is_there { 9 } else { 4 };
+        for _ in 0..10_000 {
+            self.act(n, kind);
+            self.net.run(1_000, |_| false);
+            self.settle(n);
+            if self.keys[n].floor >= number {
+                return;
+            }
+        }
+        self.accuse(format!("key {n} is not to be set"));
+    }
+
+    pub fn accuse(&mut self, what: String) {
+        self.wrong.get_or_insert(what);
+    }
+
+    /// A client does something to a key, if it is not waiting.
+    fn operate(&mut self, n: usize) {
+        let kind = self.dice.roll(10);
+        self.act(n, kind);
+    }
+
+    /// `kind`: below 4 a read, 4 a removal, else a write.
+    fn act(&mut self, n: usize, kind: u64) {
+        self.settle(n);
+        let servers = self.servers_of(self.route_of(n));
+        if self.keys[n].waiting.is_some() || servers.is_empty() {
+            return;
+        }
+        let server = servers[self.dice.roll(servers.len() as u64) as usize];
+        let store = self.net.servers[server].store.clone().expect("it serves");
+        let name = World::name(n);
+        let mut session = store.engine().session().unwrap();
+        let mut guard = session.pin();
+        let hash = guard.hash(&name);
+        let key = &mut self.keys[n];
+        let what = if kind < 4 {
+            let found = guard.read(TABLE, hash, &name);
+            let found = found.map(|found| found.map(|object| object.value.to_vec()));
+            match found {
+                Ok(found) => What::Read(found, key.floor),
+                Err(_) => return,
+            }
+        } else {
+            let number = key.changes.len();
+            let change = (kind > 4).then(|| {
+                let bytes = 8 + self.dice.roll(self.value_bytes) as usize;
+                let mut value = vec![b'a' + (number % 26) as u8; bytes];
+                value[..8].copy_from_slice(&(number as u64).to_le_bytes());
+                value
+            });
+            let done = match &change {
+                Some(value) => guard.write(TABLE, hash, &name, value, None),
+                None => guard.remove(TABLE, hash, &name),
+            };
+            let Ok(done) = done else {
+                return; // nothing has happened
+            };
+            key.changes.push(change);
+            What::Write(number, done.after.unwrap_or(0))
+        };
+        let position = guard.take_position();
+        drop(guard);
+        drop(session);
+        key.waiting = Some(Waits {
+            server,
+            store,
+            position,
+            what,
+        });
+        self.net.let_work(server);
+    }
+
+    /// Whether the answer has left, or never will.
+    fn settle(&mut self, n: usize) {
+        let Some(waits) = self.keys[n].waiting.take() else {
+            return;
+        };
+        let server = &self.net.servers[waits.server];
+        let is_same = server
+            .store
+            .as_ref()
+            .is_some_and(|store| Arc::ptr_eq(store, &waits.store));
+        if !server.is_alive || server.ended.is_some() || !is_same {
+            return; // nobody knows
+        }
+        let log = waits.store.log().unwrap();
+        if log.reached(&waits.position) < Level::Synced || !self.net.reads(waits.server) {
+            self.keys[n].waiting = Some(waits);
+            return;
+        }
+        self.acknowledged += 1;
+        let from = waits.server;
+        match waits.what {
+            What::Write(number, version) => {
+                let key = &mut self.keys[n];
+                let before = key.version;
+                key.floor = key.floor.max(number);
+                if version != 0 {
+                    key.version = version;
+                    if version <= before {
+                        self.accuse(format!("key {n}: version {version} after {before}"));
+                    }
+                }
+            }
+            What::Read(found, floor) => {
+                let changes = &self.keys[n].changes;
+                let is_it = |at: &usize| changes[*at] == found;
+                match (floor..changes.len()).find(is_it) {
+                    Some(at) => {
+                        let key = &mut self.keys[n];
+                        key.floor = key.floor.max(at);
+                    }
+                    None => self.accuse(format!(
+                        "key {n}: server {from} shows {}, older than change {floor}",
+                        found.map_or("nothing".to_owned(), |value| describe(&value))
+                    )),
+                }
+            }
+        }
+    }
+
+    /// Clients work for some time.
+    pub fn work(&mut self, operations: usize) {
+        for _ in 0..operations {
+            let n = self.dice.roll(self.keys.len() as u64) as usize;
+            self.operate(n);
+            let for_us = self.dice.roll(3_000);
+            self.net.run(for_us, |_| false);
+        }
+    }
+
+    /// Clients work until it is so, at most for `for_us`; whether it came.
+    pub fn work_until(&mut self, for_us: u64, is_so: impl Fn(&Net) -> bool) -> bool {
+        let until_us = self.net.now_us + for_us;
+        while self.net.now_us < until_us {
+            let n = self.dice.roll(self.keys.len() as u64) as usize;
+            self.operate(n);
+            let for_us = self.dice.roll(3_000);
+            if self.net.run(for_us, &is_so) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// As `work_until`, but stops after so many events; whether it was so before, and how many there were.
+    pub fn work_for_events(
+        &mut self,
+        events: usize,
+        is_so: impl Fn(&Net) -> bool,
+    ) -> (bool, usize) {
+        let count = Cell::new(0);
+        let so = Cell::new(false);
+        let stop = |net: &Net| {
+            count.set(count.get() + 1);
+            so.set(is_so(net));
+            so.get() || count.get() > events
+        };
+        self.work_until(60_000_000, stop);
+        (so.get(), count.get())
+    }
+
+    /// Everything is written, so that something moves.
+    pub fn fill(&mut self) {
+        for n in 0..self.keys.len() {
+            for _ in 0..200 {
+                self.operate(n);
+                self.net.run(1_000, |_| false);
+                if self.keys[n].floor > 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    pub fn migrate(&mut self, range: KeyRange, to: usize) -> CoordinatorAnswer {
+        let to = self.id(to);
+        let table = TABLE;
+        self.net.admin(Admin::Migrate { table, range, to })
+    }
+
+    /// Begins one that begins.
+    pub fn move_to(&mut self, to: usize) {
+        let answer = self.migrate(KeyRange::ALL, to);
+        let CoordinatorAnswer::Admin(AdminAnswer::Migrating(begun)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(!begun.is_empty());
+    }
+
+    /// The last ones that ended.
+    pub fn ended(&self) -> Vec<MigrationStatus> {
+        self.net.coordinator.status().migrations_ended
+    }
+
+    /// A new leader, which knows what is stored.
+    pub fn restart_coordinator(&mut self) {
+        self.coordinators += 1;
+        let config = Config {
+            cluster: "test".to_owned(),
+            name: "coordinator:1".to_owned(),
+            term: 1,
+            seed: self.coordinators * 77,
+            settings: settings(),
+            planted: Planted::default(),
+        };
+        // What it is answered was asked by another one.
+        let of_old = |event: &Event| {
+            matches!(
+                event,
+                Event::ToCoordinator(coordinator::Input::Answered { .. })
+            )
+        };
+        self.net.events.retain(|_, event| !of_old(event));
+        for waiting in self.net.waiting.values_mut() {
+            if let Waiting::Coordinator(call) = waiting {
+                *call = CallId(u64::MAX);
+            }
+        }
+        let contents = self.net.meta.load().unwrap();
+        let now_us = self.net.now_us;
+        let (coordinator, outputs) = Coordinator::open(now_us, &contents, config).unwrap();
+        self.net.coordinator = coordinator;
+        self.net.coordinated(outputs);
+    }
+
+    /// Nothing is lost any more, everybody has come to rest, and then: each key is with one server, as it was acknowledged or later.
+    pub fn check(&mut self) {
+        self.net.cut.clear();
+        self.net.lost_percent = 0;
+        let hashes: Vec<RouteHash> = (0..self.keys.len()).map(|n| self.route_of(n)).collect();
+        let until_us = self.net.now_us + REST_US;
+        let is_at_rest = |world: &World| {
+            let status = world.net.coordinator.status();
+            let quiet = status.migrations.is_empty();
+            quiet && hashes.iter().all(|hash| world.servers_of(*hash).len() == 1)
+        };
+        while !is_at_rest(self) {
+            if self.net.now_us > until_us {
+                let status = self.net.coordinator.status();
+                let (recoveries, migrations) = (&status.recoveries, &status.migrations);
+                let logs: Vec<String> = self
+                    .net
+                    .servers
+                    .iter()
+                    .map(|server| {
+                        let store = server.store.as_ref().unwrap();
+                        format!(
+                            "{} {}: {}",
+                            server.is_alive,
+                            server.node.member().id(),
+                            store.log().unwrap().describe()
+                        )
+                    })
+                    .collect();
+                let tablets = &status.tablets;
+                return self.accuse(format!(
+                    "never at rest: {recoveries:#?} {migrations:#?} {tablets:?} {logs:#?}"
+                ));
+            }
+            self.net.run(50_000, |_| false);
+        }
+        self.net.run(1_000_000, |_| false);
+        for n in 0..self.keys.len() {
+            self.settle(n);
+            let found = self.look(n);
+            let key = &self.keys[n];
+            if !key.changes[key.floor..].contains(&found) {
+                let floor = key.floor;
+                let found = found.map_or("nothing".to_owned(), |value| describe(&value));
+                self.accuse(format!(
+                    "key {n}: {found} is there, not change {floor} or later"
+                ));
+            }
+        }
+        // And they can be written to, at a higher version.
+        for n in 0..3 {
+            self.set(n, true);
+        }
+    }
+
+    fn look(&mut self, n: usize) -> Change {
+        let server = self.servers_of(self.route_of(n))[0];
+        let store = self.net.servers[server].store.clone().unwrap();
+        let mut session = store.engine().session().unwrap();
+        let guard = session.pin();
+        let name = World::name(n);
+        let hash = guard.hash(&name);
+        let found = guard.read(TABLE, hash, &name).unwrap();
+        found.map(|object| object.value.to_vec())
+    }
+
+    pub fn kill(&mut self, n: usize) {
+        self.net.servers[n].is_alive = false;
+    }
+
+    pub fn expect_right(&self, of: &str) {
+        assert_eq!(self.wrong, None, "{of}");
+    }
+}
+
+impl Key {
+    fn new() -> Key {
+        Key {
+            changes: vec![None],
+            ..Key::default()
+        }
+    }
+}
+
+fn describe(value: &[u8]) -> String {
+    let number = value
+        .first_chunk::<8>()
+        .map(|bytes| u64::from_le_bytes(*bytes));
+    format!("change {number:?}")
+}
