@@ -20,6 +20,7 @@ const (
 	workers  = 4
 	keysEach = 50
 	sayEvery = 100 * time.Millisecond
+	rest     = 10 * time.Millisecond
 )
 
 // Of a key: the last value that was acknowledged, and those whose fate is unknown.
@@ -80,6 +81,7 @@ func (w *worker) count(err error) bool {
 	}
 	w.errors[text]++
 	w.failed++
+	time.Sleep(rest)
 	return false
 }
 

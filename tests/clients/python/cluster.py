@@ -12,6 +12,8 @@ from redis.cluster import ClusterNode, RedisCluster
 WORKERS = 4
 KEYS = 50
 SAY_EVERY_S = 0.1
+# After an error.
+REST_S = 0.01
 
 said = threading.Lock()
 
@@ -78,6 +80,7 @@ class Worker(threading.Thread):
 
     def count(self, error):
         self.errors[f"{type(error).__name__} {error}".split("\n")[0][:80]] += 1
+        time.sleep(REST_S)
 
     def check(self):
         for key, (last, _) in self.known.items():

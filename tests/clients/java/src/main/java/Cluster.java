@@ -29,6 +29,8 @@ public final class Cluster {
     private static final int WORKERS = 4;
     private static final int KEYS = 50;
     private static final long SAY_EVERY_NS = 100_000_000L;
+    /** After an error. */
+    private static final long REST_MS = 10;
 
     /** A client library. */
     private interface Client extends AutoCloseable {
@@ -180,6 +182,11 @@ public final class Cluster {
             text = text.replaceAll("[\\p{Cntrl}\"\\\\]", " ");
             errors.merge(text.substring(0, Math.min(80, text.length())), 1, Integer::sum);
             failed++;
+            try {
+                Thread.sleep(REST_MS);
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+            }
             return false;
         }
 

@@ -1,0 +1,257 @@
+"""Cluster clients that people use, against real clusters: through the death of a master and, before that, a live migration."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+import pytest
+
+import harness
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+JAVA_PATH = f"{harness.BUILT}/java/classes:{harness.BUILT}/java/dependency/*"
+JAVA = ["java", "-XX:TieredStopAtLevel=1", "-cp", JAVA_PATH, "Cluster"]
+PROGRAMS = {
+    "redis-py": [sys.executable, f"{HERE}/clients/python/cluster.py"],
+    "go-redis": [f"{harness.BUILT}/go-client", "cluster"],
+    "jedis": [*JAVA, "jedis"],
+    "lettuce": [*JAVA, "lettuce"],
+}
+CASES = [("redis-py", 2), ("redis-py", 3), ("go-redis", 2), ("go-redis", 3), ("jedis", 2), ("jedis", 3), ("lettuce", 3)]
+# Errors that the libraries retry by themselves, and hand on when their patience is over (go-redis: MaxRedirects; redis-py:
+# cluster_error_retry_attempts; Jedis: maxAttempts; Lettuce: the command's timeout). Nothing else may be seen, and not often.
+ALLOWED = {
+    "redis-py": ("ConnectionError", "TimeoutError", "ClusterDownError", "TryAgainError"),
+    "go-redis": ("*net.OpError", "*errors.errorString EOF", "proto.RedisError TRYAGAIN", "proto.RedisError CLUSTERDOWN"),
+    "jedis": ("JedisConnectionException", "JedisClusterOperationException"),
+    "lettuce": ("RedisCommandTimeoutException", "RedisConnectionException", "RedisException"),
+}
+# A worker that is refused rests for 10 ms.
+ERRORS_MAX = 1000
+SERVERS = 5
+
+
+class Up:
+    """`duramen up`: a coordinator and servers."""
+
+    def __init__(self, folder, servers=SERVERS):
+        command = [harness.BINARY, "up", "--servers", str(servers), "--memory", "64mb", "--dir", f"{folder}/cluster"]
+        self.log_path = f"{folder}/up.log"
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env=harness.environment({})
+            )
+        watchdog = threading.Timer(harness.PATIENCE_S, self.process.kill)
+        watchdog.start()
+        try:
+            line = next((line for line in self.process.stdout if line.startswith("ready ")), None)
+        finally:
+            watchdog.cancel()
+        assert line, f"the cluster did not become ready\n{self.log()}"
+        ready = dict(word.split("=", 1) for word in line.split()[1:])
+        self.coordinator = ready["coordinator"]
+        self.nodes = ready["resp"].split(",")
+        self.pids = [int(pid) for pid in ready["pids"].split(",")]
+
+    def log(self):
+        with open(self.log_path, errors="replace") as log:
+            return log.read()[-4000:]
+
+    def wire(self, number):
+        return harness.Wire(harness.port_of(self.nodes[number]))
+
+    def kill(self, number):
+        """`kill -9` of one server."""
+        os.kill(self.pids[number], signal.SIGKILL)
+
+    def tool(self, *arguments):
+        command = [harness.BINARY, *arguments, "--coordinator", self.coordinator]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(harness.PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Up(tmp_path) as up:
+        yield up
+
+
+class Workload:
+    """A client program at work."""
+
+    def __init__(self, client, resp, nodes):
+        command = [*PROGRAMS[client], ",".join(nodes), str(resp)]
+        self.errors_file = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors_file, text=True
+        )
+        self.passes = {}
+        self.result = None
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            kind, rest = line.strip().split(" ", 1)
+            if kind == "pass":
+                worker, passes, errors = map(int, rest.split())
+                self.passes[worker] = (passes, errors)
+            elif kind == "result":
+                self.result = json.loads(rest)
+
+    def failures(self):
+        self.errors_file.seek(0)
+        return self.errors_file.read()[-4000:]
+
+    def errors(self):
+        return sum(errors for _, errors in self.passes.values())
+
+    def goes_on(self, what):
+        """Waits until every worker has done all its keys twice without an error."""
+        marks = {}
+
+        def done():
+            assert self.process.poll() is None, f"the client ended: {self.failures()}"
+            for worker, (passes, errors) in list(self.passes.items()):
+                if worker not in marks or marks[worker][1] != errors:
+                    marks[worker] = (passes, errors)
+            # The pass that was under way at the mark does not count.
+            ready = [worker for worker, (passes, _) in marks.items() if self.passes[worker][0] >= passes + 3]
+            return len(ready) == 4
+
+        harness.wait_until(done, what)
+
+    def stop(self):
+        self.process.stdin.write("stop\n")
+        self.process.stdin.flush()
+        self.reader.join(harness.PATIENCE_S)
+        assert self.result, f"the client gave no result: {self.failures()}"
+        return self.result
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.errors_file.close()
+
+
+@pytest.mark.duramen
+@pytest.mark.parametrize("client, resp", CASES, ids=[f"{client}-resp{resp}" for client, resp in CASES])
+def test_client_through_the_death_of_a_master(cluster, client, resp):
+    with Workload(client, resp, cluster.nodes[:2]) as workload:
+        workload.goes_on("all workers work")
+        assert workload.errors() == 0
+        # One that the client was told of, and that serves as many keys as any other.
+        cluster.kill(1)
+        workload.goes_on("all workers work again after the crash")
+        result = workload.stop()
+    assert result["wrong"] == []
+    assert result["acknowledged"] > 1000
+    foreign = [text for text in result["errors"] if not text.startswith(ALLOWED[client])]
+    assert foreign == [], result["errors"]
+    assert sum(result["errors"].values()) <= ERRORS_MAX, result["errors"]
+    # What the survivors have is what was acknowledged, for somebody who asks for the first time too.
+    with Workload(client, resp, [cluster.nodes[0]]) as workload:
+        workload.goes_on("a new client works")
+        fresh = workload.stop()
+    assert (fresh["wrong"], fresh["errors"]) == ([], {})
+
+
+def redis_cli(node, *arguments):
+    port = str(harness.port_of(node))
+    done = subprocess.run(
+        ["redis-cli", "-c", "-p", port, *arguments], capture_output=True, text=True, timeout=harness.PATIENCE_S
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.duramen
+def test_redis_cli_through_the_death_of_a_master(cluster):
+    keys = [f"key{number}" for number in range(40)]
+    for key in keys:
+        assert redis_cli(cluster.nodes[0], "SET", key, f"value of {key}") == "OK"
+    check = redis_cli(cluster.nodes[0], "--cluster", "check", cluster.nodes[2])
+    assert "All 16384 slots covered" in check and "agree about slots" in check, check
+    cluster.kill(4)
+    for key in keys:
+        # A request for what is being recovered waits by itself; redis-cli does not repeat what it is told to.
+        found = redis_cli(cluster.nodes[1], "GET", key)
+        if found != f"value of {key}":
+            assert found.startswith(("TRYAGAIN", "Could not connect", "Error: Connection reset", "Error: Server closed")), found
+        harness.wait_until(
+            lambda: redis_cli(cluster.nodes[1], "GET", key) == f"value of {key}", f"{key} is there again", pause_s=0.1
+        )
+        assert redis_cli(cluster.nodes[2], "APPEND", key, "!") == str(len(f"value of {key}!"))
+
+
+@pytest.mark.duramen
+def test_commands_of_a_cluster(cluster):
+    """All members tell the same of all slots, and FLUSHALL, DBSIZE, SCAN and KEYS are of the own part."""
+    wires = [cluster.wire(number) for number in range(SERVERS)]
+    told = [wire.call("CLUSTER", "SLOTS") for wire in wires]
+    assert all(one == told[0] for one in told)
+    covered = sorted((first, last) for first, last, *_ in told[0])
+    assert covered[0][0] == 0 and covered[-1][1] == 16383
+    assert all(before[1] + 1 == after[0] for before, after in zip(covered, covered[1:]))
+    assert {f"{node[0].decode()}:{node[1]}" for _, _, node in told[0]} == set(cluster.nodes)
+    ids = [wire.call("CLUSTER", "MYID") for wire in wires]
+    assert len(set(ids)) == SERVERS
+    owner = {}
+    for first, last, node in told[0]:
+        owner.update(dict.fromkeys(range(first, last + 1), ids.index(node[2])))
+    keys = [f"k{number}".encode() for number in range(500)]
+    for key in keys:
+        slot = wires[0].call("CLUSTER", "KEYSLOT", key)
+        for number in {owner[slot], (owner[slot] + 1) % SERVERS}:
+            if number == owner[slot]:
+                assert wires[number].call("SET", key, b"v") == b"OK"
+            else:
+                with pytest.raises(harness.ErrorReply, match=f"MOVED {slot} {cluster.nodes[owner[slot]]}"):
+                    wires[number].call("SET", key, b"v")
+    assert sum(wire.call("DBSIZE") for wire in wires) == len(keys)
+    assert sorted(key for wire in wires for key in wire.call("KEYS", "*")) == sorted(keys)
+    slot = wires[0].call("CLUSTER", "KEYSLOT", b"k7")
+    assert wires[owner[slot]].call("CLUSTER", "COUNTKEYSINSLOT", slot) >= 1
+    assert b"k7" in wires[owner[slot]].call("CLUSTER", "GETKEYSINSLOT", slot, 100)
+    # Three others have what was written.
+    assert wires[0].call("WAIT", 3, 10_000) == 3
+    assert wires[0].call("WAITAOF", 0, 3, 10_000) == [0, 3]
+    assert wires[2].call("FLUSHALL") == b"OK"
+    left = sorted(key for key in keys if owner[wires[0].call("CLUSTER", "KEYSLOT", key)] != 2)
+    assert sorted(key for wire in wires for key in wire.call("KEYS", "*")) == left
+    # What was deleted does not come back by a recovery.
+    cluster.kill(2)
+    living = [wire for number, wire in enumerate(wires) if number != 2]
+
+    def recovered():
+        info = living[0].call("CLUSTER", "INFO")
+        return b"cluster_state:ok" in info
+
+    harness.wait_until(recovered, "every slot is served again")
+    harness.wait_until(
+        lambda: sorted(key for wire in living for key in wire.call("KEYS", "*")) == left, "what was left is there"
+    )
+    for wire in wires:
+        wire.close()
