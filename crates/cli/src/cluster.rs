@@ -7,6 +7,7 @@ mod servers;
 mod status;
 mod table;
 mod tablet;
+pub(crate) mod up;
 
 use crate::client::Duration;
 use crate::failure::Failure;

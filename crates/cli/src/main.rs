@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use client::{ClientCommand, ConnectArgs};
-use cluster::{ClusterArgs, ClusterCommand, coordinator};
+use cluster::{ClusterArgs, ClusterCommand, coordinator, up};
 use failure::{EXIT_CODES, Failure};
 
 /// Log-structured, in-memory key-value store, spoken to by any Redis client.
@@ -55,6 +55,9 @@ enum Command {
     /// Start a coordinator, which servers of a cluster join.
     #[command(after_help = coordinator::HELP)]
     Coordinator(coordinator::CoordinatorArgs),
+    /// Start a whole cluster on this machine, for trying: a coordinator and some servers.
+    #[command(after_help = up::HELP)]
+    Up(up::UpArgs),
     /// Check or print the configuration of a server.
     Config(config::ConfigArgs),
     /// Watch a server live: throughput, latency, utilization, cleaner.
@@ -91,6 +94,7 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    up::tie_to_parent();
     let matches = command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
@@ -115,6 +119,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => return serve::run(args),
         Command::Coordinator(args) => return coordinator::run(&args),
+        Command::Up(args) => return up::run(&args),
         Command::Config(args) => return config::run(args),
         Command::Fsck(args) => return offline::fsck(&args),
         Command::Log(command) => return offline::log(&command),

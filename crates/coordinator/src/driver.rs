@@ -1,10 +1,12 @@
 //! The thread of the sockets and of the state machine.
 
+mod chronicle;
 mod figures;
 mod wiring;
 
 use crate::keeper::{Keeper, Leads, LeaseEnd, Order};
 use crate::{Error, Options, Role, Running, StoreError, admin};
+use chronicle::Chronicle;
 use duramen_base::ids::ServerId;
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::coordinator::{
@@ -27,6 +29,8 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Calls that are older were given up by the state machine long ago.
 const CALL_US_MAX: u64 = 30_000_000;
+/// How often it is looked how far recoveries are.
+const CHRONICLE_US: u64 = 20_000;
 /// Connections of a cluster of 10,000 servers and their tools.
 const CONNECTIONS_MAX: usize = 20_000;
 
@@ -68,6 +72,7 @@ struct Leading {
     term: u32,
     machine: Coordinator,
     wake_at_us: u64,
+    chronicle: Chronicle,
 }
 
 /// What this coordinator is now.
@@ -344,6 +349,7 @@ impl Driver {
                     term,
                     machine,
                     wake_at_us: u64::MAX,
+                    chronicle: Chronicle::default(),
                 }));
                 self.tell(Role::Leader);
                 self.execute(outputs);
@@ -427,6 +433,9 @@ impl Driver {
 
     fn execute(&mut self, outputs: Vec<Output>) {
         for output in outputs {
+            if let State::Leading(leading) = &mut self.state {
+                leading.chronicle.read(&output);
+            }
             match output {
                 Output::Answer { reply, answer } => self.answer(reply, &answer),
                 Output::Ask {
@@ -463,7 +472,14 @@ impl Driver {
             leading.wake_at_us = u64::MAX;
             self.handle(Input::Tick);
         }
-        if now_us - self.swept_us > CALL_US_MAX / 2 {
+        if let State::Leading(leading) = &mut self.state
+            && now_us >= leading.chronicle.due_us
+        {
+            leading.chronicle.due_us = now_us + CHRONICLE_US;
+            let recoveries = leading.machine.recovery_statuses();
+            leading.chronicle.recover(&recoveries);
+        }
+        if now_us.saturating_sub(self.swept_us) > CALL_US_MAX / 2 {
             self.swept_us = now_us;
             self.sweep(now_us);
         }

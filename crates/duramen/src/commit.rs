@@ -188,6 +188,11 @@ impl Durable {
             master.record(table_record(change));
         }
         for pass in collected.passes() {
+            // A member's swap does not wait for the next group, so it may be written already: then there is nothing to announce.
+            let listed = |victim| master.state().segments.contains_key(victim);
+            if self.remote.is_some() && !pass.victims.iter().all(listed) {
+                continue;
+            }
             master.record(Record::Pass(Pass {
                 first: pass.first,
                 count: pass.count,

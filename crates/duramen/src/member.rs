@@ -82,6 +82,7 @@ pub struct MemberOptions {
 /// The way out of a member's store.
 pub(crate) struct Remote {
     log: u64,
+    replicas: usize,
     backups: Arc<dyn Backups>,
 }
 
@@ -184,6 +185,7 @@ impl Store {
             backup: None,
             remote: Some(Remote {
                 log: options.log,
+                replicas: options.replicas,
                 backups: options.backups,
             }),
             commit: Mutex::new(Commit::new(master)),
@@ -553,6 +555,12 @@ impl LogWriter {
     /// From time to time (every 100 ms or so): backups that were short of room may be asked again.
     pub fn forgive(&self) {
         self.hear(|commit| commit.master.forgive());
+    }
+
+    /// On how many other servers a write is, each time, when it has reached its level; `None`: this is no member of a cluster.
+    pub fn replicas(&self) -> Option<usize> {
+        let remote = self.durable.remote.as_ref();
+        remote.map(|remote| remote.replicas)
     }
 
     /// Whose leases are needed for reading.

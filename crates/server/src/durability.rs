@@ -252,6 +252,11 @@ impl Durability {
         self.store.drop_table(table)
     }
 
+    /// On how many other servers a write is when it has reached its level; 0: this server belongs to no cluster.
+    pub fn replicas(&self) -> usize {
+        self.log().replicas().unwrap_or(0)
+    }
+
     pub fn set_scrub_interval(&self, ms: u64) {
         self.store.set_scrub_interval(Duration::from_millis(ms));
     }

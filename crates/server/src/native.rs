@@ -24,6 +24,7 @@ use duramen_node::{Asked, Hint, Servant, View, Views};
 use duramen_wire::native::codec::{
     BodyError, Envelope, Frame, Header, Question, Trouble, decode_question, encode_trouble,
 };
+use duramen_wire::native::message::Request;
 use std::ops::Range;
 
 /// Requests in one batch: as many as are hinted many times over, few enough for the first level of the cache.
@@ -162,7 +163,8 @@ impl Executor {
                     Decoded::Asked(asked) => {
                         servant.serve(&mut guard, &mut seen, now_us, asked, turn.out);
                         let position = servant.take_wait();
-                        turn.client.settle_native(&position); // Y1
+                        let tells_of_data = !matches!(asked.request, Request::Ping);
+                        turn.client.settle_native(&position, tells_of_data); // Y1
                     }
                     Decoded::Foreign => refuse(turn.out, &framed.header, &FOREIGN),
                     Decoded::Malformed(error) => {

@@ -65,7 +65,7 @@ impl LogArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Settings of a new cluster")]
 pub(crate) struct SettingsArgs {
-    /// Replicas of each segment of the log, each on another server [default 3].
+    /// Replicas of each segment of the log, each on another server [default 3; `up`: what the number of servers allows].
     #[arg(long, value_name = "N")]
     pub(crate) replicas: Option<u32>,
     /// Bytes of a segment: 2mb, 4mb or 8mb [default 2mb].
@@ -99,6 +99,38 @@ pub(crate) struct SettingsArgs {
 }
 
 impl SettingsArgs {
+    /// The flags for a coordinator that `up` starts, replicas excepted. `memory`: of a server; it says how large segments are
+    /// best.
+    pub(crate) fn words(&self, memory: u64) -> Vec<String> {
+        let segment = self.segment_size;
+        let segment = segment.unwrap_or_else(|| duramen_engine::segment_bytes(memory));
+        let ms = |of: Option<Duration>| of.map(|of| format!("{}ms", of.ms));
+        let flags = [
+            ("--segment-size", Some(segment.to_string())),
+            ("--ping-interval", ms(self.ping_interval)),
+            ("--ping-timeout", ms(self.ping_timeout)),
+            ("--verdict-timeout", ms(self.verdict_timeout)),
+            ("--read-lease", ms(self.read_lease)),
+            ("--client-lease", ms(self.client_lease)),
+            (
+                "--partition-size",
+                self.partition_size.map(|n| n.to_string()),
+            ),
+            (
+                "--partition-records",
+                self.partition_records.map(|n| n.to_string()),
+            ),
+            (
+                "--copyset-scatter",
+                self.copyset_scatter.map(|n| n.to_string()),
+            ),
+        ];
+        let given = flags
+            .into_iter()
+            .filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
+        given.flatten().collect()
+    }
+
     /// Checked.
     pub(crate) fn settings(&self) -> Result<ClusterSettings, String> {
         let mut settings = duramen_coordinator::defaults(RandomState::new().hash_one(0));
@@ -148,8 +180,10 @@ Exit codes: 0 stopped as asked, 2 wrong usage, 5 could not start, or its store i
 
 fn cluster_name(text: &str) -> Result<String, String> {
     match text.len() {
-        1..=255 if !text.contains(['/', '\0']) => Ok(text.to_owned()),
-        _ => Err("a name has 1 to 255 bytes and no `/`".to_owned()),
+        1..=255 if !text.contains(|c: char| c == '/' || c == '\0' || c.is_whitespace()) => {
+            Ok(text.to_owned())
+        }
+        _ => Err("a name has 1 to 255 bytes, none of them blank or `/`".to_owned()),
     }
 }
 

@@ -41,10 +41,14 @@ impl Call {
     }
 
     pub fn run(mut self) -> Answer {
-        let Output { status, stderr, .. } =
-            self.command.output().expect("the binary under test runs");
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.command.output().expect("the binary under test runs");
         Answer {
             code: status.code(),
+            out: String::from_utf8_lossy(&stdout).into_owned(),
             err: String::from_utf8_lossy(&stderr).into_owned(),
         }
     }
@@ -54,10 +58,16 @@ impl Call {
 #[derive(Debug)]
 pub struct Answer {
     pub code: Option<i32>,
+    pub out: String,
     pub err: String,
 }
 
 impl Answer {
+    #[track_caller]
+    pub fn expect(&self, code: i32) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+    }
+
     #[track_caller]
     pub fn expect_error(&self, code: i32, text: &str) {
         assert_eq!(self.code, Some(code), "{self:?}");

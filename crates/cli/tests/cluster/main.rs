@@ -1,6 +1,9 @@
 //! Clusters as processes: what the command line says about them and does with them.
 
 mod command;
+mod coordinator;
+mod etcd;
+mod process;
 
 use command::duramen;
 

@@ -516,7 +516,8 @@ impl Coordinator {
     }
 
     /// Recoveries under way, then those that ended, the last one last.
-    pub(super) fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
+    /// Recoveries under way, and the last ones that ended.
+    pub fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
         let under_way = self.recoveries.values().map(|r| r.status(self.now_us));
         under_way.chain(self.ended.iter().cloned()).collect()
     }

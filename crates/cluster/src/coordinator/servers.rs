@@ -32,18 +32,15 @@ impl Coordinator {
         if let Err(refusal) = self.check_enlist(&enlist) {
             return Some(refused(refusal));
         }
-        let replaced = enlist.replaces.filter(|id| self.is_up(*id));
+        let mut replaced = Vec::from_iter(enlist.replaces.filter(|id| self.is_up(*id)));
+        replaced.extend(self.unstored_life(&enlist));
         let is_late = self.config.planted.is(Bug::AddedBeforeCrashed);
-        if let Some(old) = replaced
-            && !is_late
-        {
-            self.crash(old); // K2
+        if !is_late {
+            replaced.iter().for_each(|old| self.crash(*old)); // K2
         }
         let id = self.add_server(&enlist);
-        if let Some(old) = replaced
-            && is_late
-        {
-            self.crash(old);
+        if is_late {
+            replaced.iter().for_each(|old| self.crash(*old));
         }
         self.enlisted.push((reply, id));
         self.ask_new_backup(id);
@@ -87,11 +84,22 @@ impl Coordinator {
         self.check_disk(enlist)
     }
 
+    /// A life with the same disk that ended before it had stored its id. At its address nobody else listens than who enlists now,
+    /// who would also answer whoever asks whether that one is alive.
+    fn unstored_life(&self, enlist: &Enlist) -> Option<ServerId> {
+        let same = self.disks.get(&enlist.disk).copied()?;
+        let entry = &self.servers[&same].record.entry;
+        let is_its = Some(same) != enlist.replaces
+            && entry.addresses.native == enlist.addresses.native
+            && self.is_up(same);
+        is_its.then_some(same)
+    }
+
     /// Two servers with one disk: the older one is gone and not yet noticed, or the disk was copied.
     fn check_disk(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
         let same = self.disks.get(&enlist.disk).copied();
         let same = same.filter(|id| Some(*id) != enlist.replaces);
-        let Some(same) = same else {
+        let Some(same) = same.filter(|_| self.unstored_life(enlist).is_none()) else {
             return Ok(());
         };
         let passed_us = self.servers[&same].push.check_passed_us;

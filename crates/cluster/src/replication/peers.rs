@@ -56,7 +56,8 @@ impl Master {
         if segment.kind == Kind::Control {
             let goes_on = self.config.has_bug(Bug::ControlGoesOn);
             self.control_wanted |= Some(id) == current && !goes_on;
-            let may_look_new = lost.sent.open && !lost.synced.close;
+            // One below the recorded one counts for nothing, and nobody waits for who had it.
+            let may_look_new = lost.sent.open && !lost.synced.close && id >= self.floor_noted;
             if self.config.coordinated && may_look_new {
                 self.stale_control.insert((id, backup));
                 if Some(id) == current {
@@ -242,6 +243,8 @@ impl Master {
                 segment
                     .replicas
                     .push(Replica::whole(backup, replica.certificate));
+                segment.has_no_source = false; // from here the others can be made good for
+                self.active.insert(replica.segment);
                 continue;
             }
             let on_others = segment.on_all(wanted, Level::Synced);

@@ -224,10 +224,28 @@ fn strangers_are_refused_clearly() {
 fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
     let mut rig = Rig::new();
     rig.enlist_some(1);
-    let again = refused_enlist(&mut rig, |e| e.disk = 1);
+    let again = refused_enlist(&mut rig, |e| e.disk = 1); // at another address
     assert!(matches!(again, Refusal::NotReady { .. }));
     rig.pass(300_000); // nobody answers the check
-    rig.enlist_as(1, 51, None);
+    let ToCoordinator::Enlist(mut request) = enlist(50, 51, None) else {
+        panic!();
+    };
+    request.disk = 1;
+    let answer = rig.ask(ServerId::NONE, ToCoordinator::Enlist(request));
+    assert!(matches!(answer, Some(CoordinatorAnswer::Enlisted(_))));
+}
+
+/// A process that ends after it was made a member, and before it had stored its id: the next one at its address, with its disk,
+/// can't name it, and answers whoever asks whether that one lives.
+#[test]
+fn a_life_that_never_knew_its_id_is_replaced_by_the_next() {
+    let mut rig = Rig::new();
+    let first = rig.enlist(1, None);
+    rig.live(100_000);
+    let second = rig.enlist_as(1, 51, None);
+    assert!(first != second);
+    assert_ne!(status_of(&rig, first), Some(ServerStatus::Up));
+    assert_eq!(status_of(&rig, second), Some(ServerStatus::Up));
 }
 
 #[test]

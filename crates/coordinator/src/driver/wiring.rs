@@ -12,6 +12,13 @@ use duramen_wire::native::message::{
     CoordinatorAnswer, FromCoordinator, Refusal, Request, ToCoordinator,
 };
 
+impl Call {
+    fn is_old(&self, now_us: u64) -> bool {
+        // What was asked meanwhile is younger than `now`.
+        now_us.saturating_sub(self.since_us) > CALL_US_MAX
+    }
+}
+
 impl Driver {
     /// D4.
     pub(super) fn asked(&mut self, connection: ConnectionId, message: &Message) {
@@ -186,11 +193,10 @@ impl Driver {
 
     /// Calls that nobody waits for any more.
     pub(super) fn sweep(&mut self, now_us: u64) {
-        let is_old = |call: &Call| now_us - call.since_us > CALL_US_MAX;
         let old: Vec<u64> = self
             .calls
             .iter()
-            .filter(|(_, call)| is_old(call))
+            .filter(|(_, call)| call.is_old(now_us))
             .map(|(request, _)| *request)
             .collect();
         for request in old {
@@ -198,5 +204,23 @@ impl Driver {
                 self.forget(request, &call.address);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_forgotten_when_they_are_old_and_not_before() {
+        let call = Call {
+            id: CallId(1),
+            epoch: 1,
+            address: String::new(),
+            since_us: 1_000_000,
+        };
+        assert!(!call.is_old(999_999), "asked a moment ago");
+        assert!(!call.is_old(1_000_000 + CALL_US_MAX));
+        assert!(call.is_old(1_000_001 + CALL_US_MAX));
     }
 }

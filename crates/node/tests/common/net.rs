@@ -4,11 +4,12 @@
 use crate::coordinator::{Dice, coordinator};
 use duramen::Store;
 use duramen_backup::os::OsDisk;
-use duramen_backup::{Backup, Geometry, Identity, Mode, ReplicaId, ReplicaInfo};
+use duramen_backup::{Backup, Expected, Geometry, Identity, Mode, ReplicaId, ReplicaInfo};
 use duramen_base::ids::{Level, RouteHash, SegmentId, ServerId, TableId};
 use duramen_cluster::control::State;
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
 use duramen_cluster::coordinator::{self, CallId, Coordinator, ReplyId};
+use duramen_cluster::planted::Planted;
 use duramen_format::entry::{self, Kind as EntryKind};
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::{HEADER_BYTES, Kind};
@@ -43,8 +44,10 @@ pub fn settings() -> ClusterSettings {
 /// What is on its way.
 #[derive(Clone)]
 pub enum Event {
-    ToCoordinator(coordinator::Input),
-    ToNode(usize, NodeInput),
+    /// Of which leader, if it is an answer: connections end with who had them.
+    ToCoordinator(Option<u32>, coordinator::Input),
+    /// For which life, unless it is a question.
+    ToNode(usize, Option<u64>, NodeInput),
 }
 
 pub struct Server {
@@ -57,26 +60,32 @@ pub struct Server {
     pub woken: Arc<AtomicBool>,
     pub is_alive: bool,
     pub ended: Option<String>,
-    pub _dir: tempfile::TempDir,
+    /// How often it was started.
+    pub life: u64,
+    /// Its last id, as its disk has it.
+    pub stored: Option<ServerId>,
+    /// Until then it stands still.
+    pub paused_us: u64,
 }
 
 #[derive(Clone)]
 pub enum Asker {
-    Node(usize, Token, ToCoordinator),
+    Node(usize, u64, Token, ToCoordinator),
     Person,
 }
 
 /// Who waits for an answer of a node's.
 #[derive(Clone, Copy)]
 pub enum Waiting {
-    Node(usize, PeerCall),
-    Coordinator(CallId),
+    Node(usize, u64, PeerCall),
+    Coordinator(u32, CallId),
 }
 
 pub struct Net {
     pub coordinator: Coordinator,
     pub meta: Memory,
     pub servers: Vec<Server>,
+    pub dirs: Vec<tempfile::TempDir>,
     pub events: BTreeMap<(u64, u64), Event>,
     pub now_us: u64,
     pub wakes_at_us: u64,
@@ -92,6 +101,11 @@ pub struct Net {
     pub fetched: usize,
     /// What backups promised about the end of a log's reads: when it was asked for, and until when.
     pub quiet: Vec<(ServerId, u64)>,
+    /// The term of the coordinator.
+    pub term: u32,
+    pub settings: ClusterSettings,
+    /// This server is killed after so many outputs.
+    pub killed_after: Option<(usize, u64)>,
 }
 
 impl Net {
@@ -100,11 +114,15 @@ impl Net {
     }
 
     pub fn with(seed: u64, count: usize, settings: ClusterSettings) -> Net {
-        let (meta, coordinator, outputs) = coordinator(seed, settings);
+        let (meta, coordinator, outputs) = coordinator(seed, settings.clone());
+        let dirs: Vec<tempfile::TempDir> = (0..count).map(|_| directory()).collect();
         let mut net = Net {
             coordinator,
             meta,
-            servers: (0..count).map(|n| server(n, seed)).collect(),
+            servers: (dirs.iter().enumerate())
+                .map(|(n, dir)| server(n, seed, empty_backup(n, dir), (0, None), 0))
+                .collect(),
+            dirs,
             events: BTreeMap::new(),
             now_us: 0,
             wakes_at_us: u64::MAX,
@@ -118,6 +136,9 @@ impl Net {
             lost_percent: 5,
             fetched: 0,
             quiet: Vec::new(),
+            term: 1,
+            settings,
+            killed_after: None,
         };
         net.coordinated(outputs);
         net
@@ -170,7 +191,7 @@ impl Net {
                 coordinator::Output::Answer { reply, answer } => {
                     match self.askers[&reply].clone() {
                         Asker::Person => self.answers.push(answer),
-                        Asker::Node(n, token, question) => {
+                        Asker::Node(n, life, token, question) => {
                             if let (ToCoordinator::ControlHead { server, min_open }, true) =
                                 (question, answer == CoordinatorAnswer::Noted)
                             {
@@ -178,7 +199,7 @@ impl Net {
                                 *noted = (*noted).max(min_open);
                             }
                             let input = NodeInput::Member(Input::Answered { token, answer });
-                            self.send(COORDINATOR, n, Event::ToNode(n, input), false);
+                            self.send(COORDINATOR, n, Event::ToNode(n, Some(life), input), false);
                         }
                     }
                 }
@@ -190,15 +211,16 @@ impl Net {
                 } => {
                     let n: usize = address.parse().unwrap();
                     let request = RequestId(self.number());
-                    self.waiting.insert(request, Waiting::Coordinator(call));
+                    self.waiting
+                        .insert(request, Waiting::Coordinator(self.term, call));
                     let told = NodeInput::Member(Input::Told {
                         request,
-                        sender: ServerId::coordinator(1),
+                        sender: ServerId::coordinator(self.term),
                         target: to,
                         question: question.clone(),
                     });
                     let is_ping = matches!(question, FromCoordinator::Ping { .. });
-                    self.send(COORDINATOR, n, Event::ToNode(n, told), is_ping);
+                    self.send(COORDINATOR, n, Event::ToNode(n, None, told), is_ping);
                 }
                 coordinator::Output::Persist { token, batch } => {
                     self.meta.commit(&batch).unwrap();
@@ -219,10 +241,57 @@ impl Net {
         self.let_work(n);
     }
 
+    /// The process is gone; what it had on its disk, and in the page cache, stays.
+    pub fn kill(&mut self, n: usize) {
+        let server = &mut self.servers[n];
+        server.is_alive = false;
+        server.keeper = None;
+        server.store = None;
+        server.view = Arc::default();
+    }
+
+    /// A new process on the same disk.
+    pub fn start(&mut self, n: usize) {
+        let seed = self.number();
+        let before = self.servers.remove(n);
+        let last = (before.life, before.stored);
+        drop(before); // and with it the lock on its disk
+        let disk = Arc::new(OsDisk::new(self.dirs[n].path(), Mode::Buffered));
+        let options = duramen_backup::Options::default();
+        let (backup, _) = Backup::open(disk, &options, &Expected::default()).unwrap();
+        let next = server(n, seed, Arc::new(backup), last, self.now_us);
+        self.servers.insert(n, next);
+    }
+
+    /// Another coordinator takes over from what is stored.
+    pub fn change_leader(&mut self) {
+        self.meta.expire();
+        let name = format!("coordinator:{}", self.term + 1);
+        let mut meta = self.meta.peer(&name);
+        let term = meta.acquire().unwrap().expect("nobody else leads");
+        self.term = term.0 as u32;
+        let config = coordinator::Config {
+            cluster: "test".to_owned(),
+            name,
+            term: self.term,
+            seed: self.number(),
+            settings: self.settings.clone(),
+            planted: Planted::default(),
+        };
+        let contents = meta.load().unwrap();
+        let (coordinator, outputs) = Coordinator::open(self.now_us, &contents, config).unwrap();
+        (self.meta, self.coordinator) = (meta, coordinator);
+        self.wakes_at_us = u64::MAX;
+        self.coordinated(outputs);
+    }
+
     /// The store's and the keeper's threads, as far as they have something to do.
     pub fn let_work(&mut self, n: usize) {
         for _ in 0..100 {
             let server = &mut self.servers[n];
+            if !server.is_alive {
+                return;
+            }
             let mut out = Vec::new();
             let now_us = self.now_us;
             if let Some(store) = server.store.as_ref().filter(|_| server.ended.is_none()) {
@@ -249,19 +318,31 @@ impl Net {
 
     pub fn do_all(&mut self, n: usize, out: Vec<NodeOutput>) {
         for output in out {
-            self.done_by(n, output);
+            if let Some((victim, left)) = &mut self.killed_after
+                && *victim == n
+            {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    self.killed_after = None;
+                    self.kill(n);
+                }
+            }
+            if self.servers[n].is_alive {
+                self.done_by(n, output);
+            }
         }
     }
 
     pub fn done_by(&mut self, n: usize, output: NodeOutput) {
         let now_us = self.now_us;
         let me = self.servers[n].node.member().id();
+        let life = self.servers[n].life;
         match output {
             NodeOutput::AskCoordinator {
                 token, question, ..
             } => {
                 let reply = ReplyId(self.number());
-                let asker = Asker::Node(n, token, question.clone());
+                let asker = Asker::Node(n, life, token, question.clone());
                 self.askers.insert(reply, asker);
                 let asked = coordinator::Input::Asked {
                     reply,
@@ -272,7 +353,7 @@ impl Net {
                 if !self.cut.contains(&(n, COORDINATOR)) && self.dice.roll(100) >= self.lost_percent
                 {
                     let delay_us = 100 + self.dice.roll(20_000);
-                    self.at(delay_us, Event::ToCoordinator(asked));
+                    self.at(delay_us, Event::ToCoordinator(None, asked));
                 }
             }
             NodeOutput::AskPeer {
@@ -283,7 +364,7 @@ impl Net {
                 payload,
             } => {
                 let request = RequestId(self.number());
-                self.waiting.insert(request, Waiting::Node(n, call));
+                self.waiting.insert(request, Waiting::Node(n, life, call));
                 let is_ping = matches!(question, Peer::Ping { .. });
                 self.fetched += usize::from(matches!(question, Peer::ReadSegment { .. }));
                 let other: usize = address.parse().unwrap();
@@ -294,14 +375,14 @@ impl Net {
                     question,
                     payload: payload.to_vec(),
                 };
-                self.send(n, other, Event::ToNode(other, asked), is_ping);
+                self.send(n, other, Event::ToNode(other, None, asked), is_ping);
             }
             NodeOutput::Answer {
                 request,
                 answer,
                 payload,
             } => {
-                let Waiting::Coordinator(call) = self.waiting[&request] else {
+                let Waiting::Coordinator(term, call) = self.waiting[&request] else {
                     panic!("the coordinator is answered");
                 };
                 if let ServerAnswer::Replicas(replicas) = &answer
@@ -316,24 +397,27 @@ impl Net {
                     answer,
                     payload,
                 };
-                self.send(n, COORDINATOR, Event::ToCoordinator(answered), is_ping);
+                let event = Event::ToCoordinator(Some(term), answered);
+                self.send(n, COORDINATOR, event, is_ping);
             }
             NodeOutput::AnswerPeer {
                 request,
                 answer,
                 payload,
             } => {
-                let Waiting::Node(asker, call) = self.waiting[&request] else {
+                let Waiting::Node(asker, asking, call) = self.waiting[&request] else {
                     panic!("a server is answered");
                 };
                 let is_ping = matches!(answer, PeerAnswer::Pong { .. });
                 let answer = Some((answer, payload));
                 let answered = NodeInput::PeerAnswered { call, answer };
-                self.send(n, asker, Event::ToNode(asker, answered), is_ping);
+                let event = Event::ToNode(asker, Some(asking), answered);
+                self.send(n, asker, event, is_ping);
             }
             NodeOutput::StoreId { server } => {
                 let stored = NodeInput::Member(Input::IdStored { server });
-                self.at(5_000, Event::ToNode(n, stored));
+                self.servers[n].stored = Some(server);
+                self.at(5_000, Event::ToNode(n, Some(life), stored));
             }
             NodeOutput::Opened {
                 store,
@@ -354,7 +438,7 @@ impl Net {
             NodeOutput::Job(job) => {
                 let done = NodeInput::JobDone(job.run());
                 let delay_us = 100 + self.dice.roll(3_000);
-                self.at(delay_us, Event::ToNode(n, done));
+                self.at(delay_us, Event::ToNode(n, Some(life), done));
             }
             NodeOutput::Settings(_) => {}
             NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
@@ -367,7 +451,8 @@ impl Net {
             return u64::MAX;
         }
         let keeper = server.keeper.as_ref().and_then(|keeper| keeper.due_us());
-        server.node.due_us().min(keeper.unwrap_or(u64::MAX))
+        let due_us = server.node.due_us().min(keeper.unwrap_or(u64::MAX));
+        due_us.max(server.paused_us)
     }
 
     /// Runs until `is_done`; whether that came in time.
@@ -392,8 +477,21 @@ impl Net {
             self.now_us = self.now_us.max(at_us);
             if at_us == event {
                 match self.events.pop_first().unwrap().1 {
-                    Event::ToCoordinator(input) => self.tell_coordinator(input),
-                    Event::ToNode(n, input) => self.tell(n, input),
+                    Event::ToCoordinator(of, input) => {
+                        if of.is_none_or(|term| term == self.term) {
+                            self.tell_coordinator(input);
+                        }
+                    }
+                    Event::ToNode(n, life, input) => {
+                        let server = &self.servers[n];
+                        let is_for = life.is_none_or(|life| life == server.life);
+                        if is_for && server.paused_us > self.now_us {
+                            let later_us = server.paused_us - self.now_us;
+                            self.at(later_us, Event::ToNode(n, life, input));
+                        } else if is_for {
+                            self.tell(n, input);
+                        }
+                    }
                 }
             } else if at_us == due_us {
                 self.tell(n, NodeInput::Tick);
@@ -543,11 +641,18 @@ impl Net {
     }
 }
 
-pub fn server(n: usize, seed: u64) -> Server {
-    let segment_bytes = settings().segment_bytes;
-    let dir = tempfile::tempdir().unwrap();
+/// Where files are cheap to sync, if there is such a place.
+fn directory() -> tempfile::TempDir {
+    let fast = std::path::Path::new("/dev/shm");
+    match tempfile::tempdir_in(fast) {
+        Ok(dir) => dir,
+        Err(_) => tempfile::tempdir().unwrap(),
+    }
+}
+
+fn empty_backup(n: usize, dir: &tempfile::TempDir) -> Arc<Backup> {
     let geometry = Geometry {
-        segment_bytes,
+        segment_bytes: settings().segment_bytes,
         wal_bytes: 16 << 20,
         frames: 128,
     };
@@ -557,8 +662,20 @@ pub fn server(n: usize, seed: u64) -> Server {
         hash_seed: 1,
     };
     let disk = Arc::new(OsDisk::new(dir.path(), Mode::Buffered));
-    let on_disk = duramen_backup::Options::default();
-    let backup = Arc::new(Backup::create(disk, &on_disk, &geometry, &identity).unwrap());
+    let options = duramen_backup::Options::default();
+    Arc::new(Backup::create(disk, &options, &geometry, &identity).unwrap())
+}
+
+/// A process, from `now_us` on. `last`: how often its disk was used before, and by whom last.
+fn server(
+    n: usize,
+    seed: u64,
+    backup: Arc<Backup>,
+    last: (u64, Option<ServerId>),
+    now_us: u64,
+) -> Server {
+    let (life, stored) = (last.0 + 1, last.1);
+    let segment_bytes = settings().segment_bytes;
     let mut store = duramen::Options::memory(MEMORY);
     store.level = Level::Synced;
     store.engine.heads = 1;
@@ -568,7 +685,7 @@ pub fn server(n: usize, seed: u64) -> Server {
     let options = NodeOptions {
         candidate: Candidate {
             enlist: Enlist {
-                nonce: n as u64 + 1,
+                nonce: life << 8 | (n as u64 + 1),
                 cluster: "test".to_owned(),
                 addresses: Addresses {
                     native: n.to_string(),
@@ -580,7 +697,7 @@ pub fn server(n: usize, seed: u64) -> Server {
                     master: true,
                     backup: true,
                 },
-                replaces: None,
+                replaces: stored,
                 disk: n as u64 + 1,
                 read_bytes_per_s: 0,
                 segment_bytes,
@@ -595,7 +712,7 @@ pub fn server(n: usize, seed: u64) -> Server {
         wake: Arc::new(move || bell.store(true, Ordering::SeqCst)),
     };
     Server {
-        node: Node::new(0, options),
+        node: Node::new(now_us, options),
         backup,
         store: None,
         keeper: None,
@@ -604,6 +721,8 @@ pub fn server(n: usize, seed: u64) -> Server {
         woken,
         is_alive: true,
         ended: None,
-        _dir: dir,
+        life,
+        stored,
+        paused_us: 0,
     }
 }

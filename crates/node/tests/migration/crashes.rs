@@ -22,7 +22,7 @@ fn crash_after(events: usize, victim: Victim, seed: u64) -> (World, bool) {
     match victim {
         Victim::Source => world.kill(from),
         Victim::Target => world.kill(to),
-        Victim::Coordinator => world.restart_coordinator(),
+        Victim::Coordinator => world.net.change_leader(),
         Victim::CutSource => {
             let others = (0..4)
                 .filter(|n| *n != from)

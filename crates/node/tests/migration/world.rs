@@ -1,12 +1,9 @@
 //! Clients of a cluster whose tablets move: who asks whom, what may be answered, and what must be there at the end.
 
 use crate::coordinator::Dice;
-use crate::net::{Event, Net, Server, TABLE, Waiting, settings};
+use crate::net::{Net, Server, TABLE, settings};
 use duramen::{Position, Store};
 use duramen_base::ids::{KeyRange, Level, RouteHash, ServerId, TableId};
-use duramen_cluster::coordinator::store::MetaStore;
-use duramen_cluster::coordinator::{self, CallId, Config, Coordinator};
-use duramen_cluster::planted::Planted;
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;
 use duramen_node::planted::Bug;
@@ -57,7 +54,6 @@ pub struct World {
     /// Broken promises, if somebody asks for them.
     pub wrong: Option<String>,
     pub acknowledged: usize,
-    coordinators: u64,
 }
 
 impl World {
@@ -72,7 +68,6 @@ impl World {
             value_bytes: 20_000,
             wrong: None,
             acknowledged: 0,
-            coordinators: 1,
         }
     }
 
@@ -334,37 +329,6 @@ impl World {
     /// The last ones that ended.
     pub fn ended(&self) -> Vec<MigrationStatus> {
         self.net.coordinator.status().migrations_ended
-    }
-
-    /// A new leader, which knows what is stored.
-    pub fn restart_coordinator(&mut self) {
-        self.coordinators += 1;
-        let config = Config {
-            cluster: "test".to_owned(),
-            name: "coordinator:1".to_owned(),
-            term: 1,
-            seed: self.coordinators * 77,
-            settings: settings(),
-            planted: Planted::default(),
-        };
-        // What it is answered was asked by another one.
-        let of_old = |event: &Event| {
-            matches!(
-                event,
-                Event::ToCoordinator(coordinator::Input::Answered { .. })
-            )
-        };
-        self.net.events.retain(|_, event| !of_old(event));
-        for waiting in self.net.waiting.values_mut() {
-            if let Waiting::Coordinator(call) = waiting {
-                *call = CallId(u64::MAX);
-            }
-        }
-        let contents = self.net.meta.load().unwrap();
-        let now_us = self.net.now_us;
-        let (coordinator, outputs) = Coordinator::open(now_us, &contents, config).unwrap();
-        self.net.coordinator = coordinator;
-        self.net.coordinated(outputs);
     }
 
     /// Nothing is lost any more, everybody has come to rest, and then: each key is with one server, as it was acknowledged or later.

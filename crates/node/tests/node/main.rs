@@ -8,5 +8,6 @@ mod net;
 #[path = "../common/settings.rs"]
 mod settings;
 
+mod histories;
 mod recovery;
 mod replication;

@@ -90,14 +90,26 @@ pub(super) fn scrub(ctx: &mut Context<'_>) -> Done {
     ctx.integer(frames as i64)
 }
 
-/// No replica has acknowledged anything, and none will: there is no point in waiting for the timeout.
+/// On how many other servers everything is that was written up to now. A server by itself has none, and never will: there is no
+/// point in waiting.
 pub(super) fn wait(ctx: &mut Context<'_>) -> Done {
-    parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
-    check_timeout(ctx.arg(2))?;
-    ctx.integer(0)
+    let wanted = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
+    let timeout_ms = check_timeout(ctx.arg(2))?;
+    let replicas = replicas(ctx.shared);
+    let hoped = format!(":{replicas}\r\n");
+    let hope = Hope {
+        level: Level::Buffered,
+        worth: wanted > 0 && replicas > 0,
+        timeout_ms,
+        hoped: hoped.as_bytes(),
+        late: b":0\r\n",
+    };
+    ctx.wait_for(&hope);
+    Ok(())
 }
 
-/// How many have everything that this connection wrote on stable storage: this server, then replicas (there are none).
+/// How many have everything that was written up to now on stable storage: this server, then others. A member of a cluster keeps
+/// nothing of its own log itself.
 pub(super) fn waitaof(ctx: &mut Context<'_>) -> Done {
     let local = parse_integer(ctx.arg(1)).ok_or(NOT_AN_INTEGER)?;
     if !(0..=1).contains(&local) {
@@ -105,51 +117,77 @@ pub(super) fn waitaof(ctx: &mut Context<'_>) -> Done {
             "ERR value is out of range, must be between 0 and 1",
         ));
     }
-    let replicas = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
-    if replicas < 0 {
+    let wanted = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
+    if wanted < 0 {
         return Err(Failure::Text("ERR value is out of range, must be positive"));
     }
     let timeout_ms = check_timeout(ctx.arg(3))?;
-    let Some(durability) = ctx.shared.durability() else {
-        if local > 0 {
-            return Err(Failure::Text(
-                "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
-            ));
-        }
-        ctx.out.extend_from_slice(NONE);
-        return Ok(());
-    };
-    const NONE: &[u8] = b"*2\r\n:0\r\n:0\r\n";
-    const LOCAL: &[u8] = b"*2\r\n:1\r\n:0\r\n";
-    let position = ctx
-        .shared
-        .store()
-        .log()
-        .map_or_else(Position::default, Log::appended);
-    if position.is_none() || durability.reached(&position) == Level::Synced {
-        ctx.out.extend_from_slice(LOCAL);
-        return Ok(());
+    if local > 0 && ctx.shared.durability().is_none() {
+        return Err(Failure::Text(
+            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        ));
     }
-    // In a transaction nothing waits, as in Redis.
-    if local == 0 || ctx.locked {
-        ctx.out.extend_from_slice(NONE);
-        return Ok(());
-    }
-    let deadline_ms = if timeout_ms == 0 {
-        0
-    } else {
-        admit::now_ms().saturating_add(timeout_ms)
+    let replicas = replicas(ctx.shared);
+    let here = u8::from(replicas == 0);
+    let hoped = format!("*2\r\n:{here}\r\n:{replicas}\r\n");
+    let hope = Hope {
+        level: Level::Synced,
+        worth: local > 0 || wanted > 0 && replicas > 0,
+        timeout_ms,
+        hoped: hoped.as_bytes(),
+        late: b"*2\r\n:0\r\n:0\r\n",
     };
-    ctx.out.extend_from_slice(LOCAL);
-    ctx.client.wait.then(
-        Until::Synced {
-            position,
-            deadline_ms,
-        },
-        LOCAL,
-    );
-    ctx.client.verdict = Verdict::Held;
+    ctx.wait_for(&hope);
     Ok(())
+}
+
+/// On how many other servers a write is when it has reached its level.
+fn replicas(shared: &Shared) -> usize {
+    let durability = shared.durability();
+    durability.map_or(0, |durability| durability.replicas())
+}
+
+/// What WAIT and WAITAOF hope for.
+struct Hope<'a> {
+    level: Level,
+    /// Something that was asked for can come.
+    worth: bool,
+    /// 0 = for ever.
+    timeout_ms: u64,
+    /// The reply when everything has the level.
+    hoped: &'a [u8],
+    /// The reply if that is not so in time.
+    late: &'static [u8],
+}
+
+impl Context<'_> {
+    fn wait_for(&mut self, hope: &Hope<'_>) {
+        let Some(durability) = self.shared.durability() else {
+            return self.out.extend_from_slice(hope.late);
+        };
+        let log = self.shared.store().log();
+        let position = log.map_or_else(Position::default, Log::appended);
+        if position.is_none() || durability.reached(&position) >= hope.level {
+            return self.out.extend_from_slice(hope.hoped);
+        }
+        // In a transaction nothing waits, as in Redis.
+        if !hope.worth || self.locked {
+            return self.out.extend_from_slice(hope.late);
+        }
+        let deadline_ms = match hope.timeout_ms {
+            0 => 0,
+            timeout_ms => admit::now_ms().saturating_add(timeout_ms),
+        };
+        self.out.extend_from_slice(hope.hoped);
+        let until = Until::Reached {
+            position,
+            level: hope.level,
+            deadline_ms,
+            late: hope.late,
+        };
+        self.client.wait.then(until, hope.hoped);
+        self.client.verdict = Verdict::Held;
+    }
 }
 
 fn check_timeout(text: &[u8]) -> Result<u64, Failure> {

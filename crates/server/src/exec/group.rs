@@ -10,7 +10,7 @@ use super::table::{self, Resolved, Run, Spec, flag};
 use super::{ENTRIES_AHEAD, GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn, databases};
 use crate::cluster::Membership;
 use crate::shared::{Family, Shared};
-use duramen_engine::{Guard, KeyHash, Session, TableId};
+use duramen_engine::{Error, Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
 use std::time::Instant;
 
@@ -593,33 +593,43 @@ impl Context<'_> {
         }
     }
 
-    /// Whether the failure is that the keys are moving, nothing was done, and the client has patience left.
+    /// Whether the failure is that this member serves the keys no more, nothing was done, and the client has patience left.
     #[cold]
     fn is_to_be_shown_again(&mut self, failure: &Failure) -> bool {
-        let moving = failure.is_moving() && self.shared.membership().is_some() && !self.locked;
-        self.local.not_now =
-            moving && !self.may_be_half_done(failure) && self.client.waits_for_owner();
-        if moving && !self.local.not_now && self.client.in_multi() {
+        let leaving = self.is_leaving(failure) && !self.locked;
+        self.local.not_now = leaving && !self.may_be_half_done() && self.client.waits_for_owner();
+        if leaving && !self.local.not_now && self.client.in_multi() {
             self.client.end_transaction(); // EXEC has failed for good
         }
         self.local.not_now
     }
 
-    /// A command on several keys, each by itself, that found them moving: clients take `TRYAGAIN` for nothing done.
-    fn may_be_half_done(&self, failure: &Failure) -> bool {
-        let by_itself = self.spec.keys != table::ONE_KEY && matches!(self.spec.run, Run::Data(_));
-        failure.is_moving() && by_itself
+    /// The keys begin to move to another server, or the cluster takes this one for crashed, and its life ends in a moment.
+    fn is_leaving(&self, failure: &Failure) -> bool {
+        let fenced = |failure: &Failure| matches!(failure, Failure::Engine(error) if matches!(**error, Error::DiskFailed));
+        self.shared.membership().is_some() && (failure.is_moving() || fenced(failure))
+    }
+
+    /// A command on several keys, each by itself: clients take `TRYAGAIN` for nothing done.
+    fn may_be_half_done(&self) -> bool {
+        self.spec.keys != table::ONE_KEY && matches!(self.spec.run, Run::Data(_))
+    }
+
+    fn failure_text(&self, failure: &Failure) -> String {
+        match failure {
+            failure if !self.is_leaving(failure) => failure.text(),
+            _ if self.may_be_half_done() => {
+                "ERR the keys left this server while this ran: some of it may be done".to_string()
+            }
+            failure if failure.is_moving() => failure.text(),
+            _ => "CLUSTERDOWN The cluster is down: it takes this server for crashed".to_string(),
+        }
     }
 
     #[cold]
     fn fail(&mut self, start: usize, failure: &Failure) {
         self.out.truncate(start);
-        let text = if self.may_be_half_done(failure) {
-            "ERR the keys began to move to another server while this ran: some of it may be done"
-                .to_string()
-        } else {
-            failure.text()
-        };
+        let text = self.failure_text(failure);
         self.reply().error(text);
         self.local.counters(self.shared).errors.add(1);
         self.local

@@ -26,16 +26,19 @@ pub struct Wait {
 pub struct More {
     pub(crate) until: Until,
     /// The reply as it was written, in the hope that all goes well.
-    pub(crate) hoped: &'static [u8],
+    pub(crate) hoped: Vec<u8>,
 }
 
 /// What a command waits for.
 pub(crate) enum Until {
-    /// WAITAOF: everything that anybody wrote before it is synced, or the time is over. `deadline_ms` in milliseconds since the
-    /// Unix epoch, 0 = none.
-    Synced {
+    /// WAIT, WAITAOF: everything that anybody wrote before it has this level, or the time is over. `deadline_ms` in milliseconds
+    /// since the Unix epoch, 0 = none.
+    Reached {
         position: Position,
+        level: Level,
         deadline_ms: u64,
+        /// The reply if the time is over first.
+        late: &'static [u8],
     },
     /// SAVE: the snapshot is there, or has failed.
     Job(Arc<Job>),
@@ -49,10 +52,7 @@ pub enum State {
     /// Send them.
     Over,
     /// Send them, but with this reply in place of the last one, which was hoped to be as `hoped`.
-    Instead {
-        hoped: &'static [u8],
-        reply: Vec<u8>,
-    },
+    Instead { hoped: Vec<u8>, reply: Vec<u8> },
     /// None of them is true: each becomes this error.
     Failed(String),
 }
@@ -81,9 +81,10 @@ impl Wait {
     }
 
     pub fn level(&self) -> Level {
-        match &self.more {
-            Some(more) if matches!(more.until, Until::Synced { .. }) => Level::Synced,
-            _ => self.position.level(),
+        let own = self.position.level();
+        match self.more.as_deref().map(|more| &more.until) {
+            Some(Until::Reached { level, .. }) => own.max(*level),
+            Some(Until::Job(_)) | None => own,
         }
     }
 
@@ -93,7 +94,8 @@ impl Wait {
         }
     }
 
-    pub(crate) fn then(&mut self, until: Until, hoped: &'static [u8]) {
+    pub(crate) fn then(&mut self, until: Until, hoped: &[u8]) {
+        let hoped = hoped.to_vec();
         self.more = Some(Box::new(More { until, hoped }));
     }
 
@@ -117,19 +119,23 @@ impl Wait {
             return State::Over;
         };
         let instead = |reply: Vec<u8>| State::Instead {
-            hoped: more.hoped,
+            hoped: more.hoped.clone(),
             reply,
         };
         match &more.until {
-            Until::Synced { position, .. } if holds(position, Level::Synced) => State::Over,
-            Until::Synced { deadline_ms, .. }
-                if failure.is_some() || (*deadline_ms > 0 && now_ms >= *deadline_ms) =>
-            {
-                instead(b"*2\r\n:0\r\n:0\r\n".to_vec())
+            Until::Reached {
+                position, level, ..
+            } if holds(position, *level) => State::Over,
+            Until::Reached {
+                deadline_ms, late, ..
+            } => {
+                if failure.is_some() || (*deadline_ms > 0 && now_ms >= *deadline_ms) {
+                    return instead(late.to_vec());
+                }
+                State::Waiting {
+                    deadline_ms: *deadline_ms,
+                }
             }
-            Until::Synced { deadline_ms, .. } => State::Waiting {
-                deadline_ms: *deadline_ms,
-            },
             Until::Job(job) => match job.result() {
                 None => State::Waiting { deadline_ms: 0 },
                 Some(Ok(())) => State::Over,
@@ -150,7 +156,8 @@ impl Client {
 
     /// As [`settle`](Self::settle), of a position with a level of its own.
     #[inline]
-    pub(crate) fn settle_native(&mut self, position: &Position) {
+    pub(crate) fn settle_native(&mut self, position: &Position, tells_of_data: bool) {
+        self.wait.lease(tells_of_data);
         if !position.is_none() {
             self.settle_position(position, position.level());
         }

@@ -11,7 +11,8 @@
 //!    there is some: most clients send nothing before they have their reply, and that saves two system calls.
 //! 3. Whoever is held is in [`Holds::tokens`] and is looked at after every commit; none is forgotten while the thread
 //!    sleeps (`shared::Commits`).
-//! 4. If the log fails, held replies become errors: what they told may not be true.
+//! 4. If the log fails, held replies become errors: what they told may not be true. But the log of a cluster's member only fails
+//!    when its life is over: then the connection is closed, and the client asks others.
 //! 5. In a cluster no reply that tells of data is sent unless this member was allowed to answer at some moment after the request
 //!    ran (`cluster::membership`, M2): the right is looked at once for each group, after it ran, and then each time that held
 //!    replies are looked at. Who gets the right back wakes this thread as a commit does; it also looks by itself.
@@ -206,10 +207,9 @@ impl Reactor {
         self.holds.seen = self.me().commits.count();
         self.holds.deadline_ms = 0;
         self.holds.may_reply = None;
-        let failure = self
-            .shared
-            .durability()
-            .and_then(|durability| durability.failure());
+        let alone = self.shared.membership().is_none();
+        let durability = self.shared.durability().filter(|_| alone);
+        let failure = durability.and_then(|durability| durability.failure());
         let mut tokens = std::mem::take(&mut self.holds.tokens);
         tokens.retain(|token| self.still_held(*token, failure.as_deref()));
         // Releasing runs no request, so none was added meanwhile.
@@ -259,7 +259,7 @@ impl Connection {
             WaitState::Instead { hoped, reply } => {
                 let start = end - hoped.len().min(held.bytes);
                 // Without replies (CLIENT REPLY OFF) there is nothing to correct.
-                if self.output.get(start..end) == Some(hoped) {
+                if self.output.get(start..end) == Some(hoped.as_slice()) {
                     self.output.splice(start..end, reply);
                 }
             }

@@ -151,6 +151,7 @@ impl Reactor {
         self.native
             .executor
             .run(&self.shared, session, &mut turns, &frames);
+        self.holds.group_ran();
         let mut executed = std::mem::take(&mut self.native.executed);
         executed.clear();
         executed.extend(turns.iter().map(|turn| turn.executed));

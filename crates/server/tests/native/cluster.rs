@@ -40,6 +40,7 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) struct Cluster {
     pub(crate) server: Server,
     pub(crate) membership: Arc<Membership>,
+    pub(crate) read_until: Arc<ReadUntil>,
     pub(crate) table: TableId,
     native: SocketAddr,
     coordinator: SocketAddr,
@@ -117,6 +118,7 @@ impl Cluster {
             stop: Arc::default(),
             server,
             membership,
+            read_until,
             table,
         };
         cluster.serve(KeyRange::ALL);

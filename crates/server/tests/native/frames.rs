@@ -167,3 +167,31 @@ fn bad_bodies_are_refused_and_bad_frames_end_the_connection() {
         );
     }
 }
+
+/// Without its lease a member tells nothing of data; when it has it again, what waited is true.
+#[test]
+fn nothing_is_told_of_data_without_a_lease() {
+    let cluster = Cluster::with(None, |config| config.threads = 1);
+    let (mut stream, mut other) = (cluster.raw(), cluster.raw());
+    let mut ping = Vec::new();
+    encode_ping(&mut ping, &envelope(1));
+    let mut single = Vec::new();
+    encode_single(&mut single, &envelope(2), &read(cluster.table, b"k"));
+    cluster.read_until.set(0);
+    stream.write_all(&single).expect("sends");
+    // The one thread has looked at both when it answers the second.
+    let threads = &cluster.server.shared().threads;
+    super::wait_until("it was executed", || threads[0].counters.commands.get() > 0);
+    other.write_all(&ping).expect("sends");
+    assert_eq!(replies(&mut other, 1, |_, _| {}), 1);
+    stream.set_nonblocking(true).expect("non-blocking");
+    let nothing = stream.read(&mut [0; 64]).expect_err("no reply");
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    stream.set_nonblocking(false).expect("blocking");
+    cluster.read_until.set(u64::MAX);
+    let count = replies(&mut stream, 1, |request, reply| {
+        assert_eq!(request, 2);
+        assert_eq!(reply, Reply::Client(Answer::Single(Outcome::Absent)));
+    });
+    assert_eq!(count, 1);
+}

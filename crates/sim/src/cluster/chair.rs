@@ -37,7 +37,7 @@ pub(super) fn address(n: usize) -> String {
     format!("coordinator-{n}:1")
 }
 
-fn place_of(address: &str) -> Option<usize> {
+pub(super) fn place_of(address: &str) -> Option<usize> {
     let name = address.strip_prefix("coordinator-")?.strip_suffix(":1")?;
     name.parse().ok()
 }
@@ -311,6 +311,11 @@ impl World {
                 self.send(way, Mode::Once, event, None);
             }
             Some(Asker::Person) => self.told.push(answer),
+            Some(Asker::Client(c)) => {
+                let way = (Place::Coordinator(n), Place::Client(c));
+                let event = Event::Told(c, reply.0, Box::new(answer));
+                self.send(way, Mode::Once, event, None);
+            }
             _ => {}
         }
     }

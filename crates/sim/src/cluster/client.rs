@@ -2,6 +2,7 @@
 //! until nobody answers; then its outcome is unknown, and the client goes on under another name.
 
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
+use super::native::Native;
 use super::net::{Mode, Place};
 use super::world::{Event, World};
 use duramen::Position;
@@ -68,13 +69,16 @@ pub(super) struct Client {
     /// Where keys were found.
     known: BTreeMap<u64, usize>,
     pub is_off: bool,
+    /// It speaks the native protocol.
+    pub native: Option<Native>,
     /// Keys to be read at the end, and where it is at.
     last_reads: Option<u64>,
 }
 
 impl Client {
-    pub fn new(n: usize) -> Client {
+    pub fn new(n: usize, native: Option<Native>) -> Client {
         Client {
+            native,
             name: n as u64,
             errand: None,
             known: BTreeMap::new(),
@@ -85,7 +89,8 @@ impl Client {
 
     /// Whether it has nothing more to do.
     pub fn is_done(&self) -> bool {
-        self.errand.is_none() && self.last_reads.is_none()
+        let idle = self.native.as_ref().is_none_or(Native::is_idle);
+        self.errand.is_none() && self.last_reads.is_none() && idle
     }
 }
 
@@ -93,14 +98,14 @@ pub(super) fn key_of(key: u64) -> Vec<u8> {
     format!("key {key}").into_bytes()
 }
 
-fn value_of(value: u64, bytes: usize) -> Vec<u8> {
+pub(super) fn value_of(value: u64, bytes: usize) -> Vec<u8> {
     let mut all = vec![value as u8; bytes.max(8)];
     all[..8].copy_from_slice(&value.to_le_bytes());
     all
 }
 
 /// The number that a value stands for.
-fn read_value(bytes: &[u8], is_counter: bool) -> Option<u64> {
+pub(super) fn read_value(bytes: &[u8], is_counter: bool) -> Option<u64> {
     if is_counter {
         return std::str::from_utf8(bytes).ok()?.parse().ok();
     }
@@ -129,6 +134,7 @@ impl World {
     pub(super) fn last_reads(&mut self) {
         let client = &mut self.clients[0];
         client.is_off = false;
+        client.native = None;
         client.last_reads = Some(0);
         self.after(0, Event::ClientActs(0, 0));
     }
@@ -136,6 +142,12 @@ impl World {
     /// It begins something (`sequence` 0), or asks again.
     pub(super) fn client_acts(&mut self, c: usize, sequence: u64) {
         let client = &mut self.clients[c];
+        if let Some(native) = &client.native {
+            if native.turn == sequence {
+                self.native_acts(c);
+            }
+            return;
+        }
         match &client.errand {
             Some(errand) if errand.sequence == sequence => return self.ask(c),
             Some(_) => return,
@@ -146,7 +158,7 @@ impl World {
             (key, Action::Read)
         } else {
             let key = self.random.below(self.plan.keys);
-            (key, self.some_action(key))
+            (key, self.some_action(key, false))
         };
         let value_bytes = match self.random.below(4) {
             0 => 8 + self.random.below(self.plan.value_bytes),
@@ -162,14 +174,26 @@ impl World {
         self.ask(c);
     }
 
-    fn some_action(&mut self, key: u64) -> Action {
+    pub(super) fn some_action(&mut self, key: u64, may_create: bool) -> Action {
         let is_counter = key < self.plan.counters;
-        match self.random.below(10) {
+        let choice = self.random.below(10);
+        match choice {
             0..4 => Action::Read,
-            4 if !is_counter => Action::Remove,
             _ if is_counter => Action::Increment,
-            _ => Action::Write(self.number()),
+            4 => Action::Remove,
+            5 if may_create => Action::Create(self.new_value()),
+            _ => Action::Write(self.new_value()),
         }
+    }
+
+    fn new_value(&mut self) -> u64 {
+        self.last_value += 1;
+        self.last_value
+    }
+
+    /// Clients begin nothing new.
+    pub(super) fn is_over(&self) -> bool {
+        self.now_us >= self.plan.load_us + self.began_us
     }
 
     fn ask(&mut self, c: usize) {
@@ -194,6 +218,9 @@ impl World {
 
     /// Nobody has answered.
     pub(super) fn client_tires(&mut self, c: usize, sequence: u64) {
+        if self.clients[c].native.is_some() {
+            return self.native_tires(c, sequence);
+        }
         let client = &mut self.clients[c];
         let Some(errand) = client.errand.take_if(|errand| errand.sequence == sequence) else {
             return;
@@ -209,6 +236,9 @@ impl World {
 
     /// It is gone in the midst of whatever it did; another one comes.
     pub(super) fn client_crashes(&mut self, c: usize) -> bool {
+        if self.clients[c].native.is_some() {
+            return self.native_crashes(c);
+        }
         let Some(errand) = self.clients[c].errand.take() else {
             return false;
         };
@@ -221,6 +251,7 @@ impl World {
             Found::Nothing => UNKNOWN,
             _ => self.now_us,
         };
+        let is_over = self.is_over();
         let client = &mut self.clients[c];
         self.history.events.push(Deed {
             client: client.name,
@@ -233,7 +264,6 @@ impl World {
         if found == Found::Nothing {
             client.name += 1_000;
         }
-        let is_over = self.now_us >= self.plan.load_us + self.began_us;
         let delay_us = match &mut client.last_reads {
             Some(key) => {
                 *key += 1;
@@ -333,7 +363,7 @@ impl World {
                     version: object.version,
                 }),
             }),
-            Action::Write(value) => {
+            Action::Write(value) | Action::Create(value) => {
                 let bytes = value_of(value, request.value_bytes);
                 let written = guard.write(TABLE, hash, &key, &bytes, None);
                 written.map(|outcome| outcome.after.map(|version| Found::Written { version }))
@@ -399,7 +429,7 @@ impl World {
     }
 
     /// Nobody else may be answering for this key now.
-    fn check_alone(&mut self, n: usize, me: ServerId, key: u64) {
+    pub(super) fn check_alone(&mut self, n: usize, me: ServerId, key: u64) {
         let route = KeyHasher::new(1).route(&key_of(key));
         let now_us = self.now_us;
         let others = self.machines.iter().enumerate();

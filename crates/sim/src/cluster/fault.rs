@@ -165,7 +165,11 @@ impl World {
             Fault::StoreFailure { .. } => self.store_is_away = false,
             Fault::ClientPause { client, .. } => {
                 self.clients[client].is_off = false;
-                self.after(0, Event::ClientActs(client, 0));
+                let turn = self.clients[client]
+                    .native
+                    .as_ref()
+                    .map_or(0, |native| native.turn);
+                self.after(0, Event::ClientActs(client, turn));
             }
             Fault::Drain { server, .. } => {
                 if let Some(server) = self.id_of(server) {

@@ -215,13 +215,7 @@ impl World {
         }
         (0..self.machines.len())
             .find_map(|n| self.too_few_replicas(n))
-            .or_else(|| {
-                if std::env::var_os("LEAK").is_some() {
-                    self.leaked(&members)
-                } else {
-                    None
-                }
-            })
+            .or_else(|| self.leaked(&members))
     }
 
     /// R replicas of everything that a log lists, on distinct servers, none of them its own.
@@ -287,13 +281,18 @@ impl World {
         let Some(process) = &machine.process else {
             return format!("server {n} is off");
         };
-        let reads = process.node.read_until().may_read(machine.clock(self.now_us));
-        let serves = (0..64u64).filter(|at| {
-            process.view.route(TABLE, RouteHash(at << 58 | 77)) == Route::Serve
-        });
+        let reads = process
+            .node
+            .read_until()
+            .may_read(machine.clock(self.now_us));
+        let serves = (0..64u64)
+            .filter(|at| process.view.route(TABLE, RouteHash(at << 58 | 77)) == Route::Serve);
         let id = process.node.member().id();
         let waits = self.waits_for(n);
-        format!("server {n} = {id} serves {} of 64, reads {reads}, {waits}", serves.count())
+        format!(
+            "server {n} = {id} serves {} of 64, reads {reads}, {waits}",
+            serves.count()
+        )
     }
 
     fn waits_for(&self, n: usize) -> String {

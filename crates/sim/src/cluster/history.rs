@@ -11,6 +11,8 @@ pub enum Action {
     Read,
     /// Of a value that nobody else writes.
     Write(u64),
+    /// The same, if there is no object.
+    Create(u64),
     Remove,
     /// By one.
     Increment,
@@ -29,6 +31,8 @@ pub enum Found {
     Written { version: u64 },
     /// The version that is gone.
     Removed { version: u64 },
+    /// There was an object already.
+    Refused { current: Option<u64> },
 }
 
 /// One operation of a client.
@@ -58,6 +62,7 @@ impl History {
             let (action, value) = match event.action {
                 Action::Read => ("read", 0),
                 Action::Write(value) => ("write", value),
+                Action::Create(value) => ("create", value),
                 Action::Remove => ("remove", 0),
                 Action::Increment => ("increment", 1),
             };
@@ -67,6 +72,7 @@ impl History {
                 Found::Value { value, version } => ("value", value, version),
                 Found::Written { version } => ("written", 0, version),
                 Found::Removed { version } => ("removed", 0, version),
+                Found::Refused { current } => ("refused", 0, current.unwrap_or(0)),
             };
             let to = match event.to_us {
                 UNKNOWN => "null".to_owned(),

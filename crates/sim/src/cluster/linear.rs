@@ -73,6 +73,15 @@ impl Register {
             }
             (Action::Write(value), Found::Written { version }) => self.put(value, Some(version)),
             (Action::Write(value), Found::Nothing) => self.put(value, None),
+            (Action::Create(value), Found::Written { version }) => self
+                .value
+                .is_none()
+                .then(|| self.put(value, Some(version)))?,
+            (Action::Create(_), Found::Refused { current }) => self.value.and(self.at(current?)),
+            (Action::Create(value), Found::Nothing) => match self.value {
+                None => self.put(value, None),
+                Some(_) => Some(self),
+            },
             (Action::Remove, Found::Removed { version }) => {
                 let floor = self.value.and(self.at(version))?.floor;
                 Some(Register { floor, ..absent })
@@ -94,6 +103,7 @@ fn version_of(event: &Event) -> Option<u64> {
         Found::Value { version, .. } | Found::Written { version } | Found::Removed { version } => {
             Some(version)
         }
+        Found::Refused { current } => current,
         Found::Nothing | Found::Absent => None,
     }
 }
@@ -154,13 +164,16 @@ impl Search {
                     read.insert(value);
                 }
                 Found::Absent => absent = true,
-                Found::Removed { version } => strange |= !written.contains(&version),
+                Found::Removed { version }
+                | Found::Refused {
+                    current: Some(version),
+                } => strange |= !written.contains(&version),
                 _ => {}
             }
         }
         // What nobody could have noticed need not have been.
         let noticed = |event: &Event| match event.action {
-            Action::Write(value) => read.contains(&value) || strange,
+            Action::Write(value) | Action::Create(value) => read.contains(&value) || strange,
             Action::Remove => absent,
             Action::Increment => true,
             Action::Read => false,

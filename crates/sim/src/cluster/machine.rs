@@ -4,6 +4,7 @@ use super::bug::Bug;
 use super::chair;
 use super::client::Held;
 use super::coverage::Class;
+use super::native::HeldLetter;
 use super::net::{Mode, Place};
 use super::plan::Plan;
 use super::world::{Asker, Event, World};
@@ -15,7 +16,7 @@ use duramen_base::ids::{Level, ServerId};
 use duramen_cluster::coordinator;
 use duramen_node::{
     BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,
-    View,
+    Servant, View,
 };
 use duramen_wire::native::message::{Addresses, Enlist, Peer, PeerAnswer, Roles, ServerAnswer};
 use std::collections::VecDeque;
@@ -46,6 +47,8 @@ pub(super) struct Process {
     wall_ms: Arc<AtomicU64>,
     /// Replies that wait for their position, or for a lease.
     pub held: Vec<Held>,
+    pub held_letters: Vec<HeldLetter>,
+    pub servant: Option<Servant>,
     /// The disk is at work until then.
     busy_until_us: u64,
     ended: bool,
@@ -195,6 +198,8 @@ impl World {
             woken,
             wall_ms,
             held: Vec::new(),
+            held_letters: Vec::new(),
+            servant: None,
             busy_until_us: 0,
             ended: false,
         });
@@ -335,6 +340,7 @@ impl World {
                 let input = NodeInput::Member(Input::Unanswered { token });
                 self.after(delay_us, Event::Within(n, generation, Box::new(input)));
             }
+            Some(&Asker::Client(c)) => self.after(delay_us, Event::ClientTires(c, request)),
             _ => {}
         }
     }
@@ -443,6 +449,7 @@ impl World {
             if is_quiet {
                 self.keeper_works(n);
                 self.let_replies_go(n);
+                self.let_letters_go(n);
                 return self.arm(n);
             }
         }
@@ -531,7 +538,9 @@ impl World {
         };
         let keeper = process.keeper.as_ref().and_then(|keeper| keeper.due_us());
         let node_us = process.node.due_us();
-        let held = !process.held.is_empty();
+        let held = !process.held.is_empty()
+            || !process.held_letters.is_empty()
+            || process.servant.as_ref().is_some_and(Servant::is_waiting);
         let busy_us = process.busy_until_us;
         let mut at_us = match node_us {
             u64::MAX => u64::MAX,
@@ -585,11 +594,20 @@ impl World {
                 let delay_us = 500 + self.random.below(3_000);
                 self.later_within(n, delay_us, input);
             }
-            NodeOutput::Opened { store, keeper, .. } => {
+            NodeOutput::Opened {
+                store,
+                keeper,
+                clients,
+            } => {
                 self.say(|| format!("server {n} is {me}"));
+                let servant = match self.plan.bug {
+                    Some(Bug::Serve(bug)) => Servant::new(clients).with_bug(bug),
+                    _ => Servant::new(clients),
+                };
                 let process = self.machines[n].process.as_mut().expect("it runs");
                 process.store = Some(store);
                 process.keeper = keeper;
+                process.servant = Some(servant);
             }
             NodeOutput::Keep(task) => {
                 let mut out = Vec::new();
@@ -621,6 +639,8 @@ impl World {
         let process = self.machines[n].process.as_mut().expect("it runs");
         process.ended = true;
         process.held.clear();
+        process.held_letters.clear();
+        process.servant = None;
         if !again {
             self.violated(format!("server {n} gives up: {reason}"));
         }

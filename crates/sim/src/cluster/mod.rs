@@ -14,6 +14,7 @@ mod finish;
 pub mod history;
 pub mod linear;
 mod machine;
+mod native;
 mod net;
 mod plan;
 pub mod runs;

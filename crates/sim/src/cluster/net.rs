@@ -164,7 +164,12 @@ impl Net {
         let again = mode == Mode::Free && random.below(MILLION) < self.duplicate_ppm;
         let again = again.then(|| {
             coverage.fired(Class::Duplicate);
-            delay_us + random.below(20 * self.latency_us)
+            // Some come when nobody thinks of them any more.
+            let most_us = match random.one_in(8) {
+                true => 3_000_000,
+                false => 20 * self.latency_us,
+            };
+            delay_us + random.below(most_us)
         });
         Fate::Arrives(delay_us, again)
     }

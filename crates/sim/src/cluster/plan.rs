@@ -125,6 +125,8 @@ pub struct Plan {
     /// Servers have one of so many racks; 0: none.
     pub racks: usize,
     pub clients: usize,
+    /// So many of them go by redirections, as those of RESP; the others are native.
+    pub plain_clients: usize,
     /// Of these, so many are counters.
     pub keys: u64,
     pub counters: u64,
@@ -178,7 +180,8 @@ impl Plan {
             coordinators: 2,
             replicas,
             racks: 0,
-            clients: 3,
+            clients: 4,
+            plain_clients: 2,
             keys: 12,
             counters: 3,
             value_bytes: 2_000,
@@ -213,6 +216,7 @@ impl Plan {
         plan.coordinators = 1 + random.below(3) as usize;
         plan.racks = [0, 0, servers][random.below(3) as usize];
         plan.clients = 2 + random.below(4) as usize;
+        plan.plain_clients = random.below(plan.clients as u64 + 1) as usize;
         plan.keys = 4 + random.below(20);
         plan.counters = plan.keys / 4;
         plan.value_bytes = [200, 2_000, 12_000][random.below(3) as usize];

@@ -11,6 +11,7 @@ use super::client::{Client, Reply, Request};
 use super::coverage::Coverage;
 use super::history::History;
 use super::machine::Machine;
+use super::native::{Letter, Native};
 use super::net::{Fate, Mode, Net, Place};
 use super::plan::{Fault, Plan};
 use super::trace::Trace;
@@ -46,6 +47,9 @@ pub(super) enum Event {
     Depose(usize, u64),
     Request(usize, Box<Request>),
     Reply(usize, Box<Reply>),
+    Letter(usize, Box<Letter>),
+    Answered(Box<Letter>),
+    Told(usize, u64, Box<CoordinatorAnswer>),
     ClientActs(usize, u64),
     ClientTires(usize, u64),
     Fault(Box<Fault>),
@@ -82,6 +86,9 @@ impl Event {
             Event::Depose(n, generation) => [11, *n as u64, *generation],
             Event::Request(n, request) => [12, *n as u64, request.sequence],
             Event::Reply(n, reply) => [13, *n as u64, reply.sequence],
+            Event::Letter(n, letter) => [20, *n as u64, letter.number],
+            Event::Answered(letter) => [21, letter.bytes.len() as u64, letter.number],
+            Event::Told(n, number, _) => [22, *n as u64, *number],
             Event::ClientActs(n, sequence) => [14, *n as u64, *sequence],
             Event::ClientTires(n, sequence) => [15, *n as u64, *sequence],
             Event::Fault(_) => [16, 0, 0],
@@ -112,6 +119,7 @@ pub(super) enum Asker {
     Coordinator(usize, u64, CallId),
     Member(usize, u64, Token),
     Person,
+    Client(usize),
 }
 
 /// See the module.
@@ -135,6 +143,7 @@ pub struct World {
     pub(super) askers: HashMap<u64, Asker>,
     /// Answers to the operator.
     pub(super) told: Vec<CoordinatorAnswer>,
+    pub(super) last_value: u64,
     /// When clients began.
     pub(super) began_us: u64,
     /// All faults are over.
@@ -159,7 +168,12 @@ impl World {
         let chairs = (0..plan.coordinators)
             .map(|n| Chair::new(n, &plan, &meta, &mut random))
             .collect();
-        let clients = (0..plan.clients).map(Client::new).collect();
+        let clients = (0..plan.clients).map(|n| {
+            let seed = random.next_u64();
+            let native = (n >= plan.plain_clients).then(|| Native::new(plan.coordinators, seed));
+            Client::new(n, native)
+        });
+        let clients = clients.collect();
         World {
             net: Net::new(&plan),
             random,
@@ -177,6 +191,7 @@ impl World {
             violations: Vec::new(),
             askers: HashMap::new(),
             told: Vec::new(),
+            last_value: 0,
             began_us: 0,
             is_healed: false,
             events: 0,
@@ -301,6 +316,9 @@ impl World {
             Event::Depose(n, generation) => self.depose(n, generation),
             Event::Request(n, request) => self.request_arrives(n, *request),
             Event::Reply(n, reply) => self.reply_arrives(n, *reply),
+            Event::Letter(n, letter) => self.letter_for_server(n, *letter),
+            Event::Answered(letter) => self.letter_for_client(&letter),
+            Event::Told(c, number, answer) => self.coordinator_told_client(c, number, *answer),
             Event::ClientActs(n, sequence) => self.client_acts(n, sequence),
             Event::ClientTires(n, sequence) => self.client_tires(n, sequence),
             Event::Fault(fault) => self.strike(*fault),

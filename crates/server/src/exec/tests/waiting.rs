@@ -306,7 +306,9 @@ fn waitaof_gives_up_when_its_time_is_over() {
     let log = bench.shared.store().log().expect("a log");
     let position = log.appended();
     let deadline_ms = START_MS + 100;
-    let until = Until::Synced {
+    let until = Until::Reached {
+        level: Level::Synced,
+        late: b"*2\r\n:0\r\n:0\r\n",
         position,
         deadline_ms,
     };

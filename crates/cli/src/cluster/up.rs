@@ -1,0 +1,452 @@
+//! `duramen up`: a whole cluster on this machine, for trying and for tests.
+//!
+//! **Invariants**
+//! - U1: no child outlives this process: it is told to end as this one does, and by the kernel if this one is killed.
+//! - U2: a directory that was made here is removed at the end; one that was named is left.
+
+mod child;
+mod ready;
+
+use super::coordinator::{LogArgs, SettingsArgs};
+use super::{Cluster, ClusterArgs, size, tablet::RESP_TABLE};
+use crate::client::Duration;
+use crate::serve::EXIT_FAILED;
+use child::{Child, Ended};
+use clap::Args;
+use duramen_client::{Admin, AdminAnswer};
+use duramen_wire::native::message::ServerStatus;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Instant;
+
+pub(crate) use child::tie_to_parent;
+
+/// Most servers that one machine is asked to bear.
+const SERVERS_MAX: u16 = 64;
+/// Everything is up within this time, or it is given up.
+const START: std::time::Duration = std::time::Duration::from_secs(60);
+/// Children that are told to end have this time.
+const STOP: std::time::Duration = std::time::Duration::from_secs(15);
+/// How often children are looked at.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+
+#[derive(Args)]
+pub(crate) struct UpArgs {
+    /// How many servers.
+    #[arg(long, short = 'n', default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=i64::from(SERVERS_MAX)))]
+    servers: u16,
+    /// Over how many of them database 0 is spread [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    spread: Option<u16>,
+    /// Keep everything in this directory, and go on with what is in it. Without, a temporary one that is removed at the end.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// RESP ports from this one on; native ports are 100 higher, admin ports 200, the coordinator is 300 higher. Without: free ones.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..=65_000))]
+    port: Option<u16>,
+    /// Memory of each server.
+    #[arg(long, value_name = "SIZE", default_value = "256mb", value_parser = size)]
+    memory: u64,
+    /// When writes are acknowledged: memory, buffered or synced.
+    #[arg(long, value_name = "LEVEL", value_parser = ["memory", "buffered", "synced"])]
+    level: Option<String>,
+    /// Reactor threads of each server.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: u16,
+    /// How each server's disk is written: buffered or direct.
+    #[arg(long, value_name = "MODE", value_parser = ["buffered", "direct"])]
+    disk_mode: Option<String>,
+    /// More settings of all servers, as flags of `duramen serve`: --set scrub-interval=0.
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+    /// Name of the cluster.
+    #[arg(long, value_name = "NAME", default_value = "local")]
+    cluster: String,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+pub(crate) const HELP: &str = "\
+EXAMPLES
+  duramen up                              three servers on free ports; Ctrl-C ends them
+  duramen up --servers 5 --replicas 2 --port 7001
+  redis-cli -c -p 7001 set greeting hello
+  kill -9 PID; redis-cli -c -p 7002 get greeting
+  duramen up --dir trial                  stop it, start it again: everything is there
+
+When all servers are up and database 0 is served, one line goes to standard output:
+
+  ready coordinator=127.0.0.1:7301 resp=127.0.0.1:7001,… native=… admin=… pids=…
+
+Everything else goes to standard error, what servers say to server-N.log in the directory. Servers that end are not started again.
+It is for trying: all servers share one machine, and one power cut.
+
+Exit codes: 0 stopped as asked, 2 wrong usage, 5 could not start.";
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    let known = duramen_server::config::Setting::find(name);
+    if known.is_none() {
+        let nearest = duramen_server::config::Setting::nearest(name);
+        return Err(format!(
+            "unknown setting `{name}`; did you mean `{nearest}`?"
+        ));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn run(args: &UpArgs) -> ExitCode {
+    args.log.start();
+    let signals = signals();
+    let mut up = match args.plan() {
+        Ok(up) => up,
+        Err(why) => {
+            eprintln!("duramen: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let started = up.start(args, &signals);
+    let ended = match started {
+        Ok(true) => {
+            up.watch(&signals);
+            Ok(())
+        }
+        Ok(false) => Ok(()),
+        Err(why) => Err(why),
+    };
+    up.stop();
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("duramen: {why}");
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+/// Signals that end it, as they come.
+fn signals() -> Receiver<i32> {
+    let (tell, told) = std::sync::mpsc::channel();
+    match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
+        Ok(mut signals) => {
+            std::thread::spawn(move || {
+                for signal in signals.forever() {
+                    let _ = tell.send(signal);
+                }
+            });
+        }
+        Err(error) => eprintln!("duramen: signals are not watched: {error}"),
+    }
+    told
+}
+
+/// A cluster of child processes.
+struct Up {
+    dir: PathBuf,
+    /// U2
+    is_temporary: bool,
+    coordinator: Option<Child>,
+    servers: Vec<Child>,
+}
+
+impl UpArgs {
+    /// Everything that can be wrong before a process is started.
+    fn plan(&self) -> Result<Up, String> {
+        let replicas = self.replicas();
+        if replicas >= u32::from(self.servers) {
+            return Err(format!(
+                "{replicas} replicas on servers other than the owner need at least {} servers, not {}",
+                replicas + 1,
+                self.servers
+            ));
+        }
+        if self.spread.is_some_and(|spread| spread > self.servers) {
+            return Err(format!(
+                "there are {} servers: database 0 can't be spread over more",
+                self.servers
+            ));
+        }
+        self.settings.settings()?;
+        if let Some(port) = self.port {
+            for port in self.ports(port) {
+                TcpListener::bind(("127.0.0.1", port))
+                    .map_err(|error| format!("port {port} can't be used: {error}"))?;
+            }
+        }
+        let (dir, is_temporary) = match &self.dir {
+            Some(dir) => (dir.clone(), false),
+            None => {
+                let name = format!("duramen-up-{}", std::process::id());
+                (std::env::temp_dir().join(name), true)
+            }
+        };
+        std::fs::create_dir_all(&dir)
+            .and_then(|()| dir.canonicalize())
+            .map(|dir| Up {
+                dir,
+                is_temporary,
+                coordinator: None,
+                servers: Vec::new(),
+            })
+            .map_err(|error| format!("cannot make {}: {error}", dir.display()))
+    }
+
+    fn ports(&self, from: u16) -> Vec<u16> {
+        let servers = (0..3).flat_map(|kind| (0..self.servers).map(move |n| kind * 100 + n));
+        servers.chain([300]).map(|more| from + more).collect()
+    }
+
+    fn replicas(&self) -> u32 {
+        // One server may crash, and there are still enough for its data.
+        let fit = u32::from(self.servers).saturating_sub(2).clamp(1, 3);
+        self.settings.replicas.unwrap_or(fit)
+    }
+
+    fn port(&self, more: u16) -> String {
+        self.port.map_or(0, |from| from + more).to_string()
+    }
+
+    fn coordinator(&self, dir: &Path) -> Vec<String> {
+        let store = format!("redb:{}", dir.join("coordinator").display());
+        let listen = format!("127.0.0.1:{}", self.port(300));
+        let mut words = vec!["coordinator".to_owned()];
+        let flags = [
+            ("--cluster", self.cluster.clone()),
+            ("--store", store),
+            ("--listen", listen),
+            ("--admin", "127.0.0.1:0".to_owned()),
+            ("--replicas", self.replicas().to_string()),
+        ];
+        for (flag, value) in flags {
+            words.extend([flag.to_owned(), value]);
+        }
+        words.extend(self.settings.words(self.memory));
+        words
+    }
+
+    fn server(&self, n: u16, dir: &Path, coordinator: &str) -> Vec<String> {
+        let mut words = vec!["serve".to_owned()];
+        let flags = [
+            ("--coordinator", coordinator.to_owned()),
+            ("--cluster", self.cluster.clone()),
+            ("--dir", dir.display().to_string()),
+            ("--port", self.port(n)),
+            ("--native-port", self.port(100 + n)),
+            ("--admin-port", self.port(200 + n)),
+            ("--memory", self.memory.to_string()),
+            ("--threads", self.threads.to_string()),
+        ];
+        for (flag, value) in flags {
+            words.extend([flag.to_owned(), value]);
+        }
+        let optional = [("level", &self.level), ("disk-mode", &self.disk_mode)];
+        for (name, value) in optional {
+            if let Some(value) = value {
+                words.extend([format!("--{name}"), value.clone()]);
+            }
+        }
+        // A flag that takes yes or no wants its value behind `=`.
+        words.extend(
+            self.set
+                .iter()
+                .map(|(name, value)| format!("--{name}={value}")),
+        );
+        words
+    }
+}
+
+impl Up {
+    /// Starts everything; false: told to stop meanwhile.
+    fn start(&mut self, args: &UpArgs, signals: &Receiver<i32>) -> Result<bool, String> {
+        let until = Instant::now() + START;
+        eprintln!(
+            "starting a coordinator and {} servers in {}",
+            args.servers,
+            self.dir.display()
+        );
+        if args.replicas() + 2 > u32::from(args.servers) {
+            eprintln!(
+                "note: {} replicas need {} servers besides the owner: when one crashes, writes and its recovery wait for another",
+                args.replicas(),
+                args.replicas()
+            );
+        }
+        let log = self.dir.join("coordinator.log");
+        let words = args.coordinator(&self.dir);
+        self.coordinator = Some(Child::start("the coordinator", &words, &log)?);
+        if !self.until_ready(until, signals)? {
+            return Ok(false);
+        }
+        let coordinator = self.said("coordinator");
+        let address = coordinator.first().cloned().unwrap_or_default();
+        for n in 0..args.servers {
+            let log = self.dir.join(format!("server-{n}.log"));
+            let words = args.server(n, &self.dir.join(format!("server-{n}")), &address);
+            self.servers
+                .push(Child::start(&format!("server {n}"), &words, &log)?);
+        }
+        if !self.until_ready(until, signals)? {
+            return Ok(false);
+        }
+        let cluster = Cluster::open(&ClusterArgs {
+            coordinator: vec![address],
+            cluster: Some(args.cluster.clone()),
+            timeout: Duration { ms: 10_000 },
+            json: false,
+        })
+        .map_err(|error| error.to_string())?;
+        let is_up = |up: &mut Up| up.are_up(&cluster);
+        if !self.until("all servers are up", until, signals, is_up)? {
+            return Ok(false);
+        }
+        create(&cluster, args.spread.unwrap_or(args.servers))?;
+        let resp = self.said("resp");
+        let is_served = |_: &mut Up| Ok(ready::is_served(&cluster));
+        if !self.until("database 0 is served", until, signals, is_served)? {
+            return Ok(false);
+        }
+        self.announce(&resp);
+        Ok(true)
+    }
+
+    fn children(&mut self) -> impl Iterator<Item = &mut Child> {
+        self.coordinator.iter_mut().chain(&mut self.servers)
+    }
+
+    /// What all servers (or the coordinator) said of this in their ready lines.
+    fn said(&self, name: &str) -> Vec<String> {
+        let all = self.coordinator.iter().chain(&self.servers);
+        // The coordinator's admin address is not a server's.
+        let all = all.filter(|child| (name == "coordinator") == child.is_coordinator());
+        all.filter_map(|child| child.said(name)).collect()
+    }
+
+    /// Until everybody who was started has said that it is ready.
+    fn until_ready(&mut self, until: Instant, signals: &Receiver<i32>) -> Result<bool, String> {
+        let ready = |up: &mut Up| Ok(up.children().all(|child| child.is_ready()));
+        self.until("all processes are ready", until, signals, ready)
+    }
+
+    /// False: told to stop.
+    fn until(
+        &mut self,
+        what: &str,
+        until: Instant,
+        signals: &Receiver<i32>,
+        mut is_true: impl FnMut(&mut Up) -> Result<bool, String>,
+    ) -> Result<bool, String> {
+        while !is_true(self)? {
+            if let Some(ended) = self.children().find_map(Child::ended) {
+                return Err(format!("{ended}; its last words:\n{}", ended.last_words()));
+            }
+            if Instant::now() >= until {
+                return Err(format!(
+                    "gave up after {} s: not yet {what}; see the logs in {}",
+                    START.as_secs(),
+                    self.dir.display()
+                ));
+            }
+            match signals.recv_timeout(LOOK) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
+                Ok(_) => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn are_up(&mut self, cluster: &Cluster) -> Result<bool, String> {
+        let status = cluster.status().map_err(|error| error.to_string())?;
+        let is_up = |address: &String| {
+            status
+                .servers
+                .iter()
+                .any(|entry| entry.status == ServerStatus::Up && entry.addresses.native == *address)
+        };
+        Ok(self.said("native").iter().all(is_up))
+    }
+
+    fn announce(&self, resp: &[String]) {
+        let first = resp.first().map_or("", String::as_str);
+        let port = first.rsplit(':').next().unwrap_or_default();
+        eprintln!("\nup: redis-cli -c -p {port} set greeting hello");
+        let coordinator = self.said("coordinator").join(",");
+        eprintln!("    duramen status --coordinator {coordinator}");
+        for child in &self.servers {
+            let address = child.said("resp").unwrap_or_default();
+            eprintln!("    {} at {address}, pid {}", child.name(), child.pid());
+        }
+        eprintln!("    Ctrl-C ends them\n");
+        let pids: Vec<String> = self.servers.iter().map(|c| c.pid().to_string()).collect();
+        let mut stdout = std::io::stdout();
+        // Nobody may be listening, and that is no reason to end.
+        let _ = writeln!(
+            stdout,
+            "ready coordinator={coordinator} resp={} native={} admin={} pids={}",
+            resp.join(","),
+            self.said("native").join(","),
+            self.said("admin").join(","),
+            pids.join(",")
+        );
+        let _ = stdout.flush();
+    }
+
+    /// Until a signal. Who ends is missed, and the others go on.
+    fn watch(&mut self, signals: &Receiver<i32>) {
+        while let Err(RecvTimeoutError::Timeout) = signals.recv_timeout(LOOK) {
+            for child in self.children() {
+                if let Some(ended) = child.ended() {
+                    eprintln!("{ended}; the others go on");
+                }
+            }
+        }
+        eprintln!("stopping");
+    }
+
+    /// Servers first, and all at once: or each would be taken for crashed by those that are left. U1, U2.
+    fn stop(&mut self) {
+        let until = Instant::now() + STOP;
+        stop_all(&mut self.servers, until);
+        stop_all(self.coordinator.as_mut_slice(), until);
+        if self.is_temporary
+            && let Err(error) = std::fs::remove_dir_all(&self.dir)
+        {
+            eprintln!("duramen: cannot remove {}: {error}", self.dir.display());
+        }
+    }
+}
+
+fn stop_all(children: &mut [Child], until: Instant) {
+    for child in children.iter_mut() {
+        child.tell_to_stop();
+    }
+    for child in children {
+        if let Some(ended) = child.wait(until).filter(Ended::is_bad) {
+            eprintln!("{ended}");
+        }
+    }
+}
+
+/// Database 0, unless an earlier run made it.
+fn create(cluster: &Cluster, spread: u16) -> Result<(), String> {
+    let status = cluster.status().map_err(|error| error.to_string())?;
+    if status.tables.iter().any(|table| table.name == RESP_TABLE) {
+        return Ok(());
+    }
+    let create = Admin::CreateTable {
+        name: RESP_TABLE.to_owned(),
+        servers: u32::from(spread),
+        level: None,
+    };
+    match cluster.ask(create) {
+        Ok(AdminAnswer::Table(_)) => Ok(()),
+        Ok(other) => Err(format!("the coordinator's answer does not fit: {other:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,218 @@
+//! One child process: its ready line, its log, its end.
+
+use rustix::process::{Pid, Signal};
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// Names the process that started this one, for [`tie_to_parent`].
+/// (Not `DURAMEN_…`: those are settings.)
+const PARENT_ENV: &str = "UP_OF_DURAMEN_PID";
+/// Lines of a log that are shown when a child does not start.
+const LAST_WORDS: usize = 12;
+
+/// In a child of `duramen up`: the kernel ends this process when that one is gone, however it went. (Its first thread starts all
+/// children, and lives as long as the process.)
+pub(crate) fn tie_to_parent() {
+    let parent = std::env::var(PARENT_ENV).ok();
+    let Some(parent) = parent.and_then(|text| text.parse::<i32>().ok()) else {
+        return;
+    };
+    // Best effort: without it a killed `up` leaves its children.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    let now = rustix::process::getppid().map(Pid::as_raw_pid);
+    if now != Some(parent) {
+        // It went before we asked.
+        std::process::exit(0);
+    }
+}
+
+/// See the file's head.
+pub(super) struct Child {
+    name: String,
+    process: std::process::Child,
+    log: PathBuf,
+    line: Receiver<String>,
+    ready: Option<String>,
+    ended: Option<ExitStatus>,
+    is_reported: bool,
+}
+
+/// How a child ended.
+pub(super) struct Ended {
+    name: String,
+    pid: u32,
+    status: ExitStatus,
+    log: PathBuf,
+}
+
+impl Child {
+    pub(super) fn start(name: &str, words: &[String], log: &Path) -> Result<Child, String> {
+        let failed = |what: &str| {
+            let what = format!("cannot {what} {name}");
+            move |error: std::io::Error| format!("{what}: {error}")
+        };
+        let program = std::env::current_exe().map_err(failed("find the program of"))?;
+        let file = File::create(log).map_err(failed("make the log of"))?;
+        let mut process = Command::new(program)
+            .args(words)
+            .env(PARENT_ENV, std::process::id().to_string())
+            // What is meant for `up` is not meant for them.
+            .env_remove("DURAMEN_CONFIG")
+            .env_remove("DURAMEN_COORDINATOR")
+            .env_remove("DURAMEN_CLUSTER")
+            .current_dir(log.parent().unwrap_or(Path::new(".")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            // Ctrl-C reaches this process, which passes it on, once.
+            .process_group(0)
+            .spawn()
+            .map_err(failed("start"))?;
+        let (tell, line) = std::sync::mpsc::channel();
+        if let Some(stdout) = process.stdout.take() {
+            std::thread::spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    let _ = tell.send(line);
+                }
+            });
+        }
+        Ok(Child {
+            name: name.to_owned(),
+            process,
+            log: log.to_owned(),
+            line,
+            ready: None,
+            ended: None,
+            is_reported: false,
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(super) fn is_coordinator(&self) -> bool {
+        let said = self.ready.as_deref().unwrap_or_default();
+        said.contains(" coordinator=")
+    }
+
+    /// Whether it has said so.
+    pub(super) fn is_ready(&mut self) -> bool {
+        while self.ready.is_none() {
+            match self.line.try_recv() {
+                Ok(line) if line.starts_with("ready ") => self.ready = Some(line),
+                Ok(_) => {}
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return false,
+            }
+        }
+        true
+    }
+
+    /// What it said of this in its ready line.
+    pub(super) fn said(&self, name: &str) -> Option<String> {
+        let words = self.ready.as_deref()?.split_whitespace();
+        let mut fields = words.filter_map(|word| word.split_once('='));
+        let found = fields.find(|(key, _)| *key == name)?;
+        Some(found.1.to_owned())
+    }
+
+    fn look(&mut self) {
+        if self.ended.is_none() {
+            // It is ours: asking can't fail.
+            self.ended = self.process.try_wait().ok().flatten();
+        }
+    }
+
+    fn how(&self, status: ExitStatus) -> Ended {
+        Ended {
+            name: self.name.clone(),
+            pid: self.pid(),
+            status,
+            log: self.log.clone(),
+        }
+    }
+
+    /// How it ended, once.
+    pub(super) fn ended(&mut self) -> Option<Ended> {
+        self.look();
+        let status = self.ended.filter(|_| !self.is_reported)?;
+        self.is_reported = true;
+        Some(self.how(status))
+    }
+
+    pub(super) fn tell_to_stop(&mut self) {
+        self.signal(Signal::TERM);
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        self.look();
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        if let (None, Some(pid)) = (self.ended, pid) {
+            // It may have ended a moment ago.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// Waits for its end, which is made if it takes too long; how it was, if it is not known yet.
+    pub(super) fn wait(&mut self, until: Instant) -> Option<Ended> {
+        loop {
+            self.look();
+            if self.ended.is_some() {
+                return self.ended();
+            }
+            if Instant::now() >= until {
+                eprintln!("{} does not end: killing it", self.name);
+                self.signal(Signal::KILL);
+                let _ = self.process.wait();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.look();
+        if self.ended.is_none() {
+            // It may end by itself meanwhile.
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+impl Ended {
+    /// Whether it did not end as asked.
+    pub(super) fn is_bad(&self) -> bool {
+        !self.status.success()
+    }
+
+    /// The end of its log.
+    pub(super) fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(LAST_WORDS);
+        lines[from..].join("\n")
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ended { name, pid, .. } = self;
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => write!(f, "{name} (pid {pid}) ended with code {code}"),
+            (_, Some(signal)) => write!(f, "{name} (pid {pid}) was ended by signal {signal}"),
+            _ => write!(f, "{name} (pid {pid}) ended"),
+        }
+    }
+}

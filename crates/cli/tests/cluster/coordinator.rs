@@ -1,0 +1,192 @@
+//! The coordinator alone: what it keeps, whom it refuses, who follows it.
+
+use crate::etcd::Etcd;
+use crate::process::{DEADLINE, Process};
+use std::time::{Duration, Instant};
+
+fn start(store: &str, more: &[&str]) -> Process {
+    let mut args = vec![
+        "coordinator",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--store",
+        store,
+    ];
+    args.extend(more);
+    Process::start(&args)
+}
+
+#[test]
+fn tables_are_kept_over_a_kill() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = format!("redb:{}", folder.path().join("made/for/it").display());
+    let mut first = start(&store, &["--replicas", "2"]);
+    assert_eq!(first.said("role"), "leader");
+    let answer = first
+        .call(&[
+            "table",
+            "create",
+            "orders",
+            "--servers",
+            "2",
+            "--timeout",
+            "1",
+        ])
+        .run();
+    answer.expect_error(4, "no server is UP that can own a tablet");
+    let answer = first.call(&["status", "--json"]).run();
+    answer.expect(0);
+    let status: serde_json::Value = serde_json::from_str(&answer.out).expect("JSON");
+    assert_eq!(status["cluster"], "duramen");
+    assert_eq!(status["settings"]["replicas"], 2);
+    assert_eq!(status["tables"][0]["name"], "default");
+    let answer = first.call(&["status"]).run();
+    for word in ["cluster duramen", "2 replicas", "none yet", "default"] {
+        assert!(
+            answer.out.contains(word),
+            "{word} is missing in {}",
+            answer.out
+        );
+    }
+    first
+        .call(&["drain", "7"])
+        .run()
+        .expect_error(3, "no server `7` is a member; UP are: none");
+    first
+        .call(&["table", "drop", "orders"])
+        .run()
+        .expect_error(3, "there is no table `orders`");
+    first
+        .call(&["tablet", "split", "orders", "--slot", "1"])
+        .run()
+        .expect_error(3, "there is no table `orders`");
+    first
+        .call(&["tablet", "split", "default", "--slot", "1"])
+        .run()
+        .expect_error(3, "has no tablets yet");
+
+    // Nobody else may use the store.
+    let mut second = Process::launch(&[
+        "coordinator",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "no",
+        "--store",
+        &store,
+    ]);
+    let (status, said) = second.wait();
+    assert_eq!(status.code(), Some(5), "{said}");
+    assert!(said.contains("in use by a coordinator at"), "{said}");
+    first.kill();
+    // Its settings stay, whatever is said now; another cluster's are refused.
+    let third = start(&store, &["--replicas", "5"]);
+    let answer = third.call(&["status"]).run();
+    assert!(
+        answer.out.contains("(term 2)") && answer.out.contains("2 replicas"),
+        "{}",
+        answer.out
+    );
+    third.terminate();
+    let mut third = third;
+    assert_eq!(third.wait().0.code(), Some(0));
+    let mut foreign = Process::launch(&[
+        "coordinator",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "no",
+        "--store",
+        &store,
+        "--cluster",
+        "other",
+    ]);
+    let (status, said) = foreign.wait();
+    assert_eq!(status.code(), Some(5), "{said}");
+    assert!(
+        said.contains("holds cluster `duramen`, not `other`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn wrong_settings_and_addresses_are_said() {
+    for (args, named) in [
+        (&["--store", "file:x"][..], "redb:DIR"),
+        (&["--store", "etcd:https://a:1"], "TLS"),
+        (&["--replicas", "0"], "replicas must be 1 to 16"),
+        (&["--segment-size", "3mb"], "a power of two"),
+        (&["--read-lease", "1ms"], "read lease"),
+        (&["--listen", "8.8.8.8:1"], "--insecure-bind"),
+        (&["--listen", "nowhere"], "no HOST:PORT"),
+        (&["--cluster", "a b"], "none of them blank"),
+    ] {
+        let call = [&["coordinator"], args].concat();
+        crate::command::duramen(&call).run().expect_error(2, named);
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = format!("redb:{}", folder.path().display());
+    let call = [
+        "coordinator",
+        "--listen",
+        &address,
+        "--admin",
+        "no",
+        "--store",
+        &store,
+    ];
+    crate::command::duramen(&call)
+        .run()
+        .expect_error(5, &format!("cannot listen at {address}"));
+}
+
+#[test]
+fn a_standby_leads_within_three_seconds() {
+    let etcd = Etcd::start();
+    let mut first = start(&etcd.store(), &[]);
+    assert_eq!(first.said("role"), "leader");
+    let second = start(&etcd.store(), &[]);
+    assert_eq!(second.said("role"), "standby");
+    // A standby sends to the leader.
+    let leader = format!("led by {}", first.said("coordinator"));
+    let answer = second.call(&["status"]).run();
+    assert!(answer.out.contains(&leader), "{}", answer.out);
+    let both = format!(
+        "{},{}",
+        first.said("coordinator"),
+        second.said("coordinator")
+    );
+    first.kill();
+    let since = Instant::now();
+    let answer = crate::command::duramen(&["status"])
+        .coordinators(&both)
+        .run();
+    let took = since.elapsed();
+    answer.expect(0);
+    let leader = format!("led by {}", second.said("coordinator"));
+    assert!(answer.out.contains(&leader), "{}", answer.out);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // A leader that ends as asked is followed at once.
+    let third = start(&etcd.store(), &[]);
+    let mut second = second;
+    second.terminate();
+    let since = Instant::now();
+    assert_eq!(second.wait().0.code(), Some(0));
+    let leader = format!("led by {}", third.said("coordinator"));
+    loop {
+        let answer = third.call(&["status"]).run();
+        if answer.out.contains(&leader) {
+            break;
+        }
+        assert!(since.elapsed() < DEADLINE, "{answer:?}");
+    }
+    assert!(
+        since.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        since.elapsed()
+    );
+}

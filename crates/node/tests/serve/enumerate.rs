@@ -1,0 +1,133 @@
+//! Enumerations beside writes: what is there all the time comes once, and all of it.
+
+use crate::history::Dice;
+use crate::world::{Got, SEED, TABLE, World, view};
+use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_format::hash::KeyHasher;
+use duramen_node::serve::Bug;
+use duramen_wire::native::message::{Condition, Expiry, Operation, Single};
+use std::collections::BTreeMap;
+
+fn write(world: &mut World, key: &[u8], value: &[u8]) {
+    let operation = Operation::Write {
+        value,
+        condition: Condition::Always,
+        expiry: Expiry::Never,
+    };
+    let got = world.do_now(&single(key, operation));
+    assert!(matches!(got, Got::Written(_)), "{got:?}");
+}
+
+fn single<'a>(key: &'a [u8], operation: Operation<'a>) -> Single<'a> {
+    Single {
+        table: TABLE,
+        key,
+        operation,
+        level: None,
+        rpc: None,
+    }
+}
+
+fn stable(n: u64) -> Vec<u8> {
+    format!("stays {n}").into_bytes()
+}
+
+/// A scan as a client does it, while keys come, change and go, and while what is owned is split.
+pub(crate) fn run(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut world = World::new(bug);
+    let mut dice = Dice(seed);
+    let count = 50 + dice.roll(1_500);
+    for n in 0..count {
+        write(&mut world, &stable(n), &vec![1; dice.roll(200) as usize]);
+    }
+    let bytes_max = 500 + dice.roll(20_000) as u32;
+    let mut rest = vec![(KeyRange::ALL, 0)];
+    let mut seen: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+    let mut pieces = 0;
+    while let Some((range, cursor)) = rest.pop() {
+        pieces += 1;
+        if pieces > 100_000 {
+            return Err("it does not end".to_owned());
+        }
+        // What is owned here is cut anywhere; the client comes back for the rest.
+        let owned = match dice.roll(3) {
+            0 => KeyRange::ALL,
+            _ => {
+                let middle = range.first.0 / 2 + range.last.0 / 2;
+                KeyRange::new(RouteHash::MIN, RouteHash(middle.max(range.first.0)))
+            }
+        };
+        world.view = view(owned);
+        let objects = world.enumerate(range, cursor, bytes_max)?;
+        world.view = view(KeyRange::ALL);
+        if objects.frame_bytes > 64 + bytes_max as usize && objects.keys.len() > 1 {
+            return Err(format!("{} bytes of {bytes_max}", objects.frame_bytes));
+        }
+        if objects.last > owned.last || objects.last < range.first {
+            return Err(format!(
+                "an answer about {range}, which ends at {}",
+                objects.last
+            ));
+        }
+        for key in objects.keys {
+            let route = KeyHasher::new(SEED).route(&key);
+            if !KeyRange::new(range.first, objects.last).contains(route) {
+                return Err("a key of another range".to_owned());
+            }
+            *seen.entry(key).or_default() += 1;
+        }
+        if let Some(first) = objects.last.next().filter(|first| *first <= range.last) {
+            rest.push((KeyRange::new(first, range.last), cursor));
+        }
+        if let Some(next) = objects.cursor {
+            if next <= cursor {
+                return Err("it goes backwards".to_owned());
+            }
+            rest.push((KeyRange::new(range.first, objects.last), next));
+        }
+        for _ in 0..dice.roll(4) {
+            let key = format!("comes and goes {}", dice.roll(300)).into_bytes();
+            let old = stable(dice.roll(count));
+            match dice.roll(3) {
+                0 => write(&mut world, &key, b"x"),
+                1 => write(&mut world, &old, &vec![2; dice.roll(300) as usize]),
+                _ => {
+                    let condition = Condition::Always;
+                    world.do_now(&single(&key, Operation::Remove { condition }));
+                }
+            }
+        }
+        if dice.roll(8) == 0 {
+            world.commit();
+        }
+    }
+    for n in 0..count {
+        let times = seen.get(&stable(n)).copied().unwrap_or(0);
+        if times != 1 {
+            return Err(format!(
+                "key {n} of {count} came {times} times in {pieces} pieces"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn enumerations_are_complete_beside_writes_and_splits() {
+    for seed in 0..60 {
+        if let Err(why) = run(seed, None) {
+            panic!("seed {seed}: {why}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_owned_is_not_enumerated() {
+    let mut world = World::new(None);
+    world.view = view(KeyRange::new(RouteHash(100), RouteHash(200)));
+    let asked = KeyRange::new(RouteHash(0), RouteHash(150));
+    assert!(world.enumerate(asked, 0, 1000).is_err());
+    let asked = KeyRange::new(RouteHash(100), RouteHash(300));
+    let objects = world.enumerate(asked, 0, 1000).unwrap();
+    assert_eq!((objects.last, objects.cursor), (RouteHash(200), None));
+}

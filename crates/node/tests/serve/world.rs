@@ -1,0 +1,302 @@
+//! One master, its log in the hands of the test: nothing is durable before the test says so.
+
+use duramen_base::ids::{
+    ClientId, KeyRange, Level, MapVersion, RouteHash, RpcId, ServerId, TableId, TabletsVersion,
+};
+use duramen_engine::{
+    Clock, Collected, LogOptions, Mode, Options, Piece, Position, Session, SidePlan, Store,
+};
+use duramen_format::segment::HEADER_BYTES;
+use duramen_node::serve::Bug;
+use duramen_node::{Asked, Clients, Map, Ranges, Servant, View};
+use duramen_wire::native::codec::{
+    CLIENT_FRAME_BYTES_MAX, Envelope, Parsed, Reply, decode_reply, parse_frame,
+};
+use duramen_wire::native::message::{
+    Amount, Answer, Operation, Outcome, Problem, Request, Rpc, Single, TabletMap,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) const ME: ServerId = ServerId::new(1, 1);
+pub(crate) const TABLE: TableId = TableId(5);
+/// Since when it serves what it serves.
+pub(crate) const SINCE: u64 = 10;
+pub(crate) const SEED: u64 = 1;
+const MEMORY: u64 = 64 << 20;
+const LEASE_MS: u32 = 1 << 30;
+
+/// An outcome, owned.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Got {
+    Value(Vec<u8>, u64, Option<u64>),
+    Absent,
+    Written(u64),
+    Removed(u64),
+    Number(Amount, u64),
+    Failed(Option<u64>),
+    UnknownTablet,
+    UnknownTable,
+    Retry,
+    Stale,
+    LeaseExpired,
+    NotANumber,
+    Overflow,
+    Other(String),
+}
+
+impl Got {
+    pub(crate) fn of(outcome: &Outcome<'_>) -> Got {
+        match *outcome {
+            Outcome::Value {
+                value,
+                version,
+                expires_at_ms,
+            } => Got::Value(value.to_vec(), version, expires_at_ms),
+            Outcome::Absent => Got::Absent,
+            Outcome::Written { version } => Got::Written(version),
+            Outcome::Removed { version } => Got::Removed(version),
+            Outcome::Number { value, version } => Got::Number(value, version),
+            Outcome::ConditionFailed { current } => Got::Failed(current),
+            Outcome::Problem(Problem::UnknownTablet) => Got::UnknownTablet,
+            Outcome::Problem(Problem::UnknownTable) => Got::UnknownTable,
+            Outcome::Problem(Problem::Retry { .. }) => Got::Retry,
+            Outcome::Problem(Problem::Stale) => Got::Stale,
+            Outcome::Problem(Problem::LeaseExpired) => Got::LeaseExpired,
+            Outcome::Problem(Problem::NotANumber) => Got::NotANumber,
+            Outcome::Problem(Problem::Overflow) => Got::Overflow,
+            Outcome::Problem(other) => Got::Other(format!("{other:?}")),
+        }
+    }
+}
+
+/// A piece of an enumeration.
+pub(crate) struct Objects {
+    pub(crate) last: RouteHash,
+    pub(crate) cursor: Option<u64>,
+    pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) frame_bytes: usize,
+}
+
+pub(crate) struct World {
+    pub(crate) store: Arc<Store>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) servant: Servant,
+    session: Session,
+    pub(crate) view: Arc<View>,
+    pub(crate) clock_ms: Arc<AtomicU64>,
+    pub(crate) now_us: u64,
+    /// What is durable, as entries.
+    pub(crate) durable: Vec<u8>,
+    /// What the last request waits for.
+    pub(crate) wait: Position,
+}
+
+pub(crate) fn view(range: KeyRange) -> Arc<View> {
+    let served = Ranges::new([(TABLE, range)]).unwrap();
+    let map = TabletMap {
+        version: MapVersion(SINCE),
+        ..TabletMap::default()
+    };
+    let map = Arc::new(Map::new(&map).unwrap());
+    Arc::new(View::new(
+        ME,
+        TabletsVersion(SINCE),
+        served.clone(),
+        served,
+        map,
+    ))
+}
+
+impl World {
+    pub(crate) fn new(bug: Option<Bug>) -> World {
+        World::with(bug, &[])
+    }
+
+    /// One that has replayed `entries` of another.
+    pub(crate) fn with(bug: Option<Bug>, entries: &[u8]) -> World {
+        let clock_ms = Arc::new(AtomicU64::new(1_000_000));
+        let store = Store::new(Options {
+            mode: Mode::Store,
+            heads: 1,
+            cleaners: 0,
+            huge_pages: false,
+            hash_seed: Some(SEED),
+            clock: Clock::Manual(clock_ms.clone()),
+            log: Some(LogOptions::new(ME.number())),
+            ..Options::new(MEMORY)
+        })
+        .unwrap();
+        let clients = Clients::new(Arc::new(|| {}));
+        store.set_completions(clients.clone());
+        store.restore_table(TABLE, "t", 1, None).unwrap();
+        if !entries.is_empty() {
+            let side = store.side_log(SidePlan::default());
+            side.replay(entries).unwrap();
+            side.commit().unwrap();
+        }
+        let servant = Servant::new(clients.clone());
+        #[cfg(feature = "planted")]
+        let servant = match bug {
+            Some(bug) => servant.with_bug(bug),
+            None => servant,
+        };
+        #[cfg(not(feature = "planted"))]
+        assert_eq!(bug, None, "bugs are planted with the feature alone");
+        World {
+            session: store.session().unwrap(),
+            servant,
+            clients,
+            store,
+            view: view(KeyRange::ALL),
+            clock_ms,
+            now_us: 1,
+            durable: Vec::new(),
+            wait: Position::default(),
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock_ms.load(Ordering::Relaxed)
+    }
+
+    /// The coordinator says that these clients have leases.
+    pub(crate) fn lease(&mut self, clients: &[u64]) {
+        for client in clients {
+            if self.clients.size().0 > 0 {
+                break; // It was met in a log.
+            }
+            // A question is only asked about whom somebody knows.
+            let got = self.do_now(&Single {
+                table: TABLE,
+                key: b"first",
+                operation: Operation::Increment {
+                    by: Amount::Integer(1),
+                },
+                level: None,
+                rpc: rpc(*client, 1, 0),
+            });
+            assert_eq!(got, Got::Retry, "its lease is not known");
+        }
+        let asked: Vec<ClientId> = clients.iter().map(|id| ClientId(*id)).collect();
+        let alive: Vec<(ClientId, u32)> = asked.iter().map(|id| (*id, LEASE_MS)).collect();
+        self.clients.answered(0, &asked, &alive);
+    }
+
+    /// The whole reply to a request that came by a map of this version.
+    fn frame(&mut self, map: u64, request: &Request<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        let asked = Asked {
+            envelope: Envelope::of_client(77, ME, MapVersion(map)),
+            request: *request,
+            hint: None,
+        };
+        let mut guard = self.session.pin();
+        let views = &mut self.view;
+        self.servant
+            .serve(&mut guard, views, self.now_us, &asked, &mut out);
+        self.wait = self.servant.take_wait();
+        assert!(!guard.has_position(), "all of it is part of the wait");
+        out
+    }
+
+    /// One operation.
+    pub(crate) fn ask(&mut self, map: u64, single: &Single<'_>) -> Got {
+        let out = self.frame(map, &Request::Single(*single));
+        match reply(&out) {
+            Answer::Single(outcome) => Got::of(&outcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn do_now(&mut self, single: &Single<'_>) -> Got {
+        self.ask(SINCE, single)
+    }
+
+    pub(crate) fn enumerate(
+        &mut self,
+        range: KeyRange,
+        cursor: u64,
+        bytes_max: u32,
+    ) -> Result<Objects, String> {
+        let request = Request::Enumerate {
+            table: TABLE,
+            range,
+            cursor,
+            bytes_max,
+        };
+        let out = self.frame(SINCE, &request);
+        match reply(&out) {
+            Answer::Objects {
+                last,
+                cursor,
+                objects,
+            } => Ok(Objects {
+                last,
+                cursor,
+                keys: objects.iter().map(|object| object.key.to_vec()).collect(),
+                frame_bytes: out.len(),
+            }),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// Takes what was appended so far; it is durable when the second step comes.
+    pub(crate) fn collect(&self) -> (Collected, Vec<u8>) {
+        let (log, mut collected) = (self.store.log().unwrap(), Collected::default());
+        log.collect(&mut collected);
+        let entries = entries_of(log, &collected);
+        (collected, entries)
+    }
+
+    pub(crate) fn complete(&mut self, (mut collected, entries): (Collected, Vec<u8>)) {
+        let log = self.store.log().unwrap();
+        log.complete(&mut collected, Level::Synced);
+        self.durable.extend(entries);
+        self.servant.settle(|position| log.reached(position));
+    }
+
+    pub(crate) fn commit(&mut self) {
+        let collected = self.collect();
+        self.complete(collected);
+    }
+
+    pub(crate) fn is_durable(&self, position: &Position) -> bool {
+        position.is_none() || self.store.log().unwrap().reached(position) >= position.level()
+    }
+}
+
+/// The entries among what was collected.
+pub(crate) fn entries_of(log: &duramen_engine::Log, collected: &Collected) -> Vec<u8> {
+    let mut entries = Vec::new();
+    for piece in log.pieces(collected) {
+        if let Piece::Data { offset, bytes, .. } = piece {
+            let skip = HEADER_BYTES
+                .saturating_sub(offset as usize)
+                .min(bytes.len());
+            entries.extend_from_slice(&bytes[skip..]);
+        }
+    }
+    entries
+}
+
+fn reply(out: &[u8]) -> Answer<'_> {
+    let Ok(Parsed::Frame { frame, bytes }) = parse_frame(out, CLIENT_FRAME_BYTES_MAX) else {
+        panic!("no whole frame: {out:?}");
+    };
+    assert_eq!(bytes, out.len(), "one frame");
+    assert_eq!(frame.header.envelope.request, 77);
+    assert_eq!(frame.header.envelope.sender, ME);
+    match decode_reply(&frame) {
+        Ok(Reply::Client(answer)) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn rpc(client: u64, id: u64, acknowledged: u64) -> Option<Rpc> {
+    Some(Rpc {
+        client: ClientId(client),
+        id: RpcId(id),
+        acknowledged: RpcId(acknowledged),
+    })
+}

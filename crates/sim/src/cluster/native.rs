@@ -1,0 +1,496 @@
+//! Native clients: the decisions of the client's own crate, and the servant of the node, over frames as they are on the wire.
+//!
+//! What such a client is told counts as done once, however often its frames arrive.
+
+use super::client::{TABLE, key_of, read_value, value_of};
+use super::coverage::Class;
+use super::history::{Action, Event as Deed, Found, UNKNOWN};
+use super::net::{Mode, Place};
+use super::world::{Asker, Event, World};
+use duramen::Position;
+use duramen_base::ids::ServerId;
+use duramen_client::core::{Ask, Batch, Core, Next, Send, Settled, Work};
+use duramen_client::{Error, Outcome};
+use duramen_cluster::coordinator::{Input, ReplyId};
+use duramen_node::Asked;
+use duramen_wire::native::codec::{
+    CLIENT_FRAME_BYTES_MAX, Frame, Parsed, Question, Reply, decode_question, decode_reply,
+    parse_frame,
+};
+use duramen_wire::native::message::{
+    Amount, Answer, Condition, CoordinatorAnswer, Expiry, Operation, Outcome as WireOutcome,
+    Problem, Single,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Who has not answered by then will not.
+const PATIENCE_US: u64 = 500_000;
+/// How long a call may take.
+const DEADLINE: Duration = Duration::from_secs(8);
+/// Most operations of a call.
+const PARTS_MAX: u64 = 3;
+
+/// A frame between a client and a server.
+#[derive(Clone, Debug)]
+pub(super) struct Letter {
+    pub client: usize,
+    /// Of the sending.
+    pub number: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// A reply that waits.
+pub(super) struct HeldLetter {
+    letter: Letter,
+    position: Position,
+    keys: Vec<u64>,
+}
+
+/// What a part is about.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    key: u64,
+    action: Action,
+}
+
+/// See the module.
+pub(super) struct Native {
+    core: Core,
+    call: Option<(Batch<'static>, Vec<Part>, u64)>,
+    /// What was sent and is not answered.
+    sent: BTreeMap<u64, Send>,
+    asked: BTreeMap<u64, Ask>,
+    /// Of its timers: older ones count no more.
+    pub turn: u64,
+}
+
+impl Native {
+    pub fn new(coordinators: usize, seed: u64) -> Native {
+        let addresses = (0..coordinators).map(super::chair::address).collect();
+        Native {
+            core: Core::new(addresses, true, PATIENCE_US, seed),
+            call: None,
+            sent: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            turn: 0,
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.call.is_none()
+    }
+}
+
+/// Bytes that live as long as the program: batches borrow theirs. The same few in all runs.
+fn forever(bytes: Vec<u8>) -> &'static [u8] {
+    static ALL: OnceLock<Mutex<HashMap<Vec<u8>, &'static [u8]>>> = OnceLock::new();
+    let all = ALL.get_or_init(Mutex::default);
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.get(&bytes) {
+        return known;
+    }
+    let leaked: &'static [u8] = Box::leak(bytes.clone().into_boxed_slice());
+    all.insert(bytes, leaked);
+    leaked
+}
+
+fn work_of(part: &Part, most_bytes: u64) -> Work<'static> {
+    let write = |value: u64, condition| {
+        let bytes =
+            8 + value.wrapping_mul(0x9e37_79b9) % if value % 4 == 0 { most_bytes } else { 90 };
+        Operation::Write {
+            value: forever(value_of(value, bytes as usize)),
+            condition,
+            expiry: Expiry::Never,
+        }
+    };
+    let operation = match part.action {
+        Action::Read => Operation::Read,
+        Action::Write(value) => write(value, Condition::Always),
+        Action::Create(value) => write(value, Condition::Absent),
+        Action::Remove => Operation::Remove {
+            condition: Condition::Always,
+        },
+        Action::Increment => Operation::Increment {
+            by: Amount::Integer(1),
+        },
+    };
+    Work::Operation(Single {
+        table: TABLE,
+        key: forever(key_of(part.key)),
+        operation,
+        level: None,
+        rpc: None,
+    })
+}
+
+impl World {
+    /// It begins a call, or goes on with the one that it has.
+    pub(super) fn native_acts(&mut self, c: usize) {
+        if self.clients[c].is_off {
+            return;
+        }
+        let idle = self.clients[c].native.as_ref().is_some_and(Native::is_idle);
+        if idle {
+            if self.is_over() {
+                return;
+            }
+            let count = match self.random.below(4) {
+                0 => 1 + self.random.below(PARTS_MAX),
+                _ => 1,
+            };
+            let mut parts: Vec<Part> = Vec::new();
+            for _ in 0..count {
+                let key = self.random.below(self.plan.keys);
+                if parts.iter().all(|part| part.key != key) {
+                    let action = self.some_action(key, true);
+                    parts.push(Part { key, action });
+                }
+            }
+            let most_bytes = self.plan.value_bytes;
+            let works = parts.iter().map(|part| work_of(part, most_bytes));
+            let batch = Batch::new(self.now_us, DEADLINE, works.collect::<Vec<_>>());
+            let native = self.clients[c].native.as_mut().expect("a native client");
+            native.call = Some((batch, parts, self.now_us));
+        }
+        self.native_goes_on(c);
+    }
+
+    fn native_goes_on(&mut self, c: usize) {
+        let now_us = self.now_us;
+        let native = self.clients[c].native.as_mut().expect("a native client");
+        if !native.sent.is_empty() || !native.asked.is_empty() {
+            return; // it waits for answers
+        }
+        let Some((batch, ..)) = &mut native.call else {
+            return;
+        };
+        match native.core.next(now_us, batch) {
+            Next::Send(sends) => {
+                for send in sends {
+                    self.native_sends(c, send);
+                }
+            }
+            Next::Ask(ask) => self.native_asks(c, ask),
+            Next::Wait { until_us } => {
+                native.turn += 1;
+                let turn = native.turn;
+                self.at(until_us.max(now_us + 100), Event::ClientActs(c, turn));
+            }
+            Next::Done => self.native_ends(c),
+        }
+    }
+
+    fn native_sends(&mut self, c: usize, send: Send) {
+        let number = self.number();
+        let native = self.clients[c].native.as_mut().expect("a native client");
+        let (batch, ..) = native.call.as_ref().expect("it has a call");
+        let mut bytes = Vec::new();
+        batch.encode(&send, number, &mut bytes);
+        let server: usize = send.address.parse().expect("servers have numbers");
+        native.sent.insert(number, send);
+        let letter = Letter {
+            client: c,
+            number,
+            bytes,
+        };
+        let way = (Place::Client(c), Place::Server(server));
+        let event = Event::Letter(server, Box::new(letter));
+        self.send(way, Mode::Free, event, Some(Event::ClientTires(c, number)));
+        self.after(PATIENCE_US, Event::ClientTires(c, number));
+    }
+
+    fn native_asks(&mut self, c: usize, ask: Ask) {
+        let number = self.number();
+        let place = super::chair::place_of(&ask.address).expect("coordinators have numbers");
+        self.askers.insert(number, Asker::Client(c));
+        let asked = Input::Asked {
+            reply: ReplyId(number),
+            sender: ServerId::NONE,
+            question: ask.question.clone(),
+        };
+        let native = self.clients[c].native.as_mut().expect("a native client");
+        native.asked.insert(number, ask);
+        let way = (Place::Client(c), Place::Coordinator(place));
+        let event = Event::ToCoordinator(place, Box::new(asked));
+        self.send(way, Mode::Once, event, Some(Event::ClientTires(c, number)));
+        self.after(PATIENCE_US, Event::ClientTires(c, number));
+    }
+
+    /// Nobody has answered, or the connection broke.
+    pub(super) fn native_tires(&mut self, c: usize, number: u64) {
+        let now_us = self.now_us;
+        let native = self.clients[c].native.as_mut().expect("a native client");
+        if let Some(send) = native.sent.remove(&number) {
+            if let Some((batch, ..)) = &mut native.call {
+                native.core.failed(now_us, batch, &send, "no answer");
+            }
+        } else if let Some(ask) = native.asked.remove(&number) {
+            native.core.coordinator_failed(now_us, &ask, "no answer");
+        } else {
+            return;
+        }
+        if !self.clients[c].is_off {
+            self.native_goes_on(c);
+        }
+    }
+
+    pub(super) fn coordinator_told_client(
+        &mut self,
+        c: usize,
+        number: u64,
+        answer: CoordinatorAnswer,
+    ) {
+        let now_us = self.now_us;
+        let native = self.clients[c].native.as_mut().expect("a native client");
+        let Some(ask) = native.asked.remove(&number) else {
+            return;
+        };
+        if matches!(
+            answer,
+            CoordinatorAnswer::Refused(duramen_wire::native::message::Refusal::Invalid(_))
+        ) {
+            self.coverage.fired(Class::LeaseEnd);
+        }
+        native.core.coordinator_answered(now_us, &ask, answer);
+        if !self.clients[c].is_off {
+            self.native_goes_on(c);
+        }
+    }
+
+    pub(super) fn letter_for_client(&mut self, letter: &Letter) {
+        let c = letter.client;
+        let now_us = self.now_us;
+        let Some(native) = self.clients[c].native.as_mut() else {
+            return;
+        };
+        let Some(send) = native.sent.remove(&letter.number) else {
+            return;
+        };
+        let reply = frame_of(&letter.bytes).map(|frame| decode_reply(&frame));
+        let Some(Ok(reply)) = reply else {
+            return self.violated("a server answers what is no reply".to_owned());
+        };
+        if let Reply::Client(Answer::Single(WireOutcome::Problem(Problem::LeaseExpired))) = reply {
+            self.coverage.fired(Class::LeaseEnd);
+        }
+        if let Some((batch, ..)) = &mut native.call {
+            native.core.answered(now_us, batch, &send, reply);
+        }
+        if !self.clients[c].is_off {
+            self.native_goes_on(c);
+        }
+    }
+
+    /// Its results are in.
+    fn native_ends(&mut self, c: usize) {
+        let client = &mut self.clients[c];
+        let native = client.native.as_mut().expect("a native client");
+        let (batch, parts, from_us) = native.call.take().expect("it has a call");
+        let results: Vec<_> = batch.into_results().collect();
+        for (part, result) in parts.into_iter().zip(results) {
+            let found = match result {
+                Ok(Settled::Outcome(outcome)) => self.found(part.key, outcome),
+                Ok(Settled::Objects(_)) => None,
+                Err(Error::OutcomeUnknown { .. }) => Some(Found::Nothing),
+                Err(Error::Deadline { .. } | Error::Full(_)) => None, // it was not done
+                Err(error) => {
+                    self.violated(format!("a client is told: {error}"));
+                    None
+                }
+            };
+            if let Some(found) = found {
+                self.note(c, part, found, from_us);
+            }
+        }
+        let delay_us = self.random.below(self.plan.think_us);
+        let native = self.clients[c].native.as_mut().expect("a native client");
+        native.turn += 1;
+        let turn = native.turn;
+        self.after(delay_us, Event::ClientActs(c, turn));
+    }
+
+    fn note(&mut self, c: usize, part: Part, found: Found, from_us: u64) {
+        let to_us = match found {
+            Found::Nothing => UNKNOWN,
+            _ => self.now_us,
+        };
+        let client = &mut self.clients[c];
+        self.history.events.push(Deed {
+            client: client.name,
+            key: part.key,
+            action: part.action,
+            found,
+            from_us,
+            to_us,
+        });
+        if found == Found::Nothing {
+            client.name += 1_000;
+        }
+    }
+
+    fn found(&mut self, key: u64, outcome: Outcome) -> Option<Found> {
+        let is_counter = key < self.plan.counters;
+        Some(match outcome {
+            Outcome::Value(object) => {
+                let version = object.version;
+                let Some(value) = read_value(&object.value, is_counter) else {
+                    self.violated(format!("key {key} holds something else"));
+                    return None;
+                };
+                Found::Value { value, version }
+            }
+            Outcome::Absent => Found::Absent,
+            Outcome::Written { version } => Found::Written { version },
+            Outcome::Removed { version } => Found::Removed { version },
+            Outcome::Number {
+                value: Amount::Integer(value),
+                version,
+            } => Found::Value {
+                value: value as u64,
+                version,
+            },
+            Outcome::ConditionFailed { current } => Found::Refused { current },
+            Outcome::Number { .. } => {
+                self.violated(format!("key {key} is no integer"));
+                return None;
+            }
+        })
+    }
+
+    /// It is gone in the midst of whatever it did; another one comes.
+    pub(super) fn native_crashes(&mut self, c: usize) -> bool {
+        let coordinators = self.chairs.len();
+        let seed = self.random.next_u64();
+        let native = self.clients[c].native.as_mut().expect("a native client");
+        let turn = native.turn + 1;
+        let call = native.call.take();
+        *native = Native::new(coordinators, seed);
+        native.turn = turn;
+        let was_busy = call.is_some();
+        if let Some((_, parts, from_us)) = call {
+            for part in parts {
+                self.note(c, part, Found::Nothing, from_us);
+            }
+        }
+        self.after(10_000, Event::ClientActs(c, turn));
+        was_busy
+    }
+
+    // --- at the server
+
+    pub(super) fn letter_for_server(&mut self, n: usize, letter: Letter) {
+        let machine = &self.machines[n];
+        if !machine.is_powered {
+            return;
+        }
+        let has_servant = machine
+            .process
+            .as_ref()
+            .is_some_and(|p| p.servant.is_some());
+        if !has_servant {
+            // The connection is refused.
+            return self.after(200, Event::ClientTires(letter.client, letter.number));
+        }
+        if self.is_deaf(n, || Event::Letter(n, Box::new(letter.clone()))) {
+            return;
+        }
+        self.serve(n, letter);
+        self.let_work(n);
+    }
+
+    fn serve(&mut self, n: usize, letter: Letter) {
+        let now_us = self.machines[n].clock(self.now_us);
+        let process = self.machines[n].process.as_mut().expect("it runs");
+        let store = process.store.clone().expect("it is a member");
+        let servant = process.servant.as_mut().expect("it is a member");
+        let question = frame_of(&letter.bytes).map(|frame| (frame.header, decode_question(&frame)));
+        let Some((header, Ok(Question::Client(request)))) = question else {
+            return self.violated("a client sends what is no request".to_owned());
+        };
+        let keys = keys_of(&request);
+        let mut session = store.engine().session().expect("few sessions");
+        let mut guard = session.pin();
+        let mut bytes = Vec::new();
+        let asked = Asked {
+            envelope: header.envelope,
+            request,
+            hint: None,
+        };
+        servant.serve(
+            &mut guard,
+            &mut process.view.clone(),
+            now_us,
+            &asked,
+            &mut bytes,
+        );
+        let position = servant.take_wait();
+        drop(guard);
+        process.held_letters.push(HeldLetter {
+            letter: Letter { bytes, ..letter },
+            position,
+            keys,
+        });
+    }
+
+    /// As [`let_replies_go`](Self::let_replies_go).
+    pub(super) fn let_letters_go(&mut self, n: usize) {
+        let now_us = self.machines[n].clock(self.now_us);
+        let Some(process) = self.machines[n].process.as_mut() else {
+            return;
+        };
+        let log = process.store.as_ref().and_then(|store| store.log());
+        let (Some(log), Some(servant)) = (log, process.servant.as_mut()) else {
+            return;
+        };
+        servant.settle(|position| log.reached(position));
+        if process.held_letters.is_empty() || !process.node.read_until().may_read(now_us) {
+            return;
+        }
+        let held = std::mem::take(&mut process.held_letters);
+        let is_ready = |held: &HeldLetter| log.reached(&held.position) >= held.position.level();
+        let (ready, waiting): (Vec<HeldLetter>, Vec<HeldLetter>) =
+            held.into_iter().partition(is_ready);
+        process.held_letters = waiting;
+        let me = process.node.member().id();
+        for held in ready {
+            if has_an_outcome(&held.letter.bytes) {
+                for key in held.keys {
+                    self.check_alone(n, me, key);
+                }
+            }
+            let way = (Place::Server(n), Place::Client(held.letter.client));
+            let event = Event::Answered(Box::new(held.letter));
+            self.send(way, Mode::Once, event, None);
+        }
+    }
+}
+
+fn frame_of(bytes: &[u8]) -> Option<Frame<'_>> {
+    match parse_frame(bytes, CLIENT_FRAME_BYTES_MAX) {
+        Ok(Parsed::Frame { frame, .. }) => Some(frame),
+        _ => None,
+    }
+}
+
+/// Whether it says something of a key, rather than that it says nothing.
+fn has_an_outcome(bytes: &[u8]) -> bool {
+    let reply = frame_of(bytes).map(|frame| {
+        decode_reply(&frame).map(|reply| match reply {
+            Reply::Client(Answer::Single(outcome)) => !matches!(outcome, WireOutcome::Problem(_)),
+            _ => false,
+        })
+    });
+    matches!(reply, Some(Ok(true)))
+}
+
+fn keys_of(request: &duramen_wire::native::message::Request<'_>) -> Vec<u64> {
+    let duramen_wire::native::message::Request::Single(single) = request else {
+        return Vec::new();
+    };
+    let text = std::str::from_utf8(single.key).unwrap_or_default();
+    let number = text.strip_prefix("key ").and_then(|n| n.parse().ok());
+    number.into_iter().collect()
+}
