@@ -396,6 +396,7 @@ impl NodeThread {
             target: to,
             sender: self.parts.node.member().id(),
         };
+        tracing::trace!(%to, address, ?question, "asks");
         let bytes = payload.len();
         let (payload, role) = (Payload::Shared(payload), role_of(question));
         self.parts.hub.ask(address, role, request, payload, |out| {
