@@ -31,6 +31,7 @@ duramen admin
 /livez     200 while the process works
 /readyz    200 while clients are served, 503 while loading or stopping
 /loading   how far the loading of the data is, as JSON
+/cluster   how this member of a cluster is, as JSON
 /memory    where the memory is, as JSON; /memory?segments=1 lists every segment
 ";
 
@@ -53,6 +54,7 @@ pub(super) async fn serve(
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/loading", get(loading))
+        .route("/cluster", get(cluster))
         .route("/memory", get(memory))
         .with_state(shared);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -118,6 +120,46 @@ async fn loading(State(shared): State<Arc<Shared>>) -> axum::Json<Value> {
         "elapsed_ms": now.map(|now| now.elapsed.as_millis() as u64),
         "eta_seconds": now.and_then(|now| now.eta()).map(|left| left.as_secs()),
     }))
+}
+
+async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
+    let Some(member) = shared.membership() else {
+        return (
+            StatusCode::NOT_FOUND,
+            "this server is no member of a cluster\n",
+        )
+            .into_response();
+    };
+    let (status, view) = (member.status(), member.view());
+    let recoveries = status.recoveries.iter().map(|part| {
+        json!({
+            "log": part.log.to_string(),
+            "recovery": part.recovery.0,
+            "partition": part.partition,
+            "bytes": part.bytes,
+            "bytes_total": part.bytes_total,
+            "entries": part.entries,
+        })
+    });
+    axum::Json(json!({
+        "cluster": status.cluster,
+        "server": status.server.to_string(),
+        "native": status.addresses.native,
+        "resp": status.addresses.resp,
+        "coordinator": status.coordinator,
+        "list_version": status.list_version.0,
+        "map_version": view.map_version().0,
+        "tablets_version": status.tablets_version.0,
+        "tablets_served": view.served().iter().len(),
+        "replicas": status.replicas,
+        "servers_up": status.servers_up,
+        "servers_crashed": status.servers_crashed,
+        "enough_backups": status.enough_backups,
+        "may_reply": member.may_reply(),
+        "slowest_round_us": status.slowest_round_us,
+        "recoveries": recoveries.collect::<Vec<Value>>(),
+    }))
+    .into_response()
 }
 
 async fn memory(

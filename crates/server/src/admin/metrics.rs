@@ -1,6 +1,7 @@
 //! The metrics page, made anew from the counters at each scrape: nothing is kept for it.
 
 use super::process;
+use crate::cluster::Membership;
 use crate::shared::{Family, Histogram, Shared, ThreadCounters};
 use duramen::{DiskState, DurabilityStats};
 use duramen_engine::Stats;
@@ -272,6 +273,68 @@ const DURABILITY_GAUGES: &[OfDurability<f64>] = &[
     ),
 ];
 
+/// What only a member of a cluster has.
+fn member_metrics(encoder: &mut DescriptorEncoder<'_>, member: &Membership) -> fmt::Result {
+    let (status, view) = (member.status(), member.view());
+    let replayed = status.recoveries.iter().map(|part| part.bytes);
+    let flag = |is: bool| f64::from(u8::from(is));
+    for (name, help, value) in [
+        (
+            "cluster_servers_up",
+            "Servers of the cluster that are up, as this member knows it.",
+            status.servers_up as f64,
+        ),
+        (
+            "cluster_servers_crashed",
+            "Servers that have crashed and are not recovered yet.",
+            status.servers_crashed as f64,
+        ),
+        (
+            "cluster_enough_backups",
+            "1 while there are enough others for all replicas, else 0: then writes wait.",
+            flag(status.enough_backups),
+        ),
+        (
+            "cluster_may_reply",
+            "1 while this member holds its leases, else 0.",
+            flag(member.may_reply()),
+        ),
+        (
+            "cluster_tablets_served",
+            "Tablets that this member serves.",
+            view.served().iter().len() as f64,
+        ),
+        (
+            "cluster_list_version",
+            "Version of the server list.",
+            status.list_version.0 as f64,
+        ),
+        (
+            "cluster_map_version",
+            "Version of the tablet map.",
+            view.map_version().0 as f64,
+        ),
+        (
+            "cluster_recoveries",
+            "Partitions of crashed servers that are replayed here.",
+            status.recoveries.len() as f64,
+        ),
+        (
+            "cluster_recovery_bytes",
+            "Bytes that they have replayed so far.",
+            replayed.sum::<u64>() as f64,
+        ),
+        (
+            "cluster_slowest_round_seconds",
+            "Longest round of the thread that answers pings.",
+            status.slowest_round_us as f64 / 1e6,
+        ),
+    ] {
+        gauge(encoder, name, help, value)?;
+    }
+    Ok(())
+}
+
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let shared = &*self.0;
@@ -296,6 +359,9 @@ impl Collector for Page {
         }
         if let Some(durability) = shared.durability() {
             durability_metrics(&mut encoder, &durability.stats())?;
+        }
+        if let Some(member) = shared.membership() {
+            member_metrics(&mut encoder, member)?;
         }
         let config = shared.config();
         for (name, help, value) in [

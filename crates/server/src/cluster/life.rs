@@ -10,6 +10,7 @@
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
 use super::node_thread::{NodeThread, Parts};
+use super::status::MemberStatus;
 use super::workers::{Chores, Workers, spawn};
 use crate::config::ServerConfig;
 use crate::error::ServerError;
@@ -289,6 +290,12 @@ fn prepare(
         last = home.last.map(|last| last.to_string()),
         "enlisting"
     );
+    let status = MemberStatus {
+        cluster: config.cluster.clone(),
+        addresses: candidate.enlist.addresses.clone(),
+        replicas: settings.replicas,
+        ..MemberStatus::default()
+    };
     let wake = handle.clone();
     let node = Node::new(
         0,
@@ -312,6 +319,7 @@ fn prepare(
         _chores: chores,
         scrub_ms,
         opened,
+        status,
     }))
 }
 

@@ -10,6 +10,7 @@
 //!
 //! Paper: [Ousterhout15 §3, §7.4].
 
+use super::status::MemberStatus;
 use duramen_node::{Clients, ReadUntil, View};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,6 +25,7 @@ pub struct Membership {
     generation: AtomicU64,
     read_until: Arc<ReadUntil>,
     clients: Arc<Clients>,
+    status: RwLock<Arc<MemberStatus>>,
 }
 
 impl Membership {
@@ -35,6 +37,7 @@ impl Membership {
             generation: AtomicU64::new(1),
             read_until,
             clients,
+            status: RwLock::default(),
         }
     }
 
@@ -51,6 +54,15 @@ impl Membership {
     /// Whether replies may leave now (M2).
     pub fn may_reply(&self) -> bool {
         self.read_until.may_read(self.now_us())
+    }
+
+    /// How the member is, for people.
+    pub fn status(&self) -> Arc<MemberStatus> {
+        Arc::clone(&self.status.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn set_status(&self, status: MemberStatus) {
+        *self.status.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(status);
     }
 
     pub fn publish(&self, view: Arc<View>) {

@@ -7,9 +7,11 @@ mod keeper;
 mod life;
 mod membership;
 mod node_thread;
+mod status;
 mod workers;
 
 pub use membership::{Membership, ViewCache};
+pub use status::MemberStatus;
 
 pub(crate) use home::is_home;
 pub(crate) use life::{Lifeline, Ports};

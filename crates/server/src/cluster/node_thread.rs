@@ -13,6 +13,7 @@ use super::home::Home;
 use super::keeper::{Keeper, Order};
 use super::life::Mail;
 use super::membership::Membership;
+use super::status::MemberStatus;
 use super::workers::{Chores, Workers};
 use crate::durability::{Durability, wake};
 use crate::error::ServerError;
@@ -37,8 +38,8 @@ use std::time::{Duration, Instant};
 
 /// A round that takes longer is worth a line for who looks for delays.
 const SLOW: Duration = Duration::from_millis(5);
-/// How often settings that may change are looked at.
-const LOOK_EVERY_US: u64 = 250_000;
+/// How often settings that may change are looked at, and the status is written down.
+const LOOK_EVERY_US: u64 = 100_000;
 
 /// What the thread is made of.
 pub(super) struct Parts {
@@ -55,6 +56,8 @@ pub(super) struct Parts {
     pub scrub_ms: Arc<AtomicU64>,
     /// Who waits until clients are served.
     pub opened: Sender<Result<(), ServerError>>,
+    /// Filled with what stays.
+    pub status: MemberStatus,
 }
 
 /// What was asked, and of whom.
@@ -125,6 +128,8 @@ impl NodeThread {
             self.tell(NodeInput::Tick);
             self.look();
             let took = began.elapsed();
+            let status = &mut self.parts.status;
+            status.slowest_round_us = status.slowest_round_us.max(took.as_micros() as u64);
             if took > SLOW {
                 tracing::debug!(us = took.as_micros() as u64, "a slow round of the node");
             }
@@ -144,6 +149,16 @@ impl NodeThread {
             self.look_us = now_us + LOOK_EVERY_US;
             let scrub_ms = self.parts.shared.config().scrub_interval_ms;
             self.parts.scrub_ms.store(scrub_ms, Ordering::Relaxed);
+            self.write_status();
+        }
+    }
+
+    fn write_status(&mut self) {
+        if let Some(membership) = &self.membership {
+            let status = &mut self.parts.status;
+            status.look_at(&self.parts.node);
+            status.tablets_version = membership.view().tablets_version();
+            membership.set_status(status.clone());
         }
     }
 
@@ -364,7 +379,7 @@ impl NodeThread {
                 }
             }
             NodeOutput::Job(job) => self.parts.workers.give(move || Mail::JobDone(job.run())),
-            NodeOutput::Settings(_) => {}
+            NodeOutput::Settings(settings) => self.parts.status.replicas = settings.replicas,
             NodeOutput::Ended { again, reason } => self.end(again, reason),
         }
     }
@@ -436,6 +451,9 @@ impl NodeThread {
         self.membership = Some(Arc::clone(&membership));
         let shared = &self.parts.shared;
         shared.join(membership);
+        // Before anybody can ask for it.
+        self.write_status();
+        let shared = &self.parts.shared;
         databases::adopt(shared, &[]);
         let durability = Arc::new(Durability::of_member(store));
         durability.watch(shared);

@@ -313,6 +313,24 @@ fn cluster_section(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_tablets_version", view.tablets_version());
     fields.add("duramen_tablets_served", view.served().iter().len());
     fields.add("duramen_may_reply", u8::from(member.may_reply()));
+    let status = member.status();
+    fields.add("duramen_cluster", &status.cluster);
+    fields.add("duramen_coordinator", &status.coordinator);
+    fields.add("duramen_list_version", status.list_version);
+    fields.add("duramen_replicas", status.replicas);
+    fields.add("duramen_servers_up", status.servers_up);
+    fields.add("duramen_servers_crashed", status.servers_crashed);
+    fields.add("duramen_enough_backups", u8::from(status.enough_backups));
+    fields.add("duramen_recoveries", status.recoveries.len());
+    for part in &status.recoveries {
+        fields.add(
+            format_args!("duramen_recovery_{}_{}", part.log, part.partition),
+            format_args!(
+                "bytes={},bytes_total={},entries={}",
+                part.bytes, part.bytes_total, part.entries
+            ),
+        );
+    }
 }
 
 fn duramen(ctx: &Context<'_>, fields: &mut Fields) {

@@ -1,0 +1,50 @@
+//! What people may see of a member: the node's thread writes it down now and then, INFO and admin HTTP show it.
+
+use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
+use duramen_node::{Node, PartitionProgress};
+use duramen_wire::native::message::Addresses;
+
+/// A member as its node saw it last, some hundred milliseconds ago at most.
+#[derive(Clone, Debug, Default)]
+pub struct MemberStatus {
+    pub cluster: String,
+    pub server: ServerId,
+    /// Where others find it.
+    pub addresses: Addresses,
+    /// The coordinator that answers, or is tried: `host:port`.
+    pub coordinator: String,
+    pub list_version: ListVersion,
+    /// Newest list of its tablets that is made so.
+    pub tablets_version: TabletsVersion,
+    /// Replicas of each segment, as the cluster's settings say.
+    pub replicas: u32,
+    /// Servers in the list that are up, this one included, and those that have crashed and are not recovered yet.
+    pub servers_up: usize,
+    pub servers_crashed: usize,
+    /// Whether there are enough others for all replicas of what is written now: if not, writes wait.
+    pub enough_backups: bool,
+    /// What is replayed here of crashed servers.
+    pub recoveries: Vec<PartitionProgress>,
+    /// Longest round of the node's thread so far, in microseconds: as long may a ping have waited.
+    pub slowest_round_us: u64,
+}
+
+impl MemberStatus {
+    /// Takes over what the node knows.
+    pub(super) fn look_at(&mut self, node: &Node) {
+        let members = node.member().members();
+        let me = node.member().id();
+        self.server = me;
+        node.member()
+            .coordinator()
+            .clone_into(&mut self.coordinator);
+        self.list_version = members.version();
+        self.servers_up = members.up().count();
+        self.servers_crashed = members.iter().count() - self.servers_up;
+        let backups = members
+            .up()
+            .filter(|entry| entry.server != me && entry.roles.backup && !entry.draining);
+        self.enough_backups = backups.count() >= self.replicas as usize;
+        self.recoveries = node.recoveries();
+    }
+}
