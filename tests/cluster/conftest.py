@@ -1,27 +1,46 @@
 """Fixtures of the tests of whole clusters."""
 
+import contextlib
+import pathlib
 import shutil
 import tempfile
-import pathlib
 
 import pytest
 
 import histories
+from network import Network, Unable
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    report = (yield).get_result()
-    if report.failed:
-        item.failed = True
+@contextlib.contextmanager
+def folder(request, name):
+    """A folder for servers, logs and histories. It stays, and is named, if a test fails meanwhile."""
+    failed = request.session.testsfailed
+    path = pathlib.Path(tempfile.mkdtemp(prefix=f"duramen-{name}-", dir=histories.KEPT))
+    print(f"logs and histories: {path}")
+    yield path
+    if request.session.testsfailed == failed:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
 def place(request):
-    """A folder for servers, logs and histories. It stays, and is named, if the test fails."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"duramen-{request.node.name.split('[')[0]}-", dir=histories.KEPT))
-    yield folder
-    if getattr(request.node, "failed", False):
-        print(f"\nlogs and histories: {folder}")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    with folder(request, request.node.name.split("[")[0]) as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def home(request):
+    """The same for a cluster that all tests of a file share."""
+    with folder(request, request.module.__name__) as path:
+        yield path
+
+
+@pytest.fixture
+def network():
+    """An empty network; skips the test where there can be none."""
+    try:
+        made = Network()
+    except Unable as reason:
+        pytest.skip(f"no network namespaces here: {reason}")
+    yield made
+    made.end()

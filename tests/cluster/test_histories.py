@@ -3,7 +3,6 @@
 The second half proves the first: a harness that calls a lying server linearizable proves nothing.
 """
 
-import os
 import random
 import signal
 import socketserver
@@ -14,11 +13,9 @@ import pytest
 
 import harness
 from histories import Workload
+from runs import scaled
 
 pytestmark = pytest.mark.duramen
-
-# Histories of a loop; DURAMEN_TEST_HISTORIES for longer runs.
-HISTORIES = int(os.environ.get("DURAMEN_TEST_HISTORIES", "12"))
 
 
 @pytest.fixture
@@ -35,7 +32,7 @@ def test_histories_of_a_server_that_is_killed(durable, place):
     clients = workload(place, durable.port, resp_clients=10)
     dice = random.Random(4)
     unknown = 0
-    for number in range(HISTORIES):
+    for number in range(scaled(12)):
         clients.begin(f"kill{number}", 1.2)
         for _ in range(2):
             time.sleep(dice.uniform(0.1, 0.5))
@@ -53,7 +50,7 @@ def test_histories_of_a_server_that_is_killed(durable, place):
 def test_histories_of_a_server_that_pauses(durable, place):
     clients = workload(place, durable.port, resp_clients=10, timeout_ms=150)
     dice = random.Random(5)
-    for number in range(HISTORIES // 2):
+    for number in range(scaled(6)):
         clients.begin(f"pause{number}", 1.2)
         for _ in range(3):
             time.sleep(dice.uniform(0.05, 0.2))

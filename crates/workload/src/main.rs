@@ -196,7 +196,7 @@ impl Workload {
     }
 
     fn recheck(&mut self) -> Result<Value, String> {
-        let patience = Duration::from_millis(self.arguments.patience_ms);
+        let deadline = Instant::now() + Duration::from_millis(self.arguments.patience_ms);
         let all: Vec<(usize, String)> = self
             .plans
             .iter()
@@ -213,7 +213,7 @@ impl Workload {
                 .map(|(number, worker)| {
                     scope.spawn(move || {
                         let mine = all.iter().skip(number).step_by(count);
-                        mine.map(|(plan, key)| (*plan, worker.read(key, clock, patience)))
+                        mine.map(|(plan, key)| (*plan, worker.read(key, clock, deadline)))
                             .collect::<Vec<_>>()
                     })
                 })
@@ -237,6 +237,7 @@ impl Workload {
                 .filter_map(|(_, result)| result.as_ref().err()),
         );
         let failed = failures.len();
+        failures.sort_by_key(|failure| failure.ends_with(run::NO_TIME));
         failures.truncate(5);
         Ok(json!({"rechecked": all.len() - failed, "failed": failed, "failures": failures}))
     }

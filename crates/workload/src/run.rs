@@ -44,6 +44,9 @@ pub(crate) struct Summary {
     pub(crate) nonsense: Vec<String>,
 }
 
+/// Why keys are not even asked for.
+pub(crate) const NO_TIME: &str = "no time is left";
+
 const REASONS_KEPT: usize = 4;
 const NONSENSE_KEPT: usize = 20;
 
@@ -206,18 +209,18 @@ impl Worker {
         }
     }
 
-    /// Reads a key until somebody says what is there.
+    /// Reads a key until somebody says what is there, or until the deadline.
     pub(crate) fn read(
         &mut self,
         key: &str,
         clock: Clock,
-        patience: Duration,
+        deadline: Instant,
     ) -> Result<Record, String> {
         let asked = Asked::new(Op::Read);
-        let deadline = Instant::now() + patience;
-        loop {
+        let mut last = NO_TIME.to_owned();
+        while Instant::now() < deadline {
             let call = clock.now();
-            let last = match self.asker.ask(key, &asked, deadline) {
+            last = match self.asker.ask(key, &asked, deadline) {
                 Answer::Told(told) => {
                     return Ok(Record {
                         client: self.number,
@@ -231,9 +234,7 @@ impl Worker {
                 Answer::Nonsense(text) => return Err(text),
                 Answer::Unknown(reason) | Answer::NotDone(reason) => reason,
             };
-            if Instant::now() >= deadline {
-                return Err(format!("{key} can't be read within {patience:?}: {last}"));
-            }
         }
+        Err(format!("{key} can't be read: {last}"))
     }
 }

@@ -1,0 +1,113 @@
+"""Servers on hosts of their own: network namespaces on a bridge, whose connections can be cut one way or both.
+
+Everything lies in namespaces that this process makes and removes: the machine's own network is not touched. Cut is what arrives:
+packets from the other side are dropped by the receiver's nft, as by a switch that fails in one direction. Nobody is told.
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+
+import harness
+
+NUMBERS = itertools.count()
+SUBNET = "10.177.0"
+
+
+class Unable(Exception):
+    """Namespaces can't be made here; the reason."""
+
+
+def run(*words, text=None):
+    done = subprocess.run([str(word) for word in words], input=text, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Unable(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def program(name):
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if not found:
+        raise Unable(f"there is no `{name}`")
+    return found
+
+
+class Host:
+    """A namespace with one address."""
+
+    def __init__(self, network, name, number):
+        self.network = network
+        self.namespace = f"{network.name}-{name}"
+        self.address = f"{SUBNET}.{number}"
+        self.cuts = set()
+
+    @property
+    def prefix(self):
+        """Put before a command it runs here; the process id is that of the command."""
+        return [self.network.ip, "netns", "exec", self.namespace]
+
+    def rules(self):
+        drops = "".join(f"    ip saddr {address} drop\n" for address in sorted(self.cuts))
+        table = f"table inet cut {{\n  chain arrives {{\n    type filter hook input priority 0\n{drops}  }}\n}}\n"
+        run(*self.prefix, self.network.nft, "-f", "-", text=f"table inet cut\ndelete table inet cut\n{table}")
+
+
+class Network:
+    """A bridge with hosts. The first host, `hub`, is the bridge itself."""
+
+    def __init__(self):
+        if os.geteuid() != 0:
+            raise Unable("only root makes network namespaces")
+        self.ip, self.nft = program("ip"), program("nft")
+        self.name = f"duramen-{os.getpid()}-{next(NUMBERS)}"
+        self.hosts = []
+        try:
+            self.hub = self.add("hub", 1)
+            self.link("link", "add", "bridge", "type", "bridge")
+            self.link("addr", "add", f"{SUBNET}.1/24", "dev", "bridge")
+            self.link("link", "set", "bridge", "up")
+            self.hub.rules()
+        except BaseException:
+            self.end()
+            raise
+
+    def link(self, *words, host=None):
+        run(self.ip, "-n", (host or self.hub).namespace, *words)
+
+    def add(self, name, number):
+        host = Host(self, name, number)
+        run(self.ip, "netns", "add", host.namespace)
+        self.hosts.append(host)
+        self.link("link", "set", "lo", "up", host=host)
+        return host
+
+    def host(self, name):
+        number = len(self.hosts) + 10
+        host = self.add(name, number)
+        port = f"port{number}"
+        self.link("link", "add", port, "type", "veth", "peer", "name", "wire", "netns", host.namespace)
+        self.link("link", "set", port, "master", "bridge", "up")
+        self.link("addr", "add", f"{host.address}/24", "dev", "wire", host=host)
+        self.link("link", "set", "wire", "up", host=host)
+        return host
+
+    def cut(self, left, right, one_way=False):
+        """What `left` hosts send does not reach `right` ones; nor the other way round, unless `one_way`."""
+        for sender, receiver in itertools.product(left, right):
+            receiver.cuts.add(sender.address)
+            if not one_way:
+                sender.cuts.add(receiver.address)
+        for host in {*left, *right}:
+            host.rules()
+
+    def heal(self):
+        for host in self.hosts:
+            if host.cuts:
+                host.cuts.clear()
+                host.rules()
+
+    def end(self):
+        for host in self.hosts:
+            subprocess.run([self.ip, "netns", "del", host.namespace], capture_output=True)
+        self.hosts = []

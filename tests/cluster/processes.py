@@ -1,0 +1,332 @@
+"""Clusters of real processes: coordinators, etcd, servers; each killed, stopped and started by its own process id."""
+
+import contextlib
+import json
+import pathlib
+import random
+import subprocess
+import threading
+import time
+
+import harness
+from harness import wait_until
+
+# What a cluster needs to come back from anything, on two shared cores, in seconds.
+HEALTH_S = 60
+
+
+class Process:
+    """A `duramen` process. Started again it has the same addresses and the same directory."""
+
+    def __init__(self, name, folder, host=None):
+        self.name = name
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.host = host
+        self.address = host.address if host else "127.0.0.1"
+        self.prefix = host.prefix if host else []
+        self.log_path = self.folder.parent / f"{name}.log"
+        self.process = None
+
+    def launch(self, command):
+        """Does not wait until it is ready."""
+        with open(self.log_path, "ab") as log:
+            log.write(b"--- started\n")
+            log.flush()
+            self.process = subprocess.Popen(
+                [str(word) for word in [*self.prefix, *command]],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=harness.environment({}),
+            )
+
+    def open(self):
+        """On a host of its own, whose network nobody else is in."""
+        return ["--insecure-bind"] if self.host else []
+
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        """`kill -9`, also of one that is stopped."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self):
+        """SIGTERM; gives the exit code."""
+        self.process.terminate()
+        try:
+            code = self.process.wait(harness.PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end\n{self.log()[-4000:]}") from None
+        self.process = None
+        return code
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def alive(self):
+        """Fails if it ended by itself."""
+        code = self.process.poll() if self.process else None
+        if code is not None:
+            raise AssertionError(f"{self.name} ended by itself with {code}\n{self.log()[-4000:]}")
+
+
+class Etcd(Process):
+    def __init__(self, folder, host=None):
+        super().__init__("etcd", folder, host)
+        self.port, self.peer_port = harness.free_port(), harness.free_port()
+
+    @property
+    def endpoint(self):
+        return f"{self.address}:{self.port}"
+
+    def start(self):
+        client, peer = f"http://{self.endpoint}", f"http://{self.address}:{self.peer_port}"
+        self.launch(
+            [
+                *("etcd", "--name", "one", "--data-dir", self.folder / "etcd", "--log-level", "error"),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", f"one={peer}"),
+            ]
+        )
+        return self
+
+
+class Coordinator(Process):
+    def __init__(self, name, folder, cluster, store, host=None):
+        super().__init__(name, folder, host)
+        self.cluster = cluster
+        self.store = store
+        self.port = harness.free_port()
+
+    @property
+    def listens(self):
+        return f"{self.address}:{self.port}"
+
+    def start(self):
+        self.launch(
+            [
+                *(harness.BINARY, "coordinator", "--listen", self.listens, "--store", self.store),
+                *("--cluster", self.cluster.name, "--admin", "no", *self.cluster.settings, *self.open()),
+            ]
+        )
+        return self
+
+
+class Member(Process):
+    def __init__(self, name, folder, cluster, host=None):
+        super().__init__(name, folder, host)
+        self.cluster = cluster
+        self.port, self.admin_port, self.native_port = (harness.free_port() for _ in range(3))
+
+    @property
+    def resp(self):
+        return f"{self.address}:{self.port}"
+
+    @property
+    def native(self):
+        return f"{self.address}:{self.native_port}"
+
+    def start(self):
+        self.launch(
+            [
+                *(harness.BINARY, "serve", "--coordinator", ",".join(self.cluster.coordinator_addresses())),
+                *("--cluster", self.cluster.name, "--dir", self.folder / "data", "--bind", self.address, *self.open()),
+                *("--port", self.port, "--admin-port", self.admin_port, "--native-port", self.native_port),
+                *("--memory", "64mb", "--threads", "1", *self.cluster.options),
+            ]
+        )
+        return self
+
+
+class Cluster:
+    """Coordinators and servers, on the loopback address or on hosts of a network."""
+
+    def __init__(self, folder, servers, replicas=3, coordinators=1, etcd=False, network=None, settings=(), options=()):
+        self.folder = pathlib.Path(folder)
+        self.name = "test"
+        self.network = network
+        self.replicas = replicas
+        self.settings = ["--replicas", replicas, *settings]
+        self.options = options
+
+        def host(name):
+            return network.host(name) if network else None
+
+        self.etcd = Etcd(self.folder / "etcd", network.hub if network else None) if etcd else None
+        self.coordinators = []
+        for number in range(coordinators):
+            name = f"coordinator{number}"
+            home = self.folder / name
+            store = f"etcd:http://{self.etcd.endpoint}" if etcd else f"redb:{home / 'store'}"
+            self.coordinators.append(Coordinator(name, home, self, store, host(f"c{number}")))
+        self.members = [
+            Member(f"server{number}", self.folder / f"server{number}", self, host(f"s{number}")) for number in range(servers)
+        ]
+
+    def coordinator_addresses(self):
+        return [coordinator.listens for coordinator in self.coordinators]
+
+    def everybody(self):
+        return [*([self.etcd] if self.etcd else []), *self.coordinators, *self.members]
+
+    def start(self):
+        for process in self.everybody():
+            process.start()
+        self.await_health(with_tablets=False)
+        done = self.tell("table", "create", "db0")
+        assert done.returncode == 0, done
+        self.await_health()
+        return self
+
+    def end(self):
+        for process in self.everybody():
+            process.kill()
+
+    def __enter__(self):
+        try:
+            return self.start()
+        except BaseException:
+            self.end()
+            raise
+
+    def __exit__(self, *_):
+        self.end()
+
+    # What the coordinator says.
+
+    def prefix(self):
+        return self.network.hub.prefix if self.network else []
+
+    def tell(self, *words, timeout_s=5):
+        """A command of people; gives the finished process."""
+        command = [*self.prefix(), harness.BINARY, *words, "--coordinator", ",".join(self.coordinator_addresses())]
+        # `table` is a command to a single server as well, and counts seconds as that does.
+        command += ["--timeout", timeout_s if words[0] == "table" else f"{timeout_s}s"]
+        return subprocess.run(
+            [str(word) for word in command], capture_output=True, text=True, env=harness.environment({}), timeout=timeout_s + 30
+        )
+
+    def status(self, timeout_s=2):
+        """`duramen status` as a dictionary; None: nobody answers."""
+        done = self.tell("status", "--json", timeout_s=timeout_s)
+        assert "panicked" not in done.stderr, done.stderr
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def trouble(self, with_tablets=True):
+        """Why the cluster is not whole: text; empty if it is."""
+        for process in self.everybody():
+            if process.process:
+                process.alive()
+        status = self.status()
+        if status is None:
+            return "no coordinator answers"
+        up = [server for server in status["servers"] if server["state"] == "up"]
+        running = sum(member.is_running() for member in self.members)
+        if len(up) != running:
+            return f"{len(up)} servers are up, {running} run: {status['servers']}"
+        recoveries = [recovery for recovery in status["recoveries"] if recovery["phase"] != "done"]
+        if recoveries:
+            return f"recoveries: {recoveries}"
+        if status["migrations"]:
+            return f"migrations: {status['migrations']}"
+        unserved = [tablet for tablet in status["tablets"] if tablet["state"] != "served"]
+        if unserved or (with_tablets and not status["tablets"]):
+            return f"not served: {unserved}"
+        return ""
+
+    @contextlib.contextmanager
+    def explained(self):
+        """What fails inside leaves behind how the cluster was then: `state.txt` beside the logs."""
+        try:
+            yield
+        except BaseException:
+            with open(self.folder / "state.txt", "w") as out:
+                print(self.tell("status").stdout, file=out)
+                for member in self.members:
+                    try:
+                        with harness.Wire(member.port, timeout=2) as wire:
+                            print(member.name, member.resp, wire.call("INFO", "everything").decode(), file=out)
+                    except (OSError, harness.Closed, harness.ErrorReply) as error:
+                        print(member.name, member.resp, repr(error), file=out)
+            raise
+
+    def owners(self):
+        """Servers that own tablets: the ones whose death is felt."""
+        status = self.await_health()
+        owning = {server["resp"] for server in status["servers"] if server["tablets"] > 0}
+        return [member for member in self.members if member.resp in owning]
+
+    def victim(self, dice):
+        """Mostly somebody who owns something."""
+        return dice.choice(self.owners() if dice.random() < 0.8 else self.members)
+
+    def move_something(self, dice):
+        """Begins to move a piece of the table to another server; gives that server's answer."""
+        status = self.await_health()
+        first = dice.randrange(16384)
+        # A range must not reach beyond its tablet.
+        tablet = next(each for each in status["tablets"] if each["first_slot"] <= first <= each["last_slot"])
+        last = min(tablet["last_slot"], first + dice.randrange(4096))
+        others = [each["server"] for each in status["servers"] if each["state"] == "up" and each["server"] != tablet["owner"]]
+        return self.tell("tablet", "migrate", "db0", "--slots", f"{first}-{last}", "--to", dice.choice(others))
+
+    def await_health(self, patience_s=HEALTH_S, with_tablets=True):
+        """Waits until every server that runs is listed, and every tablet is served by one of them."""
+        last = ["nothing asked"]
+
+        def whole():
+            last[0] = self.trouble(with_tablets)
+            return not last[0]
+
+        try:
+            wait_until(whole, "the cluster is whole", patience_s=patience_s, pause_s=0.1)
+        except AssertionError:
+            raise AssertionError(f"not whole within {patience_s} s: {last[0]}") from None
+        return self.status()
+
+
+class Storm(threading.Thread):
+    """Faults, one after the other, until it is told to end. What one of them raises, `end` raises."""
+
+    def __init__(self, faults, seed):
+        super().__init__(daemon=True)
+        self.faults = faults
+        self.dice = random.Random(seed)
+        self.over = threading.Event()
+        self.error = None
+        self.counts = {}
+        self.diary = []
+
+    def run(self):
+        try:
+            while not self.over.is_set():
+                fault = self.dice.choice(self.faults)
+                began = time.monotonic()
+                fault(self)
+                self.diary.append((began, time.monotonic(), fault.__name__))
+                self.counts[fault.__name__] = self.counts.get(fault.__name__, 0) + 1
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            self.error = error
+
+    def rest(self, least_s, most_s):
+        self.over.wait(self.dice.uniform(least_s, most_s))
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        self.over.set()
+        self.join(harness.PATIENCE_S * 2)
+        if kind is None and self.error:
+            raise self.error

@@ -1,0 +1,66 @@
+"""Histories under faults: what every test of a cluster does, whatever goes wrong in it."""
+
+import os
+
+from histories import Workload
+from processes import Storm
+
+# How much longer than in CI the tests run: DURAMEN_TEST_LENGTH=20 is an hour or two.
+LENGTH = float(os.environ.get("DURAMEN_TEST_LENGTH", "1"))
+
+FILL = (4000, 400)
+
+
+def clients_of(cluster, place, **options):
+    """Clients of both kinds, outside of every server's host."""
+    options = {"resp_clients": 6, "native_clients": 6, "rest_us": 6000, **options}
+    resp = [member.resp for member in cluster.members]
+    return Workload(
+        place, resp, cluster.coordinator_addresses(), prefix=cluster.prefix(), cluster=cluster.name, **options
+    )
+
+
+def scaled(count):
+    return max(1, round(count * LENGTH))
+
+
+def histories_under(cluster, clients, name, faults, count, seconds=1.2, seed=1):
+    """So many histories while faults happen, one after the other; gives the storm and what the clients said."""
+    said = []
+    with cluster.explained(), Storm(faults, seed) as storm:
+        for number in range(scaled(count)):
+            clients.begin(f"{name}{number}", seconds)
+            said.append(clients.finish())
+            assert storm.error is None, storm.error
+    with cluster.explained():
+        cluster.await_health()
+    for kind in ("resp", "native"):
+        silences = sorted(history[kind]["silence_ms"] for history in said)
+        print(f"{kind}: longest silence {silences[len(silences) // 2]} ms (median of histories), {silences[-1]} ms at most")
+    print(f"{len(said)} histories, {storm.counts}")
+    return storm, said
+
+
+def filled(clients):
+    said = clients.ask("fill", *FILL)
+    assert not said["failures"], said
+
+
+def settle(cluster, clients):
+    """The cluster is whole, and everything that was ever acknowledged is there."""
+    with cluster.explained():
+        cluster.await_health()
+        clients.recheck()
+        said = clients.ask("checkfill", *FILL)
+        assert said["wrong"] == 0, said
+    verdict = clients.judge()
+    print(verdict)
+    assert (verdict.illegal, verdict.undecided) == (0, 0), verdict.text
+    return verdict
+
+
+def nothing_failed(said):
+    """Native clients see no failure at all."""
+    for history in said:
+        native = history["native"]
+        assert native["unknown"] == 0 and native["not_done"] == 0, history
