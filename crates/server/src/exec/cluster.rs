@@ -432,6 +432,6 @@ pub(super) fn help(ctx: &mut Context<'_>) -> Done {
         "    Return the servers and their slots.",
         "SLOTS",
         "    Return ranges of slots and who serves them.",
-        "Slots are moved, and servers added and drained, with `duramen tablet`, `duramen join` and `duramen drain`.",
+        "Slots are moved, and servers added and drained, with `duramen tablet`, `duramen serve --coordinator` and `duramen drain`.",
     ])
 }

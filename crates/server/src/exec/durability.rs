@@ -20,8 +20,20 @@ pub(super) const NO_PERSISTENCE: Failure = Failure::Text(
     "ERR nothing is saved: this server keeps data in memory only (level memory); start it with --dir to keep it",
 );
 
+const WITH_OTHERS: Failure = Failure::Text(
+    "ERR this server is a member of a cluster: other members keep its log, and it has nothing of its own to copy or to verify",
+);
+
 fn durability(shared: &Shared) -> Result<&Arc<Durability>, Failure> {
     shared.durability().ok_or(NO_PERSISTENCE)
+}
+
+/// For what reads this server's own copy of its log.
+fn own_copy(shared: &Shared) -> Result<&Arc<Durability>, Failure> {
+    match shared.membership() {
+        None => durability(shared),
+        Some(_) => Err(WITH_OTHERS),
+    }
 }
 
 /// When the last snapshot was done.
@@ -35,7 +47,7 @@ pub(super) fn lastsave(ctx: &mut Context<'_>) -> Done {
 
 /// The reply waits for the snapshot; everybody else goes on.
 pub(super) fn save(ctx: &mut Context<'_>) -> Done {
-    let job = durability(ctx.shared)?.snapshot(ctx.shared, Target::Dump)?;
+    let job = own_copy(ctx.shared)?.snapshot(ctx.shared, Target::Dump)?;
     const OK: &[u8] = b"+OK\r\n";
     ctx.out.extend_from_slice(OK);
     ctx.client.wait.then(Until::Job(job), OK);
@@ -49,7 +61,7 @@ pub(super) fn bgsave(ctx: &mut Context<'_>) -> Done {
         Some(word) if ctx.args.len() == 2 && word.eq_ignore_ascii_case(b"schedule") => true,
         Some(_) => return Err(SYNTAX),
     };
-    let durability = durability(ctx.shared)?;
+    let durability = own_copy(ctx.shared)?;
     if schedule && durability.snapshot_running() {
         durability.snapshot_after(Target::Dump);
         ctx.reply().simple("Background saving scheduled");
@@ -80,13 +92,13 @@ pub(super) fn snapshot(ctx: &mut Context<'_>) -> Done {
         )
         .into());
     }
-    durability(ctx.shared)?.snapshot(ctx.shared, Target::Directory(dir))?;
+    own_copy(ctx.shared)?.snapshot(ctx.shared, Target::Directory(dir))?;
     ctx.ok()
 }
 
 /// `DURAMEN.SCRUB`: all frames are read again and verified, in the background; `INFO persistence` tells how far it is.
 pub(super) fn scrub(ctx: &mut Context<'_>) -> Done {
-    let frames = durability(ctx.shared)?.scrub();
+    let frames = own_copy(ctx.shared)?.scrub();
     ctx.integer(frames as i64)
 }
 

@@ -238,7 +238,7 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_idle_disconnections", totals.idle_closed);
 }
 
-fn replication(_: &Context<'_>, fields: &mut Fields) {
+fn replication(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("role", "master");
     fields.add("connected_slaves", 0);
     fields.add("master_failover_state", "no-failover");
@@ -248,6 +248,10 @@ fn replication(_: &Context<'_>, fields: &mut Fields) {
     fields.add("repl_backlog_size", 0);
     fields.add("repl_backlog_first_byte_offset", 0);
     fields.add("repl_backlog_histlen", 0);
+    if let Some(durability) = ctx.shared.durability() {
+        // Of the log, with other members. They serve no requests, so none of Redis's fields counts them.
+        fields.add("duramen_replicas", durability.replicas());
+    }
 }
 
 fn cpu(_: &Context<'_>, fields: &mut Fields) {

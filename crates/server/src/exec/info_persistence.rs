@@ -25,7 +25,10 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     aof(&stats, fields);
     let level = config.write_level();
     fields.add("duramen_level", level.name());
-    fields.add("duramen_durability", promise(level));
+    match durability.replicas() {
+        0 => fields.add("duramen_durability", promise(level)),
+        replicas => fields.add("duramen_durability", promise_of_member(level, replicas)),
+    }
     if let Some(dir) = config.data_dir() {
         fields.add("duramen_dir", dir.display());
     }
@@ -43,6 +46,21 @@ pub(crate) fn promise(level: Level) -> &'static str {
             "an acknowledged write is with the operating system: it survives the end of this process, not a power cut"
         }
         Level::Synced => "an acknowledged write is on stable storage: it survives a power cut",
+    }
+}
+
+/// As [`promise`], of a member of a cluster.
+fn promise_of_member(level: Level, replicas: usize) -> String {
+    match level {
+        Level::Memory => format!(
+            "an acknowledged write is in memory; it reaches {replicas} other servers a moment later and is lost if this process ends before"
+        ),
+        Level::Buffered => format!(
+            "an acknowledged write is with the operating systems of {replicas} other servers: it survives the end of this server and of all but one of those, not a power cut of all"
+        ),
+        Level::Synced => format!(
+            "an acknowledged write is on stable storage of {replicas} other servers: it survives a power cut of all, or the loss of this server and of all but one of those"
+        ),
     }
 }
 
