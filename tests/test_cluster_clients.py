@@ -74,6 +74,17 @@ class Up:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def move_a_tablet(self):
+        """Moves what one server has of database 0 to another one, and waits until it has moved."""
+        tablets = [tablet for tablet in json.loads(self.tool("tablet", "list", "--json")) if tablet["table"] == "db0"]
+        first, last = tablets[0], tablets[-1]
+        assert first["owner"] != last["owner"]
+        slots = f"{first['first_slot']}-{first['last_slot']}"
+        self.tool("tablet", "migrate", "db0", "--slots", slots, "--to", last["owner"], "--wait")
+        now = json.loads(self.tool("tablet", "list", "--json"))
+        owners = [tablet["owner"] for tablet in now if tablet["table"] == "db0" and tablet["first_slot"] == first["first_slot"]]
+        assert owners == [last["owner"]], now
+
     def __enter__(self):
         return self
 
@@ -159,10 +170,12 @@ class Workload:
 
 @pytest.mark.duramen
 @pytest.mark.parametrize("client, resp", CASES, ids=[f"{client}-resp{resp}" for client, resp in CASES])
-def test_client_through_the_death_of_a_master(cluster, client, resp):
+def test_client_through_a_migration_and_the_death_of_a_master(cluster, client, resp):
     with Workload(client, resp, cluster.nodes[:2]) as workload:
         workload.goes_on("all workers work")
-        assert workload.errors() == 0
+        cluster.move_a_tablet()
+        workload.goes_on("all workers work after the migration")
+        assert workload.errors() == 0, "a tablet that moves causes no error"
         # One that the client was told of, and that serves as many keys as any other.
         cluster.kill(1)
         workload.goes_on("all workers work again after the crash")
