@@ -150,7 +150,8 @@ impl Backup {
         self.forget(id)
     }
 
-    /// Forgets all replicas of a log that has been recovered, or whose server was removed. Returns how many there were.
+    /// Forgets all replicas of a log that has been recovered, or whose server was removed. Returns how many there were. A fence
+    /// stays: that server may still write, not knowing that it is dead.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -162,6 +163,10 @@ impl Backup {
                 Err(Error::UnknownSegment { .. }) => {}
                 Err(error) => return Err(error),
             }
+        }
+        #[cfg(feature = "planted")]
+        if self.planted(crate::planted::Bug::FenceForgotten) {
+            self.state().fenced.remove(&log);
         }
         Ok(freed)
     }

@@ -17,4 +17,6 @@ pub enum Bug {
     SyncAgain,
     /// What follows a commit that can't be read is never looked at.
     NoLookAhead,
+    /// The fence of a log goes with the last of its replicas.
+    FenceForgotten,
 }

@@ -19,6 +19,7 @@
 //!
 //! Paper: [Ousterhout15 §4, §7.3], [Beineke18 §IV]; differs: fences and leases (90-traps.md §D).
 
+use crate::planted::{Bug, Planted};
 use duramen_backup::{
     Backup, Chunk, Error, Group, Lookup, ReadAhead, ReplicaId, ReplicaInfo, Sorted, Wanted,
 };
@@ -85,6 +86,7 @@ pub struct BackupService<T> {
     ahead: BTreeMap<ServerId, ReadAhead>,
     scratch: Vec<u8>,
     config: BackupConfig,
+    pub(crate) planted: Planted,
 }
 
 impl<T> BackupService<T> {
@@ -103,7 +105,16 @@ impl<T> BackupService<T> {
             ahead: BTreeMap::new(),
             scratch: Vec::new(),
             config,
+            planted: Planted::default(),
         }
+    }
+
+    /// The same with one bug.
+    #[cfg(feature = "planted")]
+    #[must_use]
+    pub fn with_bug(mut self, bug: Bug) -> BackupService<T> {
+        self.planted = Planted::one(bug);
+        self
     }
 
     /// A question of a peer's, and what was with it. Answers come at once, or out of [`run`](Self::run).
@@ -194,7 +205,8 @@ impl<T> BackupService<T> {
             return out.push(refuse(tag, invalid(&why)));
         }
         let gone = self.freed_control.get(&write.log).copied();
-        if write.kind == Kind::Control && gone >= Some(write.segment) {
+        let opens_again = self.planted.is(Bug::FreedControlOpens);
+        if write.kind == Kind::Control && gone >= Some(write.segment) && !opens_again {
             return out.push(refuse(tag, PeerAnswer::Unknown)); // B7
         }
         let chunk = Chunk {
@@ -217,7 +229,7 @@ impl<T> BackupService<T> {
             return out.push(refuse(tag, refused_write(&error, write.open)));
         }
         self.next += 1;
-        if write.kind == Kind::Control {
+        if write.kind == Kind::Control && !self.planted.is(Bug::LeaseWithAnswer) {
             self.leases.grant(log, now_us); // B6
         }
         if write.primary {
@@ -514,7 +526,8 @@ impl<T> BackupService<T> {
             };
             let mut staged = self.staged.values();
             let is_changing = staged.any(|s| s.log == log && s.segment == replica.segment);
-            if is_changing || !present.iter().any(is_same) {
+            let is_compared = !self.planted.is(Bug::HandBackUncompared);
+            if is_compared && (is_changing || !present.iter().any(is_same)) {
                 continue;
             }
             if replica.kind == Kind::Control {

@@ -10,6 +10,7 @@ use crate::migration::Migrations;
 use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
 use crate::order::Forget;
+use crate::planted::Planted;
 use crate::recovery::Recoveries;
 use crate::remote::{Queue, Remote};
 use crate::serve::{self, Clients};
@@ -61,6 +62,7 @@ impl Life {
         settings: ClusterSettings,
         node: &NodeOptions,
         until: Arc<ReadUntil>,
+        planted: Planted,
     ) -> Result<(Life, NodeOutput), String> {
         let queue = Arc::new(Queue::new(node.wake.clone()));
         let replicas = settings.replicas;
@@ -90,8 +92,11 @@ impl Life {
             read_lease_ms: settings.read_lease_ms,
             ahead_bytes: node.ahead_bytes,
         };
-        let keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
-        let life = Life {
+        let mut keeper = backup.map(|backup| Box::new(BackupService::new(backup, config, now_us)));
+        if let Some(keeper) = &mut keeper {
+            keeper.planted = planted;
+        }
+        let mut life = Life {
             store: store.clone(),
             remote: Remote::new(server, settings.segment_bytes, queue),
             leases: Leases::new(settings.read_lease_ms, until),
@@ -105,6 +110,9 @@ impl Life {
             loads: Loads::new(now_us),
             settings,
         };
+        life.remote.planted = planted;
+        life.recoveries.planted = planted;
+        life.needed.planted = planted;
         let opened = NodeOutput::Opened {
             store,
             keeper,

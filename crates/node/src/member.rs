@@ -17,6 +17,7 @@
 //! itself because of what it is told, and serves no read after its leases because of time.
 
 use crate::owned::Owned;
+use crate::planted::{Bug, Planted};
 use crate::view::{Map, View};
 use duramen_base::ids::{KeyRange, ListVersion, ServerId, TableId, TabletsVersion};
 use duramen_cluster::detector::{Act, Detector};
@@ -193,6 +194,7 @@ pub struct Member {
     /// When what is to be asked next.
     timers: BTreeMap<Asking, u64>,
     next_token: u64,
+    planted: Planted,
 }
 
 impl Member {
@@ -213,7 +215,15 @@ impl Member {
             asking: BTreeMap::new(),
             timers: BTreeMap::from([(Asking::Enlist, now_us)]),
             next_token: 0,
+            planted: Planted::default(),
         }
+    }
+
+    /// From now on with this bug.
+    #[cfg(feature = "planted")]
+    pub fn plant(&mut self, bug: Bug) {
+        self.planted = Planted::one(bug);
+        self.owned.planted = self.planted;
     }
 
     /// Its id; `NONE` before it is a member.
@@ -520,10 +530,11 @@ impl Member {
             request,
             answer: ServerAnswer::Refused(refusal),
         };
-        if !sender.is_coordinator() || sender.generation < self.term {
+        let is_old = sender.generation < self.term && !self.planted.is(Bug::OldLeaderObeyed);
+        if !sender.is_coordinator() || is_old {
             return out.push(refuse(Refusal::NotLeader { leader: None })); // N6
         }
-        self.term = sender.generation;
+        self.term = self.term.max(sender.generation);
         if !self.is_me(target) {
             return out.push(refuse(Refusal::NotUp(target)));
         }
@@ -590,7 +601,9 @@ impl Member {
         self.asking.clear();
         self.timers.clear();
         self.detector = None;
-        out.push(Output::View(Arc::new(View::default())));
+        if !self.planted.is(Bug::ServesAfterEnd) {
+            out.push(Output::View(Arc::new(View::default())));
+        }
         out.push(Output::Ended {
             again,
             reason: reason.to_owned(),

@@ -392,7 +392,7 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         let until = self.read_until.clone();
-        match Life::begin(now_us, server, settings, &self.options, until) {
+        match Life::begin(now_us, server, settings, &self.options, until, self.planted) {
             Ok((life, opened)) => {
                 self.life = Some(life);
                 out.push(opened);
@@ -562,9 +562,10 @@ impl Node {
         effects.reports.extend(head);
         effects.reports.extend(life.client_leases.poll(now_us));
         let (me, told) = (self.member.id(), self.member.owned().told().version);
-        life.recoveries.poll(now_us, me, told, &mut effects);
+        let members = self.member.members();
+        life.recoveries
+            .poll(now_us, me, told, members, &mut effects);
         if let Some(backup) = &self.options.backup {
-            let members = self.member.members();
             life.needed.poll(now_us, me, backup, members, &mut effects);
         }
         let owned = self.member.owned();
@@ -575,8 +576,10 @@ impl Node {
             asked,
             reports,
             jobs,
+            tasks,
             ended,
         } = effects;
+        out.extend(tasks.into_iter().map(NodeOutput::Keep));
         out.extend(jobs.into_iter().map(NodeOutput::Job));
         let mut forgets = Vec::new();
         for ranges in ended {

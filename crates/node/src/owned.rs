@@ -8,6 +8,7 @@
 //! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (90-traps.md §D).
 
 use crate::member::Order;
+use crate::planted::{Bug, Planted};
 use crate::ranges::{NotATable, Ranges, Tenures};
 use crate::view::{Map, View};
 use duramen_base::ids::{KeyRange, MigrationId, ServerId, TableId, TabletsVersion};
@@ -33,6 +34,7 @@ pub(crate) struct Owned {
     held: Vec<TableEntry>,
     /// N8: what migrations have locked.
     locked: BTreeMap<MigrationId, Ranges>,
+    pub(crate) planted: Planted,
 }
 
 impl Owned {
@@ -59,9 +61,15 @@ impl Owned {
         let served = Ranges::served_of(&tablets)?;
         let stays = self.staying(&tablets);
         self.owned = owned;
-        self.served = self.served.kept(&served);
+        self.served = match self.planted.is(Bug::EarlyServing) {
+            true => self.served.renewed(&served, tablets.version),
+            false => self.served.kept(&served),
+        };
         self.told = tablets;
-        let lost = self.stained.without(&stays);
+        let lost = match self.planted.is(Bug::NoPurge) {
+            true => Ranges::default(),
+            false => self.stained.without(&stays),
+        };
         self.stained = self.stained.without(&lost);
         let doomed = self.doomed.iter().chain(lost.iter());
         self.doomed = Ranges::new(doomed).expect("what is stained is not doomed");
@@ -70,7 +78,9 @@ impl Owned {
             let is_it = |entry: &TabletEntry| matches!(entry.state, TabletState::Outgoing { migration: of, .. } if of == *migration);
             told.iter().any(is_it)
         };
-        self.locked.retain(|migration, _| goes_on(migration));
+        let lets_go = self.planted.is(Bug::LockLetGo);
+        self.locked
+            .retain(|migration, _| goes_on(migration) && !lets_go);
         Ok(())
     }
 
@@ -84,6 +94,7 @@ impl Owned {
         for entry in &tablets.tablets {
             match incoming(entry) {
                 None => stays.push((entry.table, entry.range)),
+                _ if self.planted.is(Bug::NotEmptied) => stays.push((entry.table, entry.range)),
                 Some(migration) => {
                     let same = self.told.tablets.iter().filter(|known| {
                         known.table == entry.table && incoming(known) == Some(migration)
@@ -184,99 +195,4 @@ impl Owned {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::view::Route;
-    use duramen_base::ids::{RouteHash, SegmentId};
-
-    const ME: ServerId = ServerId::new(0, 1);
-    const OTHER: ServerId = ServerId::new(1, 1);
-    const TABLE: TableId = TableId(1);
-    const NORMAL: TabletState = TabletState::Normal {
-        creation: SegmentId::NONE,
-    };
-
-    fn incoming(migration: u64) -> TabletState {
-        TabletState::Incoming {
-            migration: MigrationId(migration),
-            from: OTHER,
-        }
-    }
-
-    fn outgoing(migration: u64) -> TabletState {
-        TabletState::Outgoing {
-            creation: SegmentId::NONE,
-            migration: MigrationId(migration),
-            to: OTHER,
-        }
-    }
-
-    fn range(first: u64, last: u64) -> KeyRange {
-        KeyRange::new(RouteHash(first), RouteHash(last))
-    }
-
-    fn tell(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) -> Order {
-        let entry = |(first, last, state): &(u64, u64, TabletState)| TabletEntry {
-            table: TABLE,
-            range: range(*first, *last),
-            state: *state,
-        };
-        let tablets = Tablets {
-            version: TabletsVersion(version),
-            tables: Vec::new(),
-            tablets: tablets.iter().map(entry).collect(),
-        };
-        owned.tell(tablets).unwrap();
-        owned.next_order().expect("nothing else is under way")
-    }
-
-    fn make(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) {
-        let order = tell(owned, version, tablets);
-        assert!(owned.obeyed(order.version));
-    }
-
-    fn serves(owned: &Owned, hash: u64) -> bool {
-        let view = owned.view(ME, Arc::default());
-        view.route(TABLE, RouteHash(hash)) == Route::Serve
-    }
-
-    #[test]
-    fn what_comes_anew_is_emptied_first_though_its_leaving_was_never_heard_of() {
-        let mut owned = Owned::default();
-        make(&mut owned, 1, &[(0, 9, NORMAL)]);
-        // It left in version 2, which was lost, and comes back.
-        let order = tell(&mut owned, 3, &[(0, 9, incoming(7))]);
-        assert_eq!(order.purge, [(TABLE, range(0, 9))]);
-        assert!(owned.obeyed(order.version) && !serves(&owned, 5));
-        // The same migration goes on, and ends here: what came by it stays.
-        let order = tell(&mut owned, 4, &[(0, 4, incoming(7)), (5, 9, incoming(8))]);
-        assert_eq!(
-            order.purge,
-            [(TABLE, range(5, 9))],
-            "another one begins anew"
-        );
-        assert!(owned.obeyed(order.version));
-        let order = tell(&mut owned, 5, &[(0, 4, NORMAL)]);
-        assert_eq!(order.purge, [(TABLE, range(5, 9))]);
-        assert!(owned.obeyed(order.version) && serves(&owned, 4));
-    }
-
-    #[test]
-    fn what_is_locked_is_not_served_until_a_list_says_what_became_of_it() {
-        let mut owned = Owned::default();
-        make(&mut owned, 1, &[(0, 9, NORMAL), (20, 29, NORMAL)]);
-        make(&mut owned, 2, &[(0, 9, outgoing(7)), (20, 29, NORMAL)]);
-        let since = |owned: &Owned, hash| {
-            let view = owned.view(ME, Arc::default());
-            view.serves_since(TABLE, RouteHash(hash))
-                .map(|since| since.0)
-        };
-        assert_eq!(since(&owned, 5), Some(1));
-        owned.lock(MigrationId(7), Ranges::new([(TABLE, range(0, 9))]).unwrap());
-        assert!(!serves(&owned, 5) && serves(&owned, 25));
-        make(&mut owned, 3, &[(0, 9, outgoing(7)), (20, 25, NORMAL)]);
-        assert!(!serves(&owned, 5), "it says nothing new of it");
-        make(&mut owned, 4, &[(0, 9, NORMAL)]);
-        assert_eq!(since(&owned, 5), Some(1), "it never left");
-    }
-}
+mod tests;

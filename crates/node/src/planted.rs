@@ -3,6 +3,36 @@
 /// A rule that is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
+    /// N2: what a list takes away is not purged.
+    NoPurge,
+    /// N3: what a list gives is served before it is made so.
+    EarlyServing,
+    /// N5, D2: who is not UP goes on serving.
+    ServesAfterEnd,
+    /// N6: an earlier leader is obeyed.
+    OldLeaderObeyed,
+    /// N7: what moves in is laid over what was here before.
+    NotEmptied,
+    /// N8: a list that says nothing new of it lets go what is locked.
+    LockLetGo,
+    /// Q3: a lease counts from when its question was sent last.
+    LateLease,
+    /// R3: a partition that belongs to somebody else stays.
+    StaleStays,
+    /// R4: a list that does not know a table yet drops it beneath a replay.
+    TablesNotHeld,
+    /// R6: what came of an attempt that was given up counts.
+    OldPiecesCount,
+    /// B6: a lease begins with the answer, not with what was received.
+    LeaseWithAnswer,
+    /// B7: a control segment that was freed is opened again by a late copy.
+    FreedControlOpens,
+    /// B8: what has changed since its master was asked goes all the same.
+    HandBackUncompared,
+    /// U1: an answer to an earlier question counts.
+    LateAnswerCounts,
+    /// U2: a log that the list here does not name is dropped, though it may be newer than the list.
+    UnknownIsGone,
     /// M1: the source of a migration serves on after its last look at what was written.
     SourceServesOn,
     /// M1: any newer list ends the lock.
@@ -28,6 +58,11 @@ pub enum Bug {
 pub(crate) struct Planted(#[cfg(feature = "planted")] Option<Bug>);
 
 impl Planted {
+    #[cfg(feature = "planted")]
+    pub(crate) fn one(bug: Bug) -> Planted {
+        Planted(Some(bug))
+    }
+
     /// False at compile time without the feature.
     #[inline(always)]
     pub(crate) fn is(self, bug: Bug) -> bool {
@@ -43,8 +78,9 @@ impl Planted {
 
 #[cfg(feature = "planted")]
 impl crate::Node {
-    /// From now on with this bug.
+    /// From now on with this bug; what concerns a whole life, from the next life on.
     pub fn plant(&mut self, bug: Bug) {
-        self.planted = Planted(Some(bug));
+        self.planted = Planted::one(bug);
+        self.member.plant(bug);
     }
 }

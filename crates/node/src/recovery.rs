@@ -18,12 +18,15 @@
 //! Paper: [Ousterhout15 §7.2, §7.3]; differs: the end is one record, which says what belongs to the log (docs/protocols.md).
 
 use crate::job::{Job, JobResult};
+use crate::keeper::Task;
 use crate::member::Token;
+use crate::planted::{Bug, Planted};
 use crate::ranges::Ranges;
 use crate::remote::{Asked, PeerCall};
 use duramen::Store;
 use duramen::engine::{SideCommit, SideError, SideLog, SidePlan};
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId, TableId, TabletsVersion};
+use duramen_cluster::membership::Members;
 use duramen_format::segment::Kind;
 use duramen_wire::native::message::{
     CoordinatorAnswer, PartitionOutcome, Peer, PeerAnswer, ReadReplica, Recover, TableEntry,
@@ -144,6 +147,7 @@ pub(crate) struct Effects {
     pub asked: Vec<Asked>,
     pub reports: Vec<(Token, ToCoordinator)>,
     pub jobs: Vec<Job>,
+    pub tasks: Vec<Task>,
     /// Ranges whose objects are the member's from now on if it owns them, and are to be purged if not (R3).
     pub ended: Vec<Ranges>,
 }
@@ -154,6 +158,7 @@ pub(crate) struct Recoveries {
     runs: BTreeMap<RunId, Run>,
     tokens: BTreeMap<Token, RunId>,
     next: u64,
+    pub(crate) planted: Planted,
 }
 
 impl Recoveries {
@@ -173,6 +178,9 @@ impl Recoveries {
 
     /// Tables that must stay, whatever an older list says (R4).
     pub fn tables(&self) -> Vec<TableEntry> {
+        if self.planted.is(Bug::TablesNotHeld) {
+            return Vec::new();
+        }
         let tables = self.runs.values().flat_map(|run| {
             let has = |table| run.ranges.iter().any(|(id, _)| id == table);
             run.order.tables.iter().filter(move |t| has(t.table))
@@ -241,13 +249,20 @@ impl Recoveries {
     }
 
     /// Goes on with what can go on. `told`: version of the list of tablets that was read last.
-    pub fn poll(&mut self, now_us: u64, me: ServerId, told: TabletsVersion, out: &mut Effects) {
+    pub fn poll(
+        &mut self,
+        now_us: u64,
+        me: ServerId,
+        told: TabletsVersion,
+        members: &Members,
+        out: &mut Effects,
+    ) {
         for (id, run) in &mut self.runs {
             run.settle(now_us);
             match &mut run.stage {
                 Stage::Replaying => {
                     run.refill(now_us);
-                    run.ask(now_us, &mut self.next, &mut out.asked);
+                    run.ask(now_us, members, &mut self.next, &mut out.asked);
                     run.end(*id, &mut out.jobs);
                 }
                 Stage::GivingUp(outcome) if run.jobs == 0 => {
@@ -358,7 +373,14 @@ impl Recoveries {
                 attempt,
                 bytes,
                 result,
-            } => run.replayed(segment, attempt, bytes, result),
+            } => {
+                let part = run.parts.get(&segment);
+                let attempt = match part.filter(|_| self.planted.is(Bug::OldPiecesCount)) {
+                    Some(part) => part.attempt,
+                    None => attempt,
+                };
+                run.replayed(segment, attempt, bytes, result);
+            }
             What::Committed(Ok(commit)) => run.stage = Stage::Settling(commit),
             What::Committed(Err(error)) => run.fail(&error),
             What::Aborted => {
@@ -384,11 +406,12 @@ impl Recoveries {
             return;
         };
         let is_replayed = matches!(outcome, PartitionOutcome::Replayed { .. });
+        let stays = self.planted.is(Bug::StaleStays);
         match answer {
             Some(CoordinatorAnswer::Accepted { since }) if is_replayed => {
                 run.stage = Stage::Waiting(*since);
             }
-            Some(CoordinatorAnswer::Stale) if is_replayed => run.stage = Stage::Dropped,
+            Some(CoordinatorAnswer::Stale) if is_replayed && !stays => run.stage = Stage::Dropped,
             Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale) => {
                 run.stage = Stage::Over;
             }
@@ -497,7 +520,7 @@ impl Run {
         }
     }
 
-    fn ask(&mut self, now_us: u64, next: &mut u64, asked: &mut Vec<Asked>) {
+    fn ask(&mut self, now_us: u64, members: &Members, next: &mut u64, asked: &mut Vec<Asked>) {
         let due = |(_, part): &(&usize, &Part)| {
             part.due_us <= now_us && (part.asked.is_some() || part.offset.is_some())
         };
@@ -508,13 +531,21 @@ impl Run {
                 part.turn(); // nobody answered
             }
             let wanted = &self.order.segments[segment];
-            let count = wanted.sources.len();
-            if part.failed >= count * ROUNDS_MAX {
+            let alive = wanted.sources.iter().filter(|id| members.is_up(**id));
+            let alive: Vec<ServerId> = alive.copied().collect();
+            if alive.is_empty() {
+                part.failed += 1; // unless the list here is about to name one
+                part.due_us = now_us + REST_US;
+            }
+            if part.failed >= alive.len().max(1) * ROUNDS_MAX {
                 let outcome = PartitionOutcome::Failed {
                     retry_elsewhere: false,
                     reason: format!("nobody has segment {}", wanted.segment),
                 };
                 return self.give_up(Some(outcome));
+            }
+            if alive.is_empty() {
+                continue;
             }
             if !self.has_room() {
                 continue;
@@ -539,7 +570,7 @@ impl Run {
             part.due_us = now_us + PATIENCE_US;
             asked.push(Asked {
                 call,
-                to: wanted.sources[part.failed % count],
+                to: alive[part.failed % alive.len()],
                 question,
                 payload: Arc::default(),
             });
@@ -634,3 +665,6 @@ fn make_tables(store: &Arc<Store>, order: &Recover, ranges: &Ranges) -> bool {
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

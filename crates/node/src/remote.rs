@@ -17,6 +17,7 @@
 //! Paper: [Ousterhout15 §4.2, §7.3]
 
 use crate::member::Token;
+use crate::planted::{Bug, Planted};
 use duramen::{Backups, Bytes, Call};
 use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
@@ -160,6 +161,7 @@ pub(crate) struct Remote {
     next_call: u64,
     next_token: u64,
     ended: bool,
+    pub(crate) planted: Planted,
 }
 
 impl Remote {
@@ -175,6 +177,7 @@ impl Remote {
             next_call: 0,
             next_token: HEAD_TOKENS,
             ended: false,
+            planted: Planted::default(),
         }
     }
 
@@ -215,6 +218,9 @@ impl Remote {
         for (call, open) in &mut self.calls {
             if open.due_us <= now_us {
                 open.due_us = now_us + PATIENCE_US;
+                if self.planted.is(Bug::LateLease) {
+                    open.sent_us = None;
+                }
                 open.sent_us.get_or_insert(now_us); // Q3
                 let (question, payload) = question(self.log, &open.what);
                 out.push(Asked {
@@ -488,3 +494,6 @@ fn question(log: ServerId, what: &What) -> (Peer, Arc<[u8]>) {
     };
     (question, Arc::default())
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,38 @@ const LEASE_MS: u32 = 100;
 const MASTER: ServerId = ServerId::new(3, 7);
 const TABLE: TableId = TableId(2);
 
+#[cfg(not(feature = "planted"))]
+fn planted(service: BackupService<u32>) -> BackupService<u32> {
+    service
+}
+
+#[cfg(not(feature = "planted"))]
+fn options() -> Options {
+    Options::default()
+}
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<duramen_node::planted::Bug>> = const { std::cell::Cell::new(None) };
+    static BENEATH: std::cell::Cell<Option<duramen_backup::planted::Bug>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(feature = "planted")]
+fn planted(service: BackupService<u32>) -> BackupService<u32> {
+    match PLANTED.get() {
+        Some(bug) => service.with_bug(bug),
+        None => service,
+    }
+}
+
+#[cfg(feature = "planted")]
+fn options() -> Options {
+    Options {
+        planted: BENEATH.get(),
+        ..Options::default()
+    }
+}
+
 struct Rig {
     service: BackupService<u32>,
     backup: Arc<Backup>,
@@ -43,14 +75,14 @@ impl Rig {
             server: 1,
             hash_seed: SEED,
         };
-        let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
+        let backup = Backup::create(disk, &options(), &geometry, &identity).unwrap();
         let backup = Arc::new(backup);
         let config = BackupConfig {
             hash_seed: SEED,
             read_lease_ms: LEASE_MS,
             ahead_bytes: 1 << 20,
         };
-        let service = BackupService::new(backup.clone(), config, 0);
+        let service = planted(BackupService::new(backup.clone(), config, 0));
         // Past the lease that a restarted backup is taken to have given.
         Rig {
             service,
@@ -624,4 +656,51 @@ fn a_master_gets_a_whole_closed_segment_and_nothing_else() {
     ));
     rig.start_read(0);
     assert_eq!(rig.ask(&read(2, b""), &[]), PeerAnswer::Fenced);
+}
+
+#[cfg(feature = "planted")]
+mod bugs {
+    use super::*;
+    use duramen_node::planted::Bug;
+
+    fn is_found(bug: Bug, scenario: fn()) {
+        let planted = || {
+            PLANTED.set(Some(bug));
+            scenario();
+        };
+        assert!(std::panic::catch_unwind(planted).is_err());
+    }
+
+    #[test]
+    fn a_lease_that_begins_with_the_answer_is_found() {
+        is_found(
+            Bug::LeaseWithAnswer,
+            a_control_segment_that_was_only_staged_is_told_of_with_its_lease,
+        );
+    }
+
+    #[test]
+    fn a_freed_control_segment_that_opens_again_is_found() {
+        is_found(
+            Bug::FreedControlOpens,
+            a_control_segment_that_was_freed_does_not_come_back_by_a_late_copy,
+        );
+    }
+
+    #[test]
+    fn a_hand_back_that_is_not_compared_is_found() {
+        is_found(
+            Bug::HandBackUncompared,
+            what_its_master_does_not_need_goes_if_it_still_is_what_was_asked_about,
+        );
+    }
+
+    #[test]
+    fn a_fence_that_goes_with_its_log_is_found() {
+        let planted = || {
+            BENEATH.set(Some(duramen_backup::planted::Bug::FenceForgotten));
+            what_its_master_does_not_need_goes_if_it_still_is_what_was_asked_about();
+        };
+        assert!(std::panic::catch_unwind(planted).is_err());
+    }
 }

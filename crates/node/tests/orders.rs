@@ -9,7 +9,7 @@ use duramen_base::ids::{
 use duramen_node::{Candidate, Input, Member, Order, Output, RequestId};
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Refusal, Roles, ServerAnswer,
-    ServerEntry, ServerList, ServerStatus, TabletEntry, TabletState, Tablets,
+    ServerEntry, ServerList, ServerListUpdate, ServerStatus, TabletEntry, TabletState, Tablets,
 };
 use settings::settings;
 
@@ -36,6 +36,24 @@ fn told(term: u32, target: ServerId, question: FromCoordinator) -> Input {
     }
 }
 
+#[cfg(not(feature = "planted"))]
+fn planted(member: Member) -> Member {
+    member
+}
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<duramen_node::planted::Bug>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(feature = "planted")]
+fn planted(mut member: Member) -> Member {
+    if let Some(bug) = PLANTED.get() {
+        member.plant(bug);
+    }
+    member
+}
+
 /// A member that has its id, not yet stored.
 fn enlisted() -> Member {
     let enlist = Enlist {
@@ -50,14 +68,14 @@ fn enlisted() -> Member {
         segment_bytes: 1 << 20,
     };
     let coordinators = vec!["coordinator:1".to_owned()];
-    let mut member = Member::new(
+    let mut member = planted(Member::new(
         0,
         Candidate {
             enlist,
             coordinators,
             seed: 1,
         },
-    );
+    ));
     let ping = |target| told(1, target, FromCoordinator::Ping { nonce: 1 });
     assert!(matches!(
         answer(&handle(&mut member, ping(OLD))),
@@ -182,8 +200,7 @@ fn nothing_is_done_under_an_id_that_is_not_stored() {
     assert_eq!(member.id(), ServerId::NONE);
 }
 
-#[test]
-fn a_tablet_that_went_and_came_back_is_purged_between() {
+fn a_tablet_goes_and_comes_back() {
     let (low, high) = halves();
     let mut member = joined();
     let out = tell(&mut member, 5, &[low, high]);
@@ -224,8 +241,7 @@ fn a_tablet_that_went_and_came_back_is_purged_between() {
     assert!(served(&out).is_none() && order(&out).is_none());
 }
 
-#[test]
-fn an_earlier_leader_and_a_list_that_overlaps_are_refused() {
+fn an_earlier_leader_speaks() {
     let (low, high) = halves();
     let mut member = joined();
     let out = tell(&mut member, 5, &[low, KeyRange::ALL]);
@@ -245,4 +261,77 @@ fn an_earlier_leader_and_a_list_that_overlaps_are_refused() {
     let out = handle(&mut member, told(3, OLD, tablets(7, &[high])));
     assert_eq!(answer(&out), &ServerAnswer::Refused(Refusal::NotUp(OLD)));
     assert_eq!(served(&obeyed(&mut member, 6)), Some(vec![low]));
+}
+
+/// While it serves, it hears that it is none any more.
+fn a_member_ends() {
+    let mut member = joined();
+    tell(&mut member, 5, &[KeyRange::ALL]);
+    assert_eq!(served(&obeyed(&mut member, 5)), Some(vec![KeyRange::ALL]));
+    let list = ServerList {
+        version: ListVersion(4),
+        servers: Vec::new(),
+    };
+    let update = FromCoordinator::Servers(ServerListUpdate::Full(list));
+    let out = handle(&mut member, told(1, ME, update));
+    assert_eq!(served(&out), Some(vec![]), "N5");
+    let ended = out
+        .iter()
+        .any(|output| matches!(output, Output::Ended { again: true, .. }));
+    assert!(ended);
+    let out = tell(&mut member, 9, &[KeyRange::ALL]);
+    assert!(
+        matches!(answer(&out), ServerAnswer::Refused(Refusal::NotUp(ME))),
+        "N5"
+    );
+    assert!(order(&out).is_none() && served(&out).is_none());
+}
+
+#[test]
+fn a_tablet_that_went_and_came_back_is_purged_between() {
+    a_tablet_goes_and_comes_back();
+}
+
+#[test]
+fn an_earlier_leader_and_a_list_that_overlaps_are_refused() {
+    an_earlier_leader_speaks();
+}
+
+#[test]
+fn who_is_not_listed_as_up_serves_nothing_any_more() {
+    a_member_ends();
+}
+
+#[cfg(feature = "planted")]
+mod bugs {
+    use super::*;
+    use duramen_node::planted::Bug;
+
+    fn is_found(bug: Bug, scenario: fn()) {
+        let planted = || {
+            PLANTED.set(Some(bug));
+            scenario();
+        };
+        assert!(std::panic::catch_unwind(planted).is_err());
+    }
+
+    #[test]
+    fn what_is_not_purged_is_found() {
+        is_found(Bug::NoPurge, a_tablet_goes_and_comes_back);
+    }
+
+    #[test]
+    fn what_is_served_too_early_is_found() {
+        is_found(Bug::EarlyServing, a_tablet_goes_and_comes_back);
+    }
+
+    #[test]
+    fn an_old_leader_that_is_obeyed_is_found() {
+        is_found(Bug::OldLeaderObeyed, an_earlier_leader_speaks);
+    }
+
+    #[test]
+    fn who_serves_after_its_end_is_found() {
+        is_found(Bug::ServesAfterEnd, a_member_ends);
+    }
 }

@@ -1,0 +1,183 @@
+//! A disk with replicas of two logs: one of a server that is UP, one that no list here names.
+
+use super::*;
+use duramen_backup::os::OsDisk;
+use duramen_backup::{Chunk, Geometry, Identity, Mode, Options};
+use duramen_base::ids::{Level, ListVersion, SegmentId};
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::{Header, Kind};
+use duramen_wire::native::message::{
+    Addresses, Roles, ServerEntry, ServerList, ServerListUpdate, ServerStatus,
+};
+
+const ME: ServerId = ServerId::new(0, 1);
+const MASTER: ServerId = ServerId::new(1, 1);
+const NEW: ServerId = ServerId::new(2, 1);
+
+struct Rig {
+    needed: Needed,
+    backup: Backup,
+    members: Members,
+    now_us: u64,
+    _dir: tempfile::TempDir,
+}
+
+fn entry(server: ServerId) -> ServerEntry {
+    ServerEntry {
+        server,
+        addresses: Addresses::default(),
+        rack: None,
+        roles: Roles {
+            master: true,
+            backup: true,
+        },
+        disk: server.number(),
+        read_bytes_per_s: 0,
+        status: ServerStatus::Up,
+        draining: false,
+        copyset: None,
+    }
+}
+
+fn list(version: u64, servers: &[ServerId]) -> ServerList {
+    ServerList {
+        version: ListVersion(version),
+        servers: servers.iter().map(|server| entry(*server)).collect(),
+    }
+}
+
+impl Rig {
+    fn new(planted: Planted) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(OsDisk::new(&dir.path().join("store"), Mode::Buffered));
+        let geometry = Geometry {
+            segment_bytes: 1 << 16,
+            wal_bytes: 1 << 20,
+            frames: 16,
+        };
+        let identity = Identity {
+            cluster: "home".to_owned(),
+            server: 99,
+            hash_seed: 1,
+        };
+        let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
+        let mut members = Members::new();
+        members.apply(&ServerListUpdate::Full(list(1, &[ME, MASTER])));
+        Rig {
+            needed: Needed {
+                planted,
+                ..Needed::default()
+            },
+            backup,
+            members,
+            now_us: 0,
+            _dir: dir,
+        }
+    }
+
+    fn hold(&self, log: ServerId, segment: u64) {
+        let header = Header {
+            kind: Kind::Head,
+            segment: SegmentId(segment),
+            log: log.number(),
+            head: 0,
+            capacity: 1 << 16,
+        };
+        let bytes = header.encode();
+        let chunk = Chunk {
+            segment: SegmentId(segment),
+            epoch: 0,
+            kind: Kind::Head,
+            offset: 0,
+            bytes: &bytes,
+            certificate: Some(Certificate::of(&bytes)),
+            open: true,
+            close: false,
+        };
+        self.backup.stage_of(log.number(), chunk).unwrap();
+        self.backup.commit(Level::Synced).unwrap();
+    }
+
+    fn poll(&mut self, after_us: u64) -> Effects {
+        self.now_us += after_us;
+        let mut out = Effects::default();
+        self.needed
+            .poll(self.now_us, ME, &self.backup, &self.members, &mut out);
+        out
+    }
+}
+
+/// The answer to a question that was given up comes after the next one was asked.
+fn late_answers(planted: Planted) {
+    let mut rig = Rig::new(planted);
+    rig.hold(MASTER, 7);
+    let first = rig.poll(0).asked.pop().unwrap();
+    assert_eq!(first.to, MASTER);
+    let second = rig.poll(PATIENCE_US).asked.pop().unwrap();
+    let answer = || {
+        Some(PeerAnswer::NotNeeded {
+            segments: vec![SegmentId(7)],
+            counted: Vec::new(),
+        })
+    };
+    let late = rig.needed.answered(rig.now_us, first.call, answer());
+    assert!(late.is_none(), "U1");
+    let Some(Task::NotNeeded { log, replicas }) =
+        rig.needed.answered(rig.now_us, second.call, answer())
+    else {
+        panic!("it may go");
+    };
+    assert_eq!((log, replicas.len()), (MASTER, 1));
+    assert!(rig.poll(LOOK_US).asked.is_empty());
+    assert_eq!(rig.poll(SOON_US).asked.len(), 1, "U3");
+}
+
+/// A server writes here before this one has heard of it; another one is gone.
+fn strangers(planted: Planted) {
+    let mut rig = Rig::new(planted);
+    let gone = ServerId::new(3, 1);
+    rig.hold(gone, 5);
+    rig.hold(NEW, 6);
+    let out = rig.poll(0);
+    assert!(out.tasks.is_empty() && out.asked.is_empty(), "U2");
+    let [(token, ToCoordinator::Servers)] = &out.reports[..] else {
+        panic!("{:?}", out.reports);
+    };
+    // Something of yet another server comes after the question: the answer says nothing of it.
+    rig.hold(ServerId::new(4, 1), 9);
+    let answer = CoordinatorAnswer::Servers(list(2, &[ME, MASTER, NEW]));
+    let tasks = rig.needed.listed(*token, Some(&answer), &rig.members);
+    let [Task::Removed(log)] = tasks[..] else {
+        panic!("{tasks:?}");
+    };
+    assert_eq!(log, gone, "U2");
+    assert!(
+        rig.needed
+            .listed(*token, Some(&answer), &rig.members)
+            .is_empty()
+    );
+}
+
+#[test]
+fn only_the_answer_to_the_last_question_counts() {
+    late_answers(Planted::default());
+}
+
+#[test]
+fn who_is_newer_than_the_list_here_loses_nothing() {
+    strangers(Planted::default());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_late_answer_that_counts_is_found() {
+    let planted = || late_answers(Planted::one(Bug::LateAnswerCounts));
+    assert!(std::panic::catch_unwind(planted).is_err());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_stranger_that_is_dropped_is_found() {
+    let planted = || strangers(Planted::one(Bug::UnknownIsGone));
+    assert!(std::panic::catch_unwind(planted).is_err());
+}

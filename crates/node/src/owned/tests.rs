@@ -1,0 +1,127 @@
+//! Lists of tablets, one after the other.
+
+use super::*;
+use crate::view::Route;
+use duramen_base::ids::{RouteHash, SegmentId};
+
+const ME: ServerId = ServerId::new(0, 1);
+const OTHER: ServerId = ServerId::new(1, 1);
+const TABLE: TableId = TableId(1);
+const NORMAL: TabletState = TabletState::Normal {
+    creation: SegmentId::NONE,
+};
+
+fn incoming(migration: u64) -> TabletState {
+    TabletState::Incoming {
+        migration: MigrationId(migration),
+        from: OTHER,
+    }
+}
+
+fn outgoing(migration: u64) -> TabletState {
+    TabletState::Outgoing {
+        creation: SegmentId::NONE,
+        migration: MigrationId(migration),
+        to: OTHER,
+    }
+}
+
+fn range(first: u64, last: u64) -> KeyRange {
+    KeyRange::new(RouteHash(first), RouteHash(last))
+}
+
+fn tell(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) -> Order {
+    let entry = |(first, last, state): &(u64, u64, TabletState)| TabletEntry {
+        table: TABLE,
+        range: range(*first, *last),
+        state: *state,
+    };
+    let tablets = Tablets {
+        version: TabletsVersion(version),
+        tables: Vec::new(),
+        tablets: tablets.iter().map(entry).collect(),
+    };
+    owned.tell(tablets).unwrap();
+    owned.next_order().expect("nothing else is under way")
+}
+
+fn make(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) {
+    let order = tell(owned, version, tablets);
+    assert!(owned.obeyed(order.version));
+}
+
+fn serves(owned: &Owned, hash: u64) -> bool {
+    let view = owned.view(ME, Arc::default());
+    view.route(TABLE, RouteHash(hash)) == Route::Serve
+}
+
+fn emptying(planted: Planted) {
+    let mut owned = Owned {
+        planted,
+        ..Owned::default()
+    };
+    make(&mut owned, 1, &[(0, 9, NORMAL)]);
+    // It left in version 2, which was lost, and comes back.
+    let order = tell(&mut owned, 3, &[(0, 9, incoming(7))]);
+    assert_eq!(order.purge, [(TABLE, range(0, 9))]);
+    assert!(owned.obeyed(order.version) && !serves(&owned, 5));
+    // The same migration goes on, and ends here: what came by it stays.
+    let order = tell(&mut owned, 4, &[(0, 4, incoming(7)), (5, 9, incoming(8))]);
+    assert_eq!(
+        order.purge,
+        [(TABLE, range(5, 9))],
+        "another one begins anew"
+    );
+    assert!(owned.obeyed(order.version));
+    let order = tell(&mut owned, 5, &[(0, 4, NORMAL)]);
+    assert_eq!(order.purge, [(TABLE, range(5, 9))]);
+    assert!(owned.obeyed(order.version) && serves(&owned, 4));
+}
+
+fn locking(planted: Planted) {
+    let mut owned = Owned {
+        planted,
+        ..Owned::default()
+    };
+    make(&mut owned, 1, &[(0, 9, NORMAL), (20, 29, NORMAL)]);
+    make(&mut owned, 2, &[(0, 9, outgoing(7)), (20, 29, NORMAL)]);
+    let since = |owned: &Owned, hash| {
+        let view = owned.view(ME, Arc::default());
+        view.serves_since(TABLE, RouteHash(hash))
+            .map(|since| since.0)
+    };
+    assert_eq!(since(&owned, 5), Some(1));
+    owned.lock(MigrationId(7), Ranges::new([(TABLE, range(0, 9))]).unwrap());
+    assert!(!serves(&owned, 5) && serves(&owned, 25));
+    make(&mut owned, 3, &[(0, 9, outgoing(7)), (20, 25, NORMAL)]);
+    assert!(!serves(&owned, 5), "it says nothing new of it");
+    make(&mut owned, 4, &[(0, 9, NORMAL)]);
+    assert_eq!(since(&owned, 5), Some(1), "it never left");
+}
+
+#[test]
+fn what_comes_anew_is_emptied_first_though_its_leaving_was_never_heard_of() {
+    emptying(Planted::default());
+}
+
+#[test]
+fn what_is_locked_is_not_served_until_a_list_says_what_became_of_it() {
+    locking(Planted::default());
+}
+
+#[cfg(feature = "planted")]
+fn is_found(bug: Bug, scenario: fn(Planted)) {
+    assert!(std::panic::catch_unwind(|| scenario(Planted::one(bug))).is_err());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn what_moves_in_over_what_was_here_is_found() {
+    is_found(Bug::NotEmptied, emptying);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_lock_that_any_list_lets_go_is_found() {
+    is_found(Bug::LockLetGo, locking);
+}

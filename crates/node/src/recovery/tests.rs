@@ -1,0 +1,338 @@
+//! The ends of a partition's replay, step by step, over a store that reaches nobody.
+
+use super::*;
+use crate::owned::Owned;
+use duramen::{Backups, Call, MemberOptions};
+use duramen_base::ids::{KeyRange, Level, ListVersion};
+use duramen_cluster::placement::Layout;
+use duramen_cluster::replication::BackupId;
+use duramen_format::certificate::Certificate;
+use duramen_format::entry::NewObject;
+use duramen_wire::native::message::{
+    Addresses, RecoverSegment, RecoverTablet, Roles, ServerEntry, ServerList, ServerListUpdate,
+    ServerStatus, Tablets,
+};
+
+const ME: ServerId = ServerId::new(0, 1);
+const DEAD: ServerId = ServerId::new(1, 1);
+const SOURCES: [ServerId; 2] = [ServerId::new(2, 1), ServerId::new(3, 1)];
+const TABLE: TableId = TableId(1);
+const ID: RunId = (RecoveryId(5), 0);
+
+struct Nobody;
+
+impl Backups for Nobody {
+    fn send(&self, _: Call) {}
+    fn free(&self, _: BackupId, _: SegmentId) {}
+    fn sync(&self, _: BackupId) {}
+    fn control_head(&self, _: SegmentId) {}
+}
+
+fn store() -> Arc<Store> {
+    let memory = 64 << 20;
+    let mut store = duramen::Options::memory(memory);
+    store.engine.heads = 1;
+    store.engine.huge_pages = false;
+    let options = MemberOptions {
+        store,
+        log: ME.number(),
+        hash_seed: 1,
+        segment_bytes: duramen::engine::segment_bytes(memory) as u32,
+        replicas: 1,
+        layout: Layout::Scatter,
+        backups: Arc::new(Nobody),
+    };
+    Store::open_member(options, false).unwrap()
+}
+
+fn order() -> Recover {
+    let table = TableEntry {
+        table: TABLE,
+        name: "t".to_owned(),
+        level: None::<Level>,
+    };
+    let segment = RecoverSegment {
+        segment: SegmentId(9),
+        kind: Kind::Head,
+        epoch: 0,
+        certificate: Certificate::EMPTY,
+        closed: true,
+        sources: SOURCES.to_vec(),
+    };
+    Recover {
+        recovery: ID.0,
+        partition: ID.1,
+        log: DEAD,
+        tablets: vec![RecoverTablet {
+            table: TABLE,
+            range: KeyRange::ALL,
+            creation: SegmentId::NONE,
+        }],
+        floors: Vec::new(),
+        safe_version: 0,
+        tables: vec![table],
+        segments: vec![segment],
+        passes: Vec::new(),
+    }
+}
+
+struct Rig {
+    recoveries: Recoveries,
+    members: Members,
+    now_us: u64,
+    _store: Arc<Store>,
+}
+
+impl Rig {
+    fn new(planted: Planted) -> Rig {
+        let store = store();
+        let mut recoveries = Recoveries {
+            planted,
+            ..Recoveries::default()
+        };
+        assert!(recoveries.begin(0, &store, order(), &Ranges::default()));
+        assert!(
+            recoveries.begin(0, &store, order(), &Ranges::default()),
+            "a repetition"
+        );
+        let servers = SOURCES.into_iter().map(|server| ServerEntry {
+            server,
+            addresses: Addresses::default(),
+            rack: None,
+            roles: Roles {
+                master: true,
+                backup: true,
+            },
+            disk: server.number(),
+            read_bytes_per_s: 0,
+            status: ServerStatus::Up,
+            draining: false,
+            copyset: None,
+        });
+        let list = ServerList {
+            version: ListVersion(1),
+            servers: servers.collect(),
+        };
+        let mut members = Members::new();
+        members.apply(&ServerListUpdate::Full(list));
+        Rig {
+            recoveries,
+            members,
+            now_us: 0,
+            _store: store,
+        }
+    }
+
+    fn poll(&mut self) -> Effects {
+        let mut out = Effects::default();
+        let told = TabletsVersion(1);
+        self.recoveries
+            .poll(self.now_us, ME, told, &self.members, &mut out);
+        out
+    }
+
+    fn answer(&mut self, asked: &Asked, answer: PeerAnswer, payload: Vec<u8>) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        let answer = Some((answer, payload));
+        self.recoveries
+            .answered(self.now_us, asked.call, answer, &mut jobs);
+        jobs
+    }
+
+    fn run(&mut self, job: Job) {
+        let JobResult::Recovery(done) = job.run().result else {
+            panic!("it is a recovery's");
+        };
+        self.recoveries.job_done(self.now_us, done);
+    }
+
+    fn stage(&self) -> &Stage {
+        &self.recoveries.runs[&ID].stage
+    }
+}
+
+fn object(key: &[u8]) -> Vec<u8> {
+    let object = NewObject {
+        table: TABLE.0,
+        key,
+        value: b"value",
+        version: 3,
+        expires_at_ms: None,
+        victim: SegmentId::NONE,
+    };
+    let mut bytes = vec![0; object.padded_bytes()];
+    object.write_to(&mut bytes);
+    bytes
+}
+
+fn entries(next: Option<u32>) -> PeerAnswer {
+    PeerAnswer::Entries { next, entries: 1 }
+}
+
+/// It is replayed, and the coordinator says that it is somebody else's by now.
+fn stale(planted: Planted) {
+    let mut rig = Rig::new(planted);
+    let run = rig.recoveries.runs.get_mut(&ID).unwrap();
+    let outcome = PartitionOutcome::Replayed {
+        creation: SegmentId(1),
+        bytes: 1,
+        entries: 1,
+    };
+    run.stage = Stage::Reporting(outcome, 0);
+    let reports = rig.poll().reports;
+    let [(token, ToCoordinator::PartitionDone { .. })] = &reports[..] else {
+        panic!("{reports:?}");
+    };
+    assert!(rig.poll().reports.is_empty(), "it was just told");
+    let stale = CoordinatorAnswer::Stale;
+    rig.recoveries.reported(0, *token, Some(&stale));
+    let ended = rig.poll().ended;
+    let all = Ranges::new([(TABLE, KeyRange::ALL)]).unwrap();
+    assert_eq!(ended, [all], "R3");
+    assert!(!rig.recoveries.has(ID));
+}
+
+/// A list comes that is older than the table.
+fn tables(planted: Planted) {
+    let rig = Rig::new(planted);
+    let mut owned = Owned::default();
+    owned.hold(rig.recoveries.tables());
+    let older = Tablets {
+        version: TabletsVersion(1),
+        ..Tablets::default()
+    };
+    owned.tell(older).unwrap();
+    let order = owned.next_order().unwrap();
+    let held = order.tables.iter().any(|entry| entry.table == TABLE);
+    assert!(held, "R4");
+}
+
+/// A replica turns out to be damaged while pieces of it are being replayed: only those of the next one count.
+fn turned(planted: Planted) {
+    let mut rig = Rig::new(planted);
+    let asked = rig.poll().asked.pop().unwrap();
+    assert_eq!(asked.to, SOURCES[0]);
+    let first = rig
+        .answer(&asked, entries(Some(8)), object(b"a"))
+        .pop()
+        .unwrap();
+    let asked = rig.poll().asked.pop().unwrap();
+    let bad = PeerAnswer::Bad {
+        reason: "damaged".to_owned(),
+    };
+    assert!(rig.answer(&asked, bad, Vec::new()).is_empty());
+    let asked = rig.poll().asked.pop().unwrap();
+    assert_eq!(asked.to, SOURCES[1], "the next source, from the beginning");
+    let Peer::ReadReplica(ReadReplica { offset: 0, .. }) = asked.question else {
+        panic!("{:?}", asked.question);
+    };
+    // All of it has come, damaged, when the old piece ends, which says nothing of it.
+    let second = rig
+        .answer(&asked, entries(None), b"damaged.".repeat(9))
+        .pop()
+        .unwrap();
+    rig.run(first);
+    rig.run(second);
+    let mut out = rig.poll();
+    assert!(out.jobs.is_empty(), "R6");
+    let asked = out.asked.pop().expect("another source");
+    let third = rig
+        .answer(&asked, entries(None), object(b"a"))
+        .pop()
+        .unwrap();
+    assert!(rig.poll().jobs.is_empty());
+    rig.run(third);
+    let commit = rig.poll().jobs.pop().expect("all is there");
+    assert_eq!(commit.name(), "commit");
+    rig.run(commit);
+    assert!(
+        matches!(rig.stage(), Stage::Settling(_)),
+        "R1: nobody has stored it"
+    );
+    assert!(rig.poll().reports.is_empty());
+}
+
+#[test]
+fn what_belongs_to_somebody_else_is_purged() {
+    stale(Planted::default());
+}
+
+#[test]
+fn a_list_from_before_the_table_does_not_drop_it_beneath_a_replay() {
+    tables(Planted::default());
+}
+
+#[test]
+fn pieces_of_a_replica_that_was_given_up_do_not_count() {
+    turned(Planted::default());
+}
+
+#[test]
+fn who_gives_up_waits_for_its_jobs_and_then_says_so() {
+    let mut rig = Rig::new(Planted::default());
+    let asked = rig.poll().asked.pop().unwrap();
+    let job = rig
+        .answer(&asked, entries(None), object(b"a"))
+        .pop()
+        .unwrap();
+    let run = rig.recoveries.runs.get_mut(&ID).unwrap();
+    run.fail(&SideError::Closed);
+    assert!(rig.poll().jobs.is_empty(), "R5: a job is at it");
+    rig.run(job);
+    let back = rig.poll().jobs.pop().expect("now it is taken back");
+    assert!(rig.poll().reports.is_empty(), "R5");
+    rig.run(back);
+    let reports = rig.poll().reports;
+    assert!(matches!(
+        reports[..],
+        [(
+            _,
+            ToCoordinator::PartitionDone {
+                outcome: PartitionOutcome::Failed { .. },
+                ..
+            }
+        )]
+    ));
+    rig.recoveries.abort(ID);
+    rig.poll();
+    assert!(!rig.recoveries.has(ID));
+}
+
+#[test]
+fn without_a_source_that_is_up_it_is_given_up_soon() {
+    let mut rig = Rig::new(Planted::default());
+    rig.members = Members::new();
+    let mut reports = Vec::new();
+    while reports.is_empty() {
+        assert!(rig.now_us < 1_000_000, "at once, nearly");
+        let out = rig.poll();
+        assert!(out.asked.is_empty());
+        out.jobs.into_iter().for_each(|job| rig.run(job));
+        reports = out.reports;
+        reports.retain(|(_, report)| matches!(report, ToCoordinator::PartitionDone { .. }));
+        rig.now_us += 10_000;
+    }
+}
+
+#[cfg(feature = "planted")]
+fn is_found(bug: Bug, scenario: fn(Planted)) {
+    assert!(std::panic::catch_unwind(|| scenario(Planted::one(bug))).is_err());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_stale_partition_that_stays_is_found() {
+    is_found(Bug::StaleStays, stale);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_table_that_is_dropped_beneath_a_replay_is_found() {
+    is_found(Bug::TablesNotHeld, tables);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn pieces_of_an_old_attempt_that_count_are_found() {
+    is_found(Bug::OldPiecesCount, turned);
+}
