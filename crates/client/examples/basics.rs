@@ -1,11 +1,11 @@
-//! What a program does with a cluster: `cargo run --example basics -- 127.0.0.1:7400`.
+//! What a program does with a cluster: `duramen up`, then `cargo run --example basics -- 127.0.0.1:7400`.
 
 use duramen_client::{Client, Condition, Error, Options, Outcome, Write};
 
 fn main() -> Result<(), Error> {
     let coordinators: Vec<String> = std::env::args().skip(1).collect();
     let client = Client::connect(Options::new(coordinators))?;
-    let table = client.table("default")?;
+    let table = client.table("db0")?;
 
     // Written once, whatever happens to servers and connections meanwhile.
     table.set(b"greeting", b"hello")?;
