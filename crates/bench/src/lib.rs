@@ -45,6 +45,8 @@ enum Figure {
     TwoLevels(figures::two_levels::TwoLevelsArgs),
     /// Entries of another server's log replayed into a side log, by one thread and by two
     Replay(Options),
+    /// Clusters beside Redis with replicas: replicated writes
+    Cluster(figures::cluster::ClusterArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -105,6 +107,10 @@ impl Figure {
             Figure::TwoLevels(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::two_levels::run(&args)?)
+            }
+            Figure::Cluster(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::cluster::run(&args)?)
             }
             Figure::Load(mut args) => {
                 args.options.note_command();

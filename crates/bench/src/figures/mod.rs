@@ -1,6 +1,7 @@
 //! One file per figure of `docs/benchmarks.md`.
 
 pub mod cleaner_latency;
+pub mod cluster;
 pub mod durability;
 pub mod growth;
 pub mod logging;

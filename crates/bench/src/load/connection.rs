@@ -1,7 +1,7 @@
 //! One non-blocking connection with at most one pipeline of requests on its way.
 
 use crate::harness::{Doing, Failure, Result};
-use duramen_wire::resp::ReplySkipper;
+use duramen_wire::resp::{ReplySkipper, RequestEncoder};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -51,16 +51,23 @@ impl Connection {
         })
     }
 
-    /// Sends a pipeline that `encode` appends; it returns how many requests that were (0 = nothing to send).
+    /// Sends a pipeline that `encode` appends; it returns how many requests that were (0 = nothing to send). A `WAIT` for
+    /// so many replicas goes along, if it is not 0: the pipeline is answered when that is.
     pub(super) fn send(
         &mut self,
         since: u64,
+        wait_replicas: u32,
         encode: impl FnOnce(&mut Vec<u8>) -> u64,
     ) -> Result<u64> {
         self.output.clear();
         self.sent = 0;
         self.pipelined = encode(&mut self.output);
         self.waiting = self.pipelined;
+        if self.pipelined > 0 && wait_replicas > 0 {
+            let replicas = wait_replicas.to_string();
+            RequestEncoder::new(&mut self.output).request(&["WAIT", &replicas, "0"]);
+            self.waiting += 1;
+        }
         self.since = since;
         self.flush()?;
         Ok(self.pipelined)

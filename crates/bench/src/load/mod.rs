@@ -56,6 +56,9 @@ pub struct LoadArgs {
     /// Threads of the generator
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
+    /// End each pipeline with a WAIT for so many replicas
+    #[arg(long, value_name = "REPLICAS", default_value_t = 0)]
+    pub wait_replicas: u32,
     /// Spin for replies instead of sleeping: shows the server's latency without the generator's wake-up
     #[arg(long)]
     pub spin: bool,
@@ -85,6 +88,8 @@ pub struct Load {
     pub pipeline: usize,
     pub threads: usize,
     pub spin: bool,
+    /// Each pipeline ends with a `WAIT` for so many replicas, without a time limit; 0 = none.
+    pub wait_replicas: u32,
     pub limit: Limit,
     /// Requests per second offered by all connections together; `None` = closed loop.
     pub rate: Option<f64>,
@@ -129,6 +134,7 @@ impl Load {
             pipeline,
             threads: 1,
             spin: false,
+            wait_replicas: 0,
             limit: Limit::Time(Duration::from_secs(2)),
             rate: None,
         }
@@ -143,6 +149,7 @@ impl Load {
             pipeline: 64,
             threads: 1,
             spin: false,
+            wait_replicas: 0,
             limit: Limit::Requests(self.keys.saturating_sub(from)),
             rate: None,
             ..self.clone()
@@ -225,6 +232,7 @@ pub fn run(args: &LoadArgs) -> Result<Report> {
         pipeline: args.pipeline,
         threads: args.threads,
         spin: args.spin,
+        wait_replicas: args.wait_replicas,
         limit: Limit::Time(Duration::from_secs_f64(args.seconds)),
         rate: args.rate,
     };

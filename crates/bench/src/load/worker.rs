@@ -134,7 +134,7 @@ impl<'a> Worker<'a> {
     fn send(&mut self, token: usize, since: u64) -> Result<()> {
         let wanted = (self.load.pipeline.max(1) as u64).min(self.left);
         let (source, connection) = (&mut self.source, &mut self.connections[token]);
-        let sent = connection.send(since, |out| {
+        let sent = connection.send(since, self.load.wait_replicas, |out| {
             (0..wanted).take_while(|_| source.encode(out)).count() as u64
         })?;
         self.left = if sent < wanted { 0 } else { self.left - sent };

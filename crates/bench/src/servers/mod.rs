@@ -1,6 +1,9 @@
 //! Server processes under test: started on a free loopback port, stopped by their own handle.
 
 pub mod echo;
+mod group;
+
+pub use group::{Cluster, RedisGroup, Up};
 
 use crate::harness::{Doing, Failure, Result, machine};
 use crate::load::client;

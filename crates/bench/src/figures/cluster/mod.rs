@@ -1,0 +1,73 @@
+//! What a cluster costs and what it gives: replicated writes beside Redis with replicas.
+//!
+//! All processes of a run share one machine and one disk, whoever they belong to. Each row prints how many copies are durable, and
+//! how, when a write is acknowledged.
+
+mod writes;
+
+use crate::harness::{Doing, Options, Report, Result};
+use crate::servers::{find_duramen, find_program};
+use std::path::PathBuf;
+
+/// What `duramen bench cluster` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ClusterArgs {
+    #[command(flatten)]
+    pub options: Options,
+    /// The program `duramen`; by default the one beside this program, then the one on PATH
+    #[arg(long, value_name = "FILE")]
+    pub duramen: Option<PathBuf>,
+    /// The program `redis-server`; by default the one on PATH
+    #[arg(long, value_name = "FILE")]
+    pub redis: Option<PathBuf>,
+    /// Where data directories are made: on the disk to be measured
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Reactor threads of each of Duramen's servers: 1 is like for like with redis-server
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Part>,
+}
+
+/// Parts of the figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Acknowledged writes per second with three replicas
+    Writes,
+}
+
+/// The programs, and where they keep their data.
+struct Programs {
+    duramen: PathBuf,
+    /// `None` = not installed.
+    redis: Option<PathBuf>,
+    dir: PathBuf,
+    threads: usize,
+}
+
+/// Runs the figure.
+///
+/// # Errors
+/// A program is missing or does not start, or an answer is an error.
+pub fn run(args: &ClusterArgs) -> Result<Report> {
+    let about = "Clusters on loopback, all processes on one machine and one disk; 100-byte values and 16-byte keys unless said.";
+    let mut report = Report::new("cluster", "Clusters", about, &args.options);
+    let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    std::fs::create_dir_all(&dir).doing(format!("making {}", dir.display()))?;
+    let programs = Programs {
+        duramen: find_duramen(args.duramen.as_deref())?,
+        redis: args.redis.clone().or_else(|| find_program("redis-server")),
+        dir,
+        threads: args.threads,
+    };
+    if programs.redis.is_none() {
+        report.note("redis-server: SKIPPED, it is not installed.");
+    }
+    let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
+    if wanted(Part::Writes) {
+        writes::run(&args.options, &programs, &mut report)?;
+    }
+    Ok(report)
+}
