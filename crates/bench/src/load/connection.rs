@@ -1,5 +1,6 @@
 //! One non-blocking connection with at most one pipeline of requests on its way.
 
+use super::native;
 use crate::harness::{Doing, Failure, Result};
 use duramen_wire::resp::{ReplySkipper, RequestEncoder};
 use std::io::{ErrorKind, Read, Write};
@@ -8,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
     skipper: ReplySkipper,
+    native: bool,
     output: Vec<u8>,
     /// Bytes of `output` that the kernel has taken.
     sent: usize,
@@ -33,14 +35,18 @@ pub(super) struct Arrived {
 }
 
 impl Connection {
-    pub(super) fn open(server: SocketAddr) -> Result<Connection> {
+    pub(super) fn open(server: SocketAddr, native: bool) -> Result<Connection> {
         let doing = || format!("connecting to {server}");
-        let stream = TcpStream::connect(server).doing(doing())?;
+        let mut stream = TcpStream::connect(server).doing(doing())?;
         stream.set_nodelay(true).doing(doing())?;
+        if native {
+            native::greet(&mut stream)?;
+        }
         stream.set_nonblocking(true).doing(doing())?;
         Ok(Connection {
             stream,
             skipper: ReplySkipper::new(),
+            native,
             output: Vec::new(),
             sent: 0,
             rest: Vec::new(),
@@ -109,7 +115,17 @@ impl Connection {
                 Err(error) => return Err(Failure::new("waiting for replies", error)),
             };
             let input = &buffer[..kept + bytes];
-            let passed = self.skipper.advance(input).doing("reading replies")?;
+            let passed = if self.native {
+                native::advance(input)?
+            } else {
+                let passed = self.skipper.advance(input).doing("reading replies")?;
+                native::Passed {
+                    bytes: passed.bytes,
+                    replies: passed.replies,
+                    errors: passed.errors,
+                    nulls: passed.nulls,
+                }
+            };
             self.rest.clear();
             self.rest.extend_from_slice(&input[passed.bytes..]);
             let replies = passed.replies as u64;

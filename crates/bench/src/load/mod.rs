@@ -6,9 +6,11 @@
 
 pub mod client;
 mod connection;
+mod native;
 mod requests;
 mod worker;
 
+pub use native::Native;
 pub use requests::{Access, Command};
 
 use crate::harness::{Distribution, Doing, Failure, Latencies, Options, Report, Result, Row};
@@ -93,6 +95,8 @@ pub struct Load {
     pub limit: Limit,
     /// Requests per second offered by all connections together; `None` = closed loop.
     pub rate: Option<f64>,
+    /// The native protocol instead of RESP; with GET, SET and mixed alone.
+    pub native: Option<Native>,
 }
 
 /// When a run ends.
@@ -137,6 +141,7 @@ impl Load {
             wait_replicas: 0,
             limit: Limit::Time(Duration::from_secs(2)),
             rate: None,
+            native: None,
         }
     }
 
@@ -171,6 +176,12 @@ impl Load {
 
     /// [`run`](Self::run), counting answered requests in `progress` as it goes.
     pub fn run_watched(&self, progress: &AtomicU64) -> Result<Outcome> {
+        if self.native.is_some() && matches!(self.command, Command::Mget(_) | Command::Mset(_)) {
+            return Err(Failure::new(
+                "offering native load",
+                "it has GET, SET and mixed alone",
+            ));
+        }
         let threads = self.threads.clamp(1, self.connections.max(1));
         let begun = Instant::now();
         let parts = std::thread::scope(|scope| {
@@ -235,6 +246,7 @@ pub fn run(args: &LoadArgs) -> Result<Report> {
         wait_replicas: args.wait_replicas,
         limit: Limit::Time(Duration::from_secs_f64(args.seconds)),
         rate: args.rate,
+        native: None,
     };
     if args.preload {
         load.preload(0)?;

@@ -1,5 +1,6 @@
 //! Which requests are sent, as bytes.
 
+use super::native::Native;
 use crate::harness::{Chooser, Distribution, Rng, fresh_seed};
 use duramen_wire::resp::RequestEncoder;
 
@@ -32,6 +33,7 @@ pub(super) struct Source {
     keys: Keys,
     rng: Rng,
     value: Vec<u8>,
+    native: Option<Native>,
 }
 
 enum Keys {
@@ -64,7 +66,13 @@ impl Source {
             keys: chosen,
             rng: Rng::new(fresh_seed()),
             value: (0..value_bytes).map(|n| b'a' + (n % 26) as u8).collect(),
+            native: None,
         }
+    }
+
+    /// The same in the native protocol.
+    pub(super) fn speaking(self, native: Option<Native>) -> Source {
+        Source { native, ..self }
     }
 
     /// Appends one request; false if a sequential source has come to its end.
@@ -72,11 +80,16 @@ impl Source {
         let Some(first) = self.next_key() else {
             return false;
         };
-        let mut encoder = RequestEncoder::new(out);
         let read = match self.command {
             Command::Mixed { reads_percent } => self.rng.below(100) < reads_percent,
             command => matches!(command, Command::Get),
         };
+        if let Some(native) = &self.native {
+            let value = (!read).then_some(self.value.as_slice());
+            native.encode(&text(first), value, out);
+            return true;
+        }
+        let mut encoder = RequestEncoder::new(out);
         match self.command {
             Command::Mget(keys) => {
                 encoder.begin(1 + keys.max(1));

@@ -84,7 +84,7 @@ impl<'a> Worker<'a> {
         let mine = (n..load.connections).step_by(threads).count();
         let mut connections = Vec::with_capacity(mine);
         for token in 0..mine {
-            let connection = Connection::open(load.server)?;
+            let connection = Connection::open(load.server, load.native.is_some())?;
             let data = epoll::EventData::new_u64(token as u64);
             epoll::add(&epoll, &connection.stream, data, epoll::EventFlags::IN)
                 .doing("watching a connection")?;
@@ -97,7 +97,8 @@ impl<'a> Worker<'a> {
             load.value_bytes,
             n as u64,
             threads as u64,
-        );
+        )
+        .speaking(load.native);
         let schedule = load.rate.map(|rate| Schedule {
             next: ticks::now() as f64,
             interval: 1e9 / ticks::ns_per_tick() / (rate / threads as f64) * load.pipeline as f64,

@@ -1,8 +1,9 @@
-//! What a cluster costs and what it gives: replicated writes beside Redis with replicas.
+//! What a cluster costs and what it gives: replicated writes beside Redis with replicas, reads beside a single server.
 //!
 //! All processes of a run share one machine and one disk, whoever they belong to. Each row prints how many copies are durable, and
 //! how, when a write is acknowledged.
 
+mod reads;
 mod writes;
 
 use crate::harness::{Doing, Options, Report, Result};
@@ -36,6 +37,8 @@ pub struct ClusterArgs {
 pub enum Part {
     /// Acknowledged writes per second with three replicas
     Writes,
+    /// Reads per second of one member, natively and by RESP
+    Reads,
 }
 
 /// The programs, and where they keep their data.
@@ -68,6 +71,9 @@ pub fn run(args: &ClusterArgs) -> Result<Report> {
     let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     if wanted(Part::Writes) {
         writes::run(&args.options, &programs, &mut report)?;
+    }
+    if wanted(Part::Reads) {
+        reads::run(&args.options, &programs, &mut report)?;
     }
     Ok(report)
 }
