@@ -47,6 +47,8 @@ enum Figure {
     Replay(Options),
     /// Clusters beside Redis with replicas: replicated writes
     Cluster(figures::cluster::ClusterArgs),
+    /// Large clusters in simulated time: recovery by size, placement, 10,000 servers
+    Scale(figures::scale::ScaleArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -111,6 +113,10 @@ impl Figure {
             Figure::Cluster(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::cluster::run(&args)?)
+            }
+            Figure::Scale(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::scale::run(&args)?)
             }
             Figure::Load(mut args) => {
                 args.options.note_command();

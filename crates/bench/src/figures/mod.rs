@@ -8,6 +8,7 @@ pub mod logging;
 pub mod memory;
 pub mod memory_cell;
 pub mod replay;
+pub mod scale;
 pub mod server;
 pub mod two_levels;
 pub mod utilization;

@@ -60,8 +60,20 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
+/// Of one thread, with values of this size.
+pub(super) fn bytes_per_second(options: &Options, value_bytes: usize) -> Result<f64> {
+    let bytes = options.size(256, 64) * MIB;
+    let chunks = chunks(bytes, value_bytes);
+    let total: usize = chunks.iter().map(Vec::len).sum();
+    let mut rates = Vec::new();
+    for _ in 0..options.rounds() {
+        rates.push(total as f64 / replay(&chunks, bytes, 1)?.1);
+    }
+    Ok(median(&rates))
+}
+
 /// Entries as a backup would send them.
-fn chunks(bytes: u64, value_bytes: usize) -> Vec<Vec<u8>> {
+pub(super) fn chunks(bytes: u64, value_bytes: usize) -> Vec<Vec<u8>> {
     let value = store::value(value_bytes);
     let keys = bytes / (value_bytes + KEY_BYTES + 16) as u64;
     let (mut chunks, mut chunk) = (Vec::new(), Vec::new());

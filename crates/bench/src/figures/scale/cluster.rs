@@ -1,0 +1,740 @@
+//! A simulated cluster in which one server dies: the coordinator is the real one, the servers are queues.
+//!
+//! What the coordinator does takes the time that it really takes here, its messages' encoding included, and [`MESSAGE`] for the
+//! system calls of each.
+
+use super::costs::SEGMENT_BYTES;
+use super::machine::{MICROSECOND, Machine, Ns, SECOND, Server};
+use super::recovery::{Master, Piece, Shelf};
+use crate::harness::{Doing, Failure, Result, Rng};
+use duramen_base::ids::{KeyRange, ListVersion, SegmentId, ServerId, TabletsVersion};
+use duramen_cluster::coordinator::store::{Memory, MetaStore};
+use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId};
+use duramen_cluster::placement::{Layout, Member, Placement};
+use duramen_cluster::planted::Planted;
+use duramen_cluster::replication::BackupId;
+use duramen_format::certificate::Certificate;
+use duramen_format::control::Record;
+use duramen_format::segment::{Header, Kind};
+use duramen_wire::native::codec::{Envelope, encode_coordinator_answer, encode_from_coordinator};
+use duramen_wire::native::message::{
+    Addresses, Admin, ClusterSettings, Enlist, FromCoordinator, PartitionOutcome, ReplicaEntry,
+    Replicas, Roles, ServerAnswer, ToCoordinator,
+};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::time::Instant;
+
+/// System calls of one message, sent or received: anchors of a server without a store behind it.
+pub(super) const MESSAGE: Ns = 3_900;
+/// How long a dead master may still have been allowed to read when its backups are asked.
+const LEASE_LEFT_MS: u32 = 300;
+/// A recovery that takes longer has stopped.
+const LIMIT: Ns = 600 * SECOND;
+const PING_INTERVAL_MS: u32 = 100;
+
+/// What is simulated.
+pub(super) struct Plan {
+    /// The one that dies included.
+    pub servers: usize,
+    pub dead_bytes: u64,
+    pub partition_bytes: u64,
+    pub replicas: usize,
+    pub seed: u64,
+}
+
+/// What came of it.
+pub(super) struct Outcome {
+    /// From the suspicion until all is served again.
+    pub took: Ns,
+    /// The slowest disk's time of reading, by the mean.
+    pub disk_spread: f64,
+    pub coordinator_ms: f64,
+    /// From the death to the first suspicion, on average.
+    pub noticed_ms: f64,
+}
+
+/// A resource of a server's, or just time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stage {
+    Cores(usize, Ns),
+    Disk(usize, Ns),
+    Inwards(usize, Ns),
+    Outwards(usize, Ns),
+    Delay(Ns),
+}
+
+/// What happens when a chain of stages is over.
+#[derive(Clone, Debug)]
+pub(super) enum Then {
+    /// The coordinator hears this.
+    Coordinator(Box<Input>),
+    /// A server hears a question of the coordinator's.
+    Asked(usize, CallId, Box<FromCoordinator>),
+    /// A backup has read and divided a segment.
+    Divided(usize, u32),
+    /// A recovery master's request is at a backup.
+    Wanted(Piece),
+    /// A piece is at its recovery master, replayed.
+    Replayed(Piece),
+    /// A replica of what a recovery master took over is on disk.
+    Kept(usize),
+    /// Its log says that it is its own now.
+    Committed(usize),
+}
+
+#[derive(Debug)]
+struct Chain {
+    stages: std::vec::IntoIter<Stage>,
+    then: Then,
+}
+
+/// See the file's head.
+pub(super) struct Cluster {
+    machine: Machine,
+    pub servers: Vec<Server>,
+    ids: BTreeMap<ServerId, usize>,
+    coordinator: Coordinator,
+    store: Memory,
+    /// When the coordinator's thread is free, and for how long it has worked.
+    coordinator_free: Ns,
+    coordinator_busy: Ns,
+    wake_at: Option<Ns>,
+    events: BinaryHeap<Reverse<(Ns, u64)>>,
+    chains: BTreeMap<u64, Chain>,
+    next: u64,
+    now: Ns,
+    replies: u64,
+    dead: usize,
+    dead_id: ServerId,
+    pub shelves: Vec<Shelf>,
+    control: Vec<u8>,
+    control_holders: BTreeSet<usize>,
+    pub masters: Vec<Master>,
+    pub placement: Placement,
+    pub replicas: usize,
+    /// Ranges that are served again, and when the last one was.
+    served_at: Ns,
+    /// What waits for the coordinator's thread.
+    inbox: VecDeque<Input>,
+    /// Hashes that the dead one owned.
+    dead_width: u128,
+}
+
+pub(super) fn settings(partition_bytes: u64, replicas: usize) -> ClusterSettings {
+    ClusterSettings {
+        replicas: replicas as u32,
+        segment_bytes: SEGMENT_BYTES as u32,
+        hash_seed: 1,
+        ping_interval_ms: PING_INTERVAL_MS,
+        ping_timeout_ms: 50,
+        verdict_timeout_ms: 250,
+        read_lease_ms: 500,
+        client_lease_ms: 10_000,
+        partition_bytes,
+        partition_records: 1 << 40,
+        rpc_window: 512,
+        copyset_scatter: None,
+    }
+}
+
+/// A coordinator with so many servers, all UP, and one table over `spread` of them.
+pub(super) fn coordinator(
+    servers: usize,
+    spread: usize,
+    settings: ClusterSettings,
+) -> Result<(Coordinator, Memory, Vec<ServerId>)> {
+    let what = "opening a coordinator";
+    let mut store = Memory::new("one");
+    store
+        .acquire()
+        .doing(what)?
+        .ok_or("somebody else leads")
+        .doing(what)?;
+    let config = Config {
+        cluster: "simulated".to_owned(),
+        name: "coordinator:1".to_owned(),
+        term: 1,
+        seed: 1,
+        settings,
+        planted: Planted::default(),
+    };
+    let contents = store.load().doing(what)?;
+    let (mut coordinator, mut outputs) = Coordinator::open(0, &contents, config).doing(what)?;
+    let mut batches = Vec::new();
+    let keep = |outputs: Vec<Output>, batches: &mut Vec<_>| {
+        for output in outputs {
+            if let Output::Persist { token, batch } = output {
+                batches.push((token, batch));
+            }
+        }
+    };
+    for number in 0..servers as u64 {
+        keep(std::mem::take(&mut outputs), &mut batches);
+        outputs = coordinator.handle(
+            0,
+            Input::Asked {
+                reply: ReplyId(number),
+                sender: ServerId::NONE,
+                question: enlist(number),
+            },
+        );
+    }
+    keep(outputs, &mut batches);
+    // Stored late and at once: 10,000 servers that come together.
+    settle(&mut coordinator, &mut store, &mut batches)?;
+    let created = coordinator.handle(
+        0,
+        Input::Asked {
+            reply: ReplyId(u64::MAX),
+            sender: ServerId::NONE,
+            question: ToCoordinator::Admin(Admin::CreateTable {
+                name: "data".to_owned(),
+                servers: spread as u32,
+                level: None,
+            }),
+        },
+    );
+    keep(created, &mut batches);
+    settle(&mut coordinator, &mut store, &mut batches)?;
+    let status = coordinator.status();
+    let ids = status.servers.iter().map(|entry| entry.server).collect();
+    Ok((coordinator, store, ids))
+}
+
+type Batches = Vec<(
+    duramen_cluster::coordinator::Token,
+    duramen_cluster::coordinator::store::Batch,
+)>;
+
+/// Stores everything, and answers what servers are told as good servers do.
+fn settle(coordinator: &mut Coordinator, store: &mut Memory, batches: &mut Batches) -> Result<()> {
+    let mut asked = Vec::new();
+    loop {
+        let outputs = if let Some((token, batch)) = batches.pop() {
+            store.commit(&batch).doing("storing a batch")?;
+            coordinator.handle(0, Input::Persisted { token })
+        } else if let Some((call, answer)) = asked.pop() {
+            let payload = Vec::new();
+            let answered = Input::Answered {
+                call,
+                answer,
+                payload,
+            };
+            coordinator.handle(0, answered)
+        } else {
+            return Ok(());
+        };
+        for output in outputs {
+            match output {
+                Output::Persist { token, batch } => batches.push((token, batch)),
+                Output::Ask { call, question, .. } => {
+                    asked.extend(routine(&question).map(|answer| (call, answer)));
+                }
+                Output::Answer { .. } | Output::WakeAt { .. } => {}
+            }
+        }
+    }
+}
+
+/// What every server answers to questions that make it do nothing worth being simulated.
+fn routine(question: &FromCoordinator) -> Option<ServerAnswer> {
+    match question {
+        FromCoordinator::Ping { nonce } => Some(ServerAnswer::Pong {
+            nonce: *nonce,
+            list_version: ListVersion(0),
+        }),
+        FromCoordinator::Servers(update) => Some(ServerAnswer::Confirmed {
+            list_version: update.version(),
+            tablets_version: TabletsVersion(0),
+        }),
+        FromCoordinator::Tablets(tablets) => Some(ServerAnswer::Confirmed {
+            list_version: ListVersion(0),
+            tablets_version: tablets.version,
+        }),
+        _ => None,
+    }
+}
+
+fn enlist(number: u64) -> ToCoordinator {
+    ToCoordinator::Enlist(Enlist {
+        nonce: number + 1,
+        cluster: "simulated".to_owned(),
+        addresses: Addresses {
+            native: format!("server-{number}:7401"),
+            resp: Some(format!("server-{number}:6379")),
+            admin: None,
+        },
+        rack: None,
+        roles: Roles {
+            master: true,
+            backup: true,
+        },
+        replaces: None,
+        disk: number + 1,
+        read_bytes_per_s: 0,
+        segment_bytes: SEGMENT_BYTES as u32,
+    })
+}
+
+impl Cluster {
+    /// Kills a server and waits until everything is served again.
+    pub fn recover(machine: Machine, plan: &Plan) -> Result<Outcome> {
+        let spread = if plan.servers > 1000 { plan.servers } else { 1 };
+        let settings = settings(plan.partition_bytes, plan.replicas);
+        let (coordinator, store, ids) = coordinator(plan.servers, spread, settings)?;
+        let status = coordinator.status();
+        let tablet = status.tablets.first().ok_or("there is none");
+        let dead_id = tablet.doing("looking for a tablet")?.owner;
+        let owned = status
+            .tablets
+            .iter()
+            .filter(|tablet| tablet.owner == dead_id);
+        let dead_width = owned.map(|tablet| width(tablet.range)).sum();
+        let ids: BTreeMap<ServerId, usize> = ids.into_iter().zip(0..).collect();
+        let dead = ids[&dead_id];
+        let mut placement = Placement::new(Layout::Scatter, plan.replicas, plan.seed);
+        for id in ids.keys().filter(|id| **id != dead_id) {
+            placement.add(Member {
+                backup: BackupId(id.number()),
+                rack: None,
+                read_us: (SEGMENT_BYTES as f64 / machine.disk_read * 1e6) as u32,
+            });
+        }
+        let mut cluster = Cluster {
+            machine,
+            servers: (0..plan.servers).map(|_| Server::new(&machine)).collect(),
+            shelves: (0..plan.servers).map(|_| Shelf::default()).collect(),
+            ids,
+            coordinator,
+            store,
+            coordinator_free: 0,
+            coordinator_busy: 0,
+            wake_at: None,
+            events: BinaryHeap::new(),
+            chains: BTreeMap::new(),
+            next: 0,
+            now: 0,
+            replies: 0,
+            dead,
+            dead_id,
+            control: Vec::new(),
+            control_holders: BTreeSet::new(),
+            masters: Vec::new(),
+            placement,
+            replicas: plan.replicas,
+            served_at: 0,
+            inbox: VecDeque::new(),
+            dead_width,
+        };
+        cluster.fill(plan.dead_bytes);
+        cluster.run()?;
+        let read: Vec<Ns> = cluster.shelves.iter().map(|shelf| shelf.read_ns).collect();
+        let most = read.iter().copied().max().unwrap_or(0) as f64;
+        let mean = read.iter().sum::<Ns>() as f64 / (plan.servers - 1) as f64;
+        Ok(Outcome {
+            took: cluster.served_at,
+            disk_spread: most / mean,
+            coordinator_ms: cluster.coordinator_busy as f64 / 1e6,
+            noticed_ms: noticed_ms(plan.servers, plan.seed),
+        })
+    }
+
+    /// The log of the one that will die, on everybody's disks.
+    fn fill(&mut self, bytes: u64) {
+        let segments = bytes.div_ceil(SEGMENT_BYTES);
+        let mut records = Vec::new();
+        for id in 1..=segments {
+            let length = SEGMENT_BYTES as u32;
+            let certificate = certificate(id, length);
+            records.push(Record::AddOpen {
+                segment: SegmentId(id),
+                epoch: 0,
+                head: 0,
+                kind: Kind::Head,
+            });
+            records.push(Record::Closed {
+                segment: SegmentId(id),
+                certificate,
+            });
+            let holders = self.place();
+            for (n, holder) in holders.into_iter().enumerate() {
+                self.shelves[holder].replicas.push(ReplicaEntry {
+                    segment: SegmentId(id),
+                    kind: Kind::Head,
+                    epoch: 0,
+                    certificate,
+                    closed: true,
+                    primary: n == 0,
+                });
+            }
+        }
+        let header = Header {
+            kind: Kind::Control,
+            segment: SegmentId(segments + 1),
+            log: self.dead_id.number(),
+            head: 0,
+            capacity: SEGMENT_BYTES as u32,
+        };
+        self.control = header.encode().to_vec();
+        let snapshot = Record::Snapshot {
+            next_segment: SegmentId(1),
+            safe_version: 1,
+            records: 0,
+        };
+        snapshot.encode(&mut self.control);
+        records
+            .iter()
+            .for_each(|record| record.encode(&mut self.control));
+        self.control_holders = self.place().into_iter().collect();
+        for holder in self.control_holders.clone() {
+            self.shelves[holder].replicas.push(ReplicaEntry {
+                segment: SegmentId(segments + 1),
+                kind: Kind::Control,
+                epoch: 0,
+                certificate: Certificate::of(&self.control),
+                closed: false,
+                primary: false,
+            });
+        }
+        for shelf in &mut self.shelves {
+            shelf.begin();
+        }
+    }
+
+    /// Backups for a segment, the primary first.
+    pub fn place(&mut self) -> Vec<usize> {
+        let mut chosen: Vec<BackupId> = Vec::new();
+        while chosen.len() < self.replicas
+            && let Some(backup) = self.placement.choose(&chosen, &BTreeSet::new())
+        {
+            chosen.push(backup);
+        }
+        let index = |backup: &BackupId| self.ids[&ServerId::from_number(backup.0)];
+        chosen.iter().map(index).collect()
+    }
+
+    pub fn machine(&self) -> Machine {
+        self.machine
+    }
+
+    /// Begins a chain of stages now.
+    pub fn begin(&mut self, stages: Vec<Stage>, then: Then) {
+        self.next += 1;
+        let chain = Chain {
+            stages: stages.into_iter(),
+            then,
+        };
+        self.chains.insert(self.next, chain);
+        self.advance(self.next);
+    }
+
+    /// The next stage of a chain, or its end.
+    fn advance(&mut self, number: u64) {
+        let Some(chain) = self.chains.get_mut(&number) else {
+            return;
+        };
+        let now = self.now;
+        let at = match chain.stages.next() {
+            None => {
+                if let Some(chain) = self.chains.remove(&number) {
+                    self.happened(chain.then);
+                }
+                return;
+            }
+            Some(Stage::Delay(delay)) => now + delay,
+            Some(Stage::Cores(server, work)) => self.servers[server].cores.serve(now, work),
+            Some(Stage::Disk(server, work)) => self.servers[server].disk.serve(now, work),
+            Some(Stage::Inwards(server, work)) => self.servers[server].inwards.serve(now, work),
+            Some(Stage::Outwards(server, work)) => self.servers[server].outwards.serve(now, work),
+        };
+        self.events.push(Reverse((at, number)));
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let latency = self.machine().latency;
+        let suspect = ToCoordinator::Suspect {
+            server: self.dead_id,
+            list_version: self.coordinator.status().list_version,
+        };
+        let witness = (self.dead + 1) % self.servers.len();
+        let witness = self.id_of(witness);
+        self.tell_coordinator(latency, witness, suspect);
+        while self.served_at == 0 {
+            let event = self.events.peek().map(|Reverse((at, _))| *at);
+            let wake = self
+                .wake_at
+                .filter(|wake| event.is_none_or(|at| *wake <= at));
+            if let Some(wake) = wake {
+                self.wake_at = None;
+                self.now = self.now.max(wake);
+                self.coordinate(Input::Tick)?;
+            } else if let Some(Reverse((at, number))) = self.events.pop() {
+                self.now = at;
+                self.advance(number);
+            } else {
+                return Err(Failure::new(
+                    "simulating a recovery",
+                    "nothing happens any more",
+                ));
+            }
+            while let Some(input) = self.inbox.pop_front() {
+                self.coordinate(input)?;
+            }
+            if self.now > LIMIT {
+                let waits = self.coordinator.status().recoveries;
+                let waits = waits.first().and_then(|of| of.waits_for.clone());
+                return Err(Failure::new(
+                    "simulating a recovery",
+                    format!("it is not over after {} s: {waits:?}", LIMIT / SECOND),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn index_of(&self, id: ServerId) -> usize {
+        self.ids.get(&id).copied().unwrap_or(self.dead)
+    }
+
+    pub fn dead_width(&self) -> u128 {
+        self.dead_width
+    }
+
+    fn id_of(&self, server: usize) -> ServerId {
+        let found = self.ids.iter().find(|(_, index)| **index == server);
+        found.map_or(ServerId::NONE, |(id, _)| *id)
+    }
+
+    fn tell_coordinator(&mut self, delay: Ns, sender: ServerId, question: ToCoordinator) {
+        self.replies += 1;
+        let input = Input::Asked {
+            reply: ReplyId(self.replies),
+            sender,
+            question,
+        };
+        self.begin(
+            vec![Stage::Delay(delay)],
+            Then::Coordinator(Box::new(input)),
+        );
+    }
+
+    /// What a recovery master says at the end.
+    pub fn report(&mut self, master: usize, outcome: PartitionOutcome) {
+        let of = &self.masters[master];
+        let question = ToCoordinator::PartitionDone {
+            recovery: of.order.recovery,
+            partition: of.order.partition,
+            server: of.id,
+            outcome,
+        };
+        let (sender, latency) = (of.id, self.machine().latency);
+        self.tell_coordinator(latency, sender, question);
+    }
+
+    fn happened(&mut self, then: Then) {
+        match then {
+            Then::Coordinator(input) => self.inbox.push_back(*input),
+            Then::Asked(server, call, question) => self.asked(server, call, *question),
+            Then::Divided(server, segment) => self.divided(server, segment),
+            Then::Wanted(piece) => self.wanted(piece),
+            Then::Replayed(piece) => self.replayed(piece),
+            Then::Kept(master) => self.kept(master),
+            Then::Committed(master) => self.committed(master),
+        }
+    }
+
+    /// The coordinator's thread: it does this when it is free, and it takes as long as it takes.
+    fn coordinate(&mut self, input: Input) -> Result<()> {
+        let begins = self.now.max(self.coordinator_free);
+        let mut inputs = vec![input];
+        let mut out = Vec::new();
+        let mut work = MESSAGE;
+        let mut stored = 0;
+        let mut outputs = Vec::new();
+        while let Some(input) = inputs.pop() {
+            let begun = Instant::now();
+            let some = self.coordinator.handle(begins / MICROSECOND, input);
+            for output in &some {
+                out.clear();
+                encode(&mut out, output);
+            }
+            work += begun.elapsed().as_nanos() as Ns;
+            for output in some {
+                match output {
+                    // Stored by another thread: it costs time, not this thread's.
+                    Output::Persist { token, batch } => {
+                        self.store.commit(&batch).doing("storing a batch")?;
+                        stored += 1;
+                        inputs.push(Input::Persisted { token });
+                    }
+                    other => outputs.push(other),
+                }
+            }
+        }
+        let messages = outputs
+            .iter()
+            .filter(|o| !matches!(o, Output::WakeAt { .. }));
+        work += messages.count() as Ns * MESSAGE;
+        self.coordinator_free = begins + work;
+        self.coordinator_busy += work;
+        let leaves = self.coordinator_free - self.now + stored * 2 * self.machine().sync;
+        for output in outputs {
+            self.said(leaves, output);
+        }
+        Ok(())
+    }
+
+    /// What the coordinator wants.
+    fn said(&mut self, leaves: Ns, output: Output) {
+        let latency = self.machine().latency;
+        match output {
+            Output::WakeAt { at_us } => self.wake_at = Some(at_us * MICROSECOND),
+            Output::Ask {
+                call, to, question, ..
+            } => {
+                let stages = vec![Stage::Delay(leaves + latency)];
+                if to == self.dead_id {
+                    let gone = Input::Unreachable { call };
+                    return self.begin(stages, Then::Coordinator(Box::new(gone)));
+                }
+                let Some(&server) = self.ids.get(&to) else {
+                    return;
+                };
+                self.begin(stages, Then::Asked(server, call, Box::new(question)));
+            }
+            Output::Answer { .. } | Output::Persist { .. } => {}
+        }
+    }
+
+    fn asked(&mut self, server: usize, call: CallId, question: FromCoordinator) {
+        let latency = self.machine().latency;
+        let (answer, payload) = match question {
+            FromCoordinator::StartRead { recovery, log, .. } => {
+                self.read_ahead(server);
+                let control = self.control_holders.contains(&server);
+                let shelf = &self.shelves[server];
+                let id = shelf.replicas.iter().find(|r| r.kind == Kind::Control);
+                let replicas = Replicas {
+                    log,
+                    recovery,
+                    segments: shelf.replicas.clone(),
+                    control: id.map(|entry| entry.segment),
+                    lease_left_ms: if control { LEASE_LEFT_MS } else { 0 },
+                };
+                let payload = if control {
+                    self.control.clone()
+                } else {
+                    Vec::new()
+                };
+                (ServerAnswer::Replicas(Box::new(replicas)), payload)
+            }
+            FromCoordinator::Recover(order) => {
+                let id = self.id_of(server);
+                self.start_master(server, id, *order);
+                (ServerAnswer::Started, Vec::new())
+            }
+            other => {
+                if let FromCoordinator::Tablets(tablets) = &other {
+                    self.told(server, tablets);
+                }
+                match routine(&other) {
+                    Some(answer) => (answer, Vec::new()),
+                    None => return,
+                }
+            }
+        };
+        let input = Input::Answered {
+            call,
+            answer,
+            payload,
+        };
+        self.begin(
+            vec![Stage::Delay(latency)],
+            Then::Coordinator(Box::new(input)),
+        );
+    }
+
+    /// A new owner hears that it is one.
+    fn told(&mut self, server: usize, tablets: &duramen_wire::native::message::Tablets) {
+        for master in self.masters.iter_mut().filter(|m| m.server == server) {
+            let of_it = |wanted: &duramen_wire::native::message::RecoverTablet| {
+                tablets.tablets.iter().any(|entry| {
+                    entry.table == wanted.table
+                        && entry.state.is_served()
+                        && entry.range.contains(wanted.range.first)
+                })
+            };
+            master.serves |= master.reported && master.order.tablets.iter().all(of_it);
+        }
+        let status_is_over = !self.masters.is_empty()
+            && self.masters.iter().all(|master| master.serves)
+            && self.is_all_given_out();
+        if status_is_over {
+            self.served_at = self.now;
+        }
+    }
+
+    /// Whether no tablet waits for a recovery master any more.
+    fn is_all_given_out(&self) -> bool {
+        let status = self.coordinator.status();
+        status
+            .tablets
+            .iter()
+            .all(|tablet| tablet.owner != self.dead_id)
+    }
+
+    pub fn now(&self) -> Ns {
+        self.now
+    }
+}
+
+fn certificate(id: u64, length: u32) -> Certificate {
+    Certificate {
+        length,
+        crc: length + id as u32,
+    }
+}
+
+/// Bytes of a message of the coordinator's, as its process would make them.
+pub(super) fn encode(out: &mut Vec<u8>, output: &Output) {
+    let envelope = Envelope {
+        request: 1,
+        target: ServerId::NONE,
+        sender: ServerId::coordinator(1),
+    };
+    match output {
+        Output::Answer { answer, .. } => encode_coordinator_answer(out, &envelope, answer),
+        Output::Ask { question, .. } => encode_from_coordinator(out, &envelope, question),
+        Output::Persist { .. } | Output::WakeAt { .. } => {}
+    }
+}
+
+/// When somebody first asks a server that is gone: each of the others asks one at random per interval; the connection is refused.
+fn noticed_ms(servers: usize, seed: u64) -> f64 {
+    const TRIALS: usize = 200;
+    let mut rng = Rng::new(seed);
+    let mut total = 0.0;
+    for _ in 0..TRIALS {
+        let mut first = f64::INFINITY;
+        for round in 0.. {
+            for _ in 1..servers {
+                if rng.below(servers as u64 - 1) == 0 {
+                    let phase = rng.below(1000) as f64 / 1000.0;
+                    let at = (f64::from(round) + phase) * f64::from(PING_INTERVAL_MS);
+                    first = first.min(at);
+                }
+            }
+            if first.is_finite() {
+                break;
+            }
+        }
+        total += first;
+    }
+    total / TRIALS as f64
+}
+
+/// Hashes of a range.
+pub(super) fn width(range: KeyRange) -> u128 {
+    u128::from(range.last.0) - u128::from(range.first.0) + 1
+}
