@@ -85,7 +85,8 @@ pub enum Input {
     Persisted { token: Token },
     /// It returned an error, or the leader's lease could not be renewed in time.
     StoreFailed { reason: String },
-    /// The time of [`Output::WakeAt`] has come. May come at any time.
+    /// The time of [`Output::WakeAt`] has come, and everything that had arrived by then was handed in: time runs out for nobody
+    /// whose answer waits in a queue of ours. May come at any time.
     Tick,
 }
 
@@ -493,9 +494,8 @@ impl Coordinator {
             Input::Unreachable { call } => self.answered(call, None),
             Input::Persisted { token } => self.persisted(token),
             Input::StoreFailed { reason } => self.stop(&reason),
-            Input::Tick => {}
+            Input::Tick => self.tick(),
         }
-        self.tick();
         self.finish()
     }
 

@@ -89,6 +89,14 @@ struct Chain {
     then: Then,
 }
 
+/// What is next; of several at one time in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Event,
+    Input,
+    Tick,
+}
+
 /// See the file's head.
 pub(super) struct Cluster {
     machine: Machine,
@@ -461,25 +469,37 @@ impl Cluster {
         let witness = self.id_of(witness);
         self.tell_coordinator(latency, witness, suspect);
         while self.served_at == 0 {
-            let event = self.events.peek().map(|Reverse((at, _))| *at);
-            let wake = self
-                .wake_at
-                .filter(|wake| event.is_none_or(|at| *wake <= at));
-            if let Some(wake) = wake {
-                self.wake_at = None;
-                self.now = self.now.max(wake);
-                self.coordinate(Input::Tick)?;
-            } else if let Some(Reverse((at, number))) = self.events.pop() {
-                self.now = at;
-                self.advance(number);
-            } else {
+            // The coordinator's thread takes what has arrived, then looks at its timers; what comes meanwhile waits.
+            let free = self.coordinator_free.max(self.now);
+            let wake = self.wake_at.map(|at| (at.max(free), Turn::Tick));
+            let inbox = (!self.inbox.is_empty()).then_some((free, Turn::Input));
+            let event = self
+                .events
+                .peek()
+                .map(|Reverse((at, _))| (*at, Turn::Event));
+            let next = [event, inbox, wake].into_iter().flatten();
+            let Some((at, turn)) = next.min() else {
                 return Err(Failure::new(
                     "simulating a recovery",
                     "nothing happens any more",
                 ));
-            }
-            while let Some(input) = self.inbox.pop_front() {
-                self.coordinate(input)?;
+            };
+            self.now = at;
+            match turn {
+                Turn::Event => {
+                    if let Some(Reverse((_, number))) = self.events.pop() {
+                        self.advance(number);
+                    }
+                }
+                Turn::Input => {
+                    if let Some(input) = self.inbox.pop_front() {
+                        self.coordinate(input)?;
+                    }
+                }
+                Turn::Tick => {
+                    self.wake_at = None;
+                    self.coordinate(Input::Tick)?;
+                }
             }
             if self.now > LIMIT {
                 let waits = self.coordinator.status().recoveries;

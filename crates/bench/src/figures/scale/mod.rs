@@ -102,7 +102,8 @@ fn sizes(options: &Options, machine: Machine, report: &mut Report) -> Result<()>
         let plan = Plan {
             servers: count + 1,
             dead_bytes: count as u64 * NODE_BYTES,
-            partition_bytes: NODE_BYTES,
+            // A partition for each, and not one more because the log is a little longer than the data.
+            partition_bytes: NODE_BYTES + NODE_BYTES / 20,
             replicas: 3,
             seed: count as u64,
         };

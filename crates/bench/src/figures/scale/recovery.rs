@@ -99,7 +99,15 @@ impl Cluster {
         self.read_on(server);
     }
 
+    /// The same order again changes nothing.
     pub fn start_master(&mut self, server: usize, id: ServerId, order: Recover) {
+        let same = |master: &Master| {
+            let of = &master.order;
+            (of.recovery, of.partition) == (order.recovery, order.partition)
+        };
+        if self.masters.iter().any(same) {
+            return;
+        }
         let mut unread: Vec<(u32, usize)> = Vec::new();
         for segment in order.segments.iter().filter(|s| s.kind != Kind::Control) {
             let source = segment.sources.first().map(|id| self.index_of(*id));
