@@ -49,6 +49,8 @@ enum Figure {
     Cluster(figures::cluster::ClusterArgs),
     /// Large clusters in simulated time: recovery by size, placement, 10,000 servers
     Scale(figures::scale::ScaleArgs),
+    /// From kill -9 of a server of a local cluster until the last of its keys is served again
+    Recovery(figures::recovery::RecoveryArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -117,6 +119,10 @@ impl Figure {
             Figure::Scale(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::scale::run(&args)?)
+            }
+            Figure::Recovery(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::recovery::run(&args)?)
             }
             Figure::Load(mut args) => {
                 args.options.note_command();

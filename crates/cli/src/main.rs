@@ -52,6 +52,8 @@ EXIT CODES
 enum Command {
     /// Start a server.
     Serve(serve::ServeArgs),
+    /// Start a server that joins a cluster: `serve`, with a coordinator on this machine if no other is named.
+    Join(serve::ServeArgs),
     /// Start a coordinator, which servers of a cluster join.
     #[command(after_help = coordinator::HELP)]
     Coordinator(coordinator::CoordinatorArgs),
@@ -93,8 +95,18 @@ fn command() -> clap::Command {
     })
 }
 
+/// A process of which a thread is gone must look dead to the others, not hang: also where panics unwind.
+fn die_of_panics() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        say(panic);
+        std::process::abort();
+    }));
+}
+
 fn main() -> ExitCode {
     up::tie_to_parent();
+    die_of_panics();
     let matches = command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
@@ -118,6 +130,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(args) => return serve::run(args),
+        Command::Join(args) => return serve::run(args.joining()),
         Command::Coordinator(args) => return coordinator::run(&args),
         Command::Up(args) => return up::run(&args),
         Command::Config(args) => return config::run(args),

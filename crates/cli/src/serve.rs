@@ -75,6 +75,19 @@ impl clap::FromArgMatches for ServeArgs {
     }
 }
 
+impl ServeArgs {
+    /// As a member of a cluster, whatever else is said: by the coordinator where one usually is, if none is named.
+    pub(crate) fn joining(mut self) -> ServeArgs {
+        let loaded = Loaded::new(self.file.as_deref(), std::env::vars(), &self.given);
+        // What is wrong is said when it is loaded again.
+        if loaded.is_ok_and(|loaded| loaded.config.coordinator.is_empty()) {
+            let coordinator = crate::cluster::COORDINATOR_DEFAULT.to_owned();
+            self.given.insert("coordinator", coordinator);
+        }
+        self
+    }
+}
+
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let started = Instant::now();
     let loaded = match Loaded::new(args.file.as_deref(), std::env::vars(), &args.given) {

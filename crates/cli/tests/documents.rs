@@ -37,6 +37,23 @@ fn help_teaches() {
             "{help}"
         );
     }
+    for command in [
+        "status",
+        "tablet split",
+        "tablet migrate",
+        "drain",
+        "crash",
+        "coordinator",
+        "up",
+    ] {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = text(&words);
+        assert!(
+            help.contains("EXAMPLES") && help.contains("Exit codes"),
+            "{help}"
+        );
+    }
+    assert!(text(&["join", "--help"]).contains("--coordinator"));
     // Each command has a description of its own.
     assert!(!help.contains("Where the server is"), "{help}");
 }
@@ -87,6 +104,9 @@ fn manual_pages() {
         "duramen-get.1",
         "duramen-serve.1",
         "duramen-table-list.1",
+        "duramen-tablet-migrate.1",
+        "duramen-coordinator.1",
+        "duramen-up.1",
     ] {
         let page = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
         assert!(

@@ -7,6 +7,7 @@ pub mod growth;
 pub mod logging;
 pub mod memory;
 pub mod memory_cell;
+pub mod recovery;
 pub mod replay;
 pub mod scale;
 pub mod server;

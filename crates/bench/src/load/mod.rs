@@ -11,7 +11,7 @@ mod requests;
 mod worker;
 
 pub use native::Native;
-pub use requests::{Access, Command};
+pub use requests::{Access, Command, key, value};
 
 use crate::harness::{Distribution, Doing, Failure, Latencies, Options, Report, Result, Row};
 use std::net::{SocketAddr, ToSocketAddrs};

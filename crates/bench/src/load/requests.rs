@@ -65,7 +65,7 @@ impl Source {
             command,
             keys: chosen,
             rng: Rng::new(fresh_seed()),
-            value: (0..value_bytes).map(|n| b'a' + (n % 26) as u8).collect(),
+            value: value(value_bytes),
             native: None,
         }
     }
@@ -140,6 +140,16 @@ impl Keys {
             }
         }
     }
+}
+
+/// The value that all keys get.
+pub fn value(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|n| b'a' + (n % 26) as u8).collect()
+}
+
+/// The name of a key.
+pub fn key(id: u64) -> String {
+    String::from_utf8_lossy(&text(id)).into_owned()
 }
 
 /// A key of 16 bytes, as redis-benchmark's: `key:000000000042`.

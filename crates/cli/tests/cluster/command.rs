@@ -63,6 +63,13 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// What it printed.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        self.expect(0);
+        serde_json::from_str(&self.out).expect("one line of JSON")
+    }
+
     #[track_caller]
     pub fn expect(&self, code: i32) {
         assert_eq!(self.code, Some(code), "{self:?}");

@@ -4,6 +4,8 @@ mod command;
 mod coordinator;
 mod etcd;
 mod process;
+mod redis;
+mod up;
 
 use command::duramen;
 

@@ -34,7 +34,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-client",
         ],
     ),
-    ("duramen-bench", &["duramen-server"]),
+    ("duramen-bench", &["duramen-server", "duramen-client"]),
     (
         "duramen-cli",
         &["duramen-bench", "duramen-client", "duramen-coordinator"],

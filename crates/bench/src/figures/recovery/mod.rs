@@ -1,0 +1,216 @@
+//! How long a crashed server's data is away: from `kill -9` to the last of its keys, detection included.
+
+mod probe;
+mod watch;
+
+use crate::harness::{Bound, Doing, Failure, Options, Report, Result, Row, median, progress};
+use crate::load::client;
+use crate::load::{Command, Load};
+use crate::servers::{Cluster, Up, find_duramen};
+use duramen_base::units::MIB;
+use duramen_wire::resp::Reply;
+use std::path::PathBuf;
+use std::time::Instant;
+use watch::{Phases, Watch};
+
+/// Value sizes in bytes, and what must be reached with them.
+const SIZES: [(usize, &str); 2] = [
+    (100, "s from kill -9 to the last key, 100 B ≤ 3"),
+    (1000, "s from kill -9 to the last key, 1 KB ≤ 3"),
+];
+const KEY_BYTES: u64 = 16;
+/// Seconds that are allowed.
+const LIMIT: f64 = 3.0;
+
+/// What `duramen bench recovery` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RecoveryArgs {
+    #[command(flatten)]
+    pub options: Options,
+    /// The program `duramen`; by default the one beside this program, then the one on PATH
+    #[arg(long, value_name = "FILE")]
+    pub duramen: Option<PathBuf>,
+    /// Where data directories are made: on the disk to be measured
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Servers, the one that is killed included
+    #[arg(long, default_value_t = 5)]
+    pub servers: usize,
+    /// Replicas of everything
+    #[arg(long, default_value_t = 2)]
+    pub replicas: usize,
+    /// When writes are acknowledged while data is loaded
+    #[arg(long, default_value_t, value_enum)]
+    pub level: Level,
+    /// MB of keys and values on the server that is killed
+    #[arg(long, default_value_t = 1000)]
+    pub megabytes: u64,
+    /// Only this value size
+    #[arg(long)]
+    pub value: Option<usize>,
+    /// More arguments for `duramen up`
+    #[arg(long = "up", value_name = "WORD", allow_hyphen_values = true)]
+    pub more: Vec<String>,
+}
+
+/// When writes are acknowledged.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub enum Level {
+    #[default]
+    Buffered,
+    Synced,
+}
+
+/// What one run found; times in seconds since the kill.
+struct Found {
+    keys: u64,
+    phases: Phases,
+    first: f64,
+    last: f64,
+}
+
+/// Runs the figure.
+///
+/// # Errors
+/// The cluster does not start, or a key is lost.
+pub fn run(args: &RecoveryArgs) -> Result<Report> {
+    let about = format!(
+        "{} servers and a coordinator on loopback, {} replicas, one machine and one disk for all. One server has all the data; it \
+         is killed; keys spread over all its partitions are read by a Redis client that follows MOVED until each has its value again.",
+        args.servers, args.replicas
+    );
+    let mut report = Report::new(
+        "recovery",
+        "Recovery of a crashed server",
+        &about,
+        &args.options,
+    );
+    let program = find_duramen(args.duramen.as_deref())?;
+    let rounds = args.options.rounds.unwrap_or(1);
+    let mut rows = Vec::new();
+    for (value_bytes, target) in SIZES {
+        if args.value.is_some_and(|only| only != value_bytes) {
+            continue;
+        }
+        let mut lasts = Vec::new();
+        for _ in 0..rounds {
+            let found = measure(args, &program, value_bytes)?;
+            lasts.push(found.last);
+            rows.push(row(value_bytes, &found));
+        }
+        report.target(target.to_owned(), median(&lasts), Bound::AtMost(LIMIT));
+    }
+    report.table("From the kill on", rows);
+    report.note("Phases are those that the coordinator tells: detected = it is called crashed; fenced = its backups have said what they have; replayed = all partitions are done.");
+    Ok(report)
+}
+
+fn row(value_bytes: usize, found: &Found) -> Row {
+    let Phases {
+        detected,
+        fenced,
+        replayed,
+        done,
+        partitions,
+        bytes,
+        entries,
+    } = found.phases;
+    let replaying = (replayed - fenced).max(1e-3);
+    Row::new()
+        .with("value bytes", value_bytes)
+        .with("keys", found.keys)
+        .with("partitions", partitions)
+        .number("detected s", detected, 3)
+        .number("fenced s", fenced, 3)
+        .number("replayed s", replayed, 3)
+        .number("switched s", done, 3)
+        .number("first key s", found.first, 3)
+        .number("last key s", found.last, 3)
+        .number("replay MB/s", bytes as f64 / 1e6 / replaying, 0)
+        .number("replay M entries/s", entries as f64 / 1e6 / replaying, 2)
+}
+
+fn measure(args: &RecoveryArgs, program: &std::path::Path, value_bytes: usize) -> Result<Found> {
+    let megabytes = args.options.size(args.megabytes, args.megabytes.min(64));
+    let object = KEY_BYTES + value_bytes as u64;
+    let keys = megabytes * 1_000_000 / object;
+    // Header and rounding per entry, index, and room for the cleaner.
+    let memory = (keys * (object + 48) * 5 / 4 + 256 * MIB).max(512 * MIB);
+    let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    std::fs::create_dir_all(&dir).doing(format!("making {}", dir.display()))?;
+    let up = Up {
+        program: program.to_owned(),
+        servers: args.servers,
+        replicas: args.replicas,
+        spread: 1,
+        memory: memory.to_string(),
+        threads: 1,
+        level: match args.level {
+            Level::Buffered => "buffered",
+            Level::Synced => "synced",
+        },
+        more: args.more.clone(),
+    };
+    progress!("{value_bytes} B: starting {} servers", args.servers);
+    let cluster = Cluster::start(&up, &dir)?;
+    let owner = cluster.owner(&crate::load::key(0))?;
+    let address = cluster.resp[owner];
+    let begun = Instant::now();
+    let load = Load {
+        keys,
+        value_bytes,
+        ..Load::usual(address, Command::Set, 64)
+    };
+    load.preload(0)?;
+    progress!(
+        "{value_bytes} B: {keys} keys in {:.1} s",
+        begun.elapsed().as_secs_f64()
+    );
+    let survivors: Vec<_> = cluster
+        .resp
+        .iter()
+        .copied()
+        .filter(|at| *at != address)
+        .collect();
+    let probe = probe::Probe::new(&survivors, keys, value_bytes)?;
+    let watch = Watch::begin(&cluster.coordinator)?;
+    let killed = Instant::now();
+    kill(cluster.pids[owner])?;
+    let (first, last) = probe.run(killed)?;
+    let phases = watch.end(killed)?;
+    progress!("{value_bytes} B: last key after {last:.3} s; {phases:?}");
+    count(&survivors, keys)?;
+    Ok(Found {
+        keys,
+        phases,
+        first,
+        last,
+    })
+}
+
+/// kill -9.
+fn kill(pid: u32) -> Result<()> {
+    let doing = "killing a server";
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    let pid = pid.ok_or("it has no process").doing(doing)?;
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).doing(doing)
+}
+
+/// All keys are somewhere.
+fn count(survivors: &[std::net::SocketAddr], keys: u64) -> Result<()> {
+    let mut found = 0;
+    for address in survivors {
+        if let Reply::Integer(n) = client::ask(*address, &["DBSIZE"])? {
+            found += u64::try_from(n).unwrap_or(0);
+        }
+    }
+    match found == keys {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "counting keys after the recovery",
+            format!("{found} of {keys} are there"),
+        )),
+    }
+}
