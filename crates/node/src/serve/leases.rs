@@ -10,12 +10,17 @@ use std::sync::Arc;
 
 /// Tokens of these questions. Others have higher bits.
 const QUESTIONS: u64 = 1 << 60;
+/// What nobody answered is asked again after this time: clients wait for it.
+const AGAIN_US: u64 = 50_000;
 
 /// Questions of one life.
 pub(crate) struct Leases {
     clients: Arc<Clients>,
     /// When each was sent, and about whom.
     asked: BTreeMap<Token, (u64, Vec<ClientId>)>,
+    /// To be asked about again, at `again_us`.
+    failed: Vec<ClientId>,
+    again_us: u64,
     next: u64,
     due_us: u64,
 }
@@ -25,6 +30,8 @@ impl Leases {
         Leases {
             clients,
             asked: BTreeMap::new(),
+            failed: Vec::new(),
+            again_us: 0,
             next: QUESTIONS,
             due_us: u64::MAX,
         }
@@ -40,34 +47,101 @@ impl Leases {
 
     /// When it wants to be polled; also when a client has come that nobody knows.
     pub fn due_us(&self) -> u64 {
-        self.due_us
+        match self.failed.is_empty() {
+            true => self.due_us,
+            false => self.due_us.min(self.again_us),
+        }
     }
 
     /// What to ask now.
     pub fn poll(&mut self, now_us: u64) -> Option<(Token, ToCoordinator)> {
-        let somebody_new = self.clients.has_unknown();
-        if now_us < self.due_us && !somebody_new {
-            return None;
+        let mut clients = Vec::new();
+        if now_us >= self.due_us || self.clients.has_unknown() {
+            clients = self.clients.ask(now_us);
+            self.due_us = self.clients.next_ask_us().unwrap_or(u64::MAX);
         }
-        let clients = self.clients.ask(now_us);
-        self.due_us = self.clients.next_ask_us().unwrap_or(u64::MAX);
+        if now_us >= self.again_us {
+            clients.append(&mut self.failed);
+            clients.sort_unstable();
+            clients.dedup();
+        }
         if clients.is_empty() {
             return None;
         }
+        self.again_us = now_us + AGAIN_US;
         self.next += 1;
         let token = Token(self.next);
         self.asked.insert(token, (now_us, clients.clone()));
         Some((token, ToCoordinator::AreAlive { clients }))
     }
 
-    /// `None`: nobody was reached. It is asked again by itself.
+    /// `None`: nobody was reached. It is asked again.
     pub fn answered(&mut self, token: Token, answer: Option<&CoordinatorAnswer>) {
         let Some((sent_us, asked)) = self.asked.remove(&token) else {
             return;
         };
-        if let Some(CoordinatorAnswer::ClientsAlive { clients }) = answer {
-            self.clients.answered(sent_us, &asked, clients);
+        match answer {
+            Some(CoordinatorAnswer::ClientsAlive { clients }) => {
+                self.clients.answered(sent_us, &asked, clients);
+            }
+            _ => self.failed.extend(asked),
         }
         self.due_us = self.clients.next_ask_us().unwrap_or(u64::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_base::ids::{RouteHash, RpcId, TableId};
+    use duramen_cluster::rifl::Begin;
+    use duramen_wire::native::message::Rpc;
+
+    fn begin(clients: &Clients, now_us: u64, client: u64) -> Begin {
+        let rpc = Rpc {
+            client: ClientId(client),
+            id: RpcId(1),
+            acknowledged: RpcId(0),
+        };
+        clients.begin(now_us, TableId(1), RouteHash(0), rpc)
+    }
+
+    #[test]
+    fn a_new_client_is_asked_about_at_once_and_soon_again_if_nobody_answers() {
+        let clients = Clients::new(Arc::new(|| {}));
+        let mut leases = Leases::new(clients.clone());
+        assert_eq!((leases.poll(5), leases.due_us()), (None, u64::MAX));
+        assert_eq!(begin(&clients, 5, 1), Begin::AskLease);
+        let about = vec![ClientId(1)];
+        let question = ToCoordinator::AreAlive {
+            clients: about.clone(),
+        };
+        let (first, asked) = leases.poll(6).expect("a question");
+        assert!(asked == question && Leases::is_for(first));
+        assert_eq!(leases.poll(7), None, "it is under way");
+        leases.answered(first, None);
+        assert_eq!(leases.poll(AGAIN_US), None);
+        assert!(leases.due_us() <= 6 + AGAIN_US);
+        let (second, asked) = leases.poll(6 + AGAIN_US).expect("the same again");
+        assert_eq!(asked, question);
+        let alive = CoordinatorAnswer::ClientsAlive {
+            clients: vec![(ClientId(1), 10_000)],
+        };
+        leases.answered(second, Some(&alive));
+        assert_eq!(begin(&clients, 100_000, 1), Begin::Execute);
+        let half_us = leases.due_us();
+        assert!(
+            (4_000_000..6_000_000).contains(&half_us),
+            "{half_us}: in advance"
+        );
+        assert_eq!(leases.poll(half_us - 1), None);
+        let (third, _) = leases.poll(half_us).expect("renewed in advance");
+        leases.answered(
+            third,
+            Some(&CoordinatorAnswer::ClientsAlive { clients: vec![] }),
+        );
+        assert_eq!(begin(&clients, half_us, 2), Begin::AskLease, "another one");
+        leases.answered(first, Some(&alive));
+        assert_eq!(clients.size().0, 2, "the first has something under way");
     }
 }
