@@ -11,6 +11,7 @@ use crate::cluster::Membership;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_format::hash::{SLOTS, slot};
 use duramen_node::View;
+use duramen_wire::native::message::Addresses;
 use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
 use std::collections::BTreeSet;
@@ -28,7 +29,9 @@ struct Known {
     view: Arc<View>,
     /// The table behind database 0; None: there is none yet.
     table: Option<TableId>,
-    /// Where this connection came in: stands for this member's address as long as the map does not have it.
+    /// Where others find this member, who need not be in the map.
+    own: Addresses,
+    /// Where this connection came in, for want of anything better.
     local: (String, u16),
 }
 
@@ -49,10 +52,12 @@ fn member<'s>(ctx: &Context<'s>) -> Result<&'s Membership, Failure> {
 }
 
 fn known(ctx: &mut Context<'_>) -> Result<Known, Failure> {
-    let view = Arc::clone(ctx.local.view_to_tell(member(ctx)?));
+    let member = member(ctx)?;
+    let view = Arc::clone(ctx.local.view_to_tell(member));
     let local = ctx.client.record().local;
     Ok(Known {
         view,
+        own: member.status().addresses.clone(),
         table: ctx.shared.commands.table(0),
         local: (local.ip().to_string(), local.port()),
     })
@@ -77,12 +82,16 @@ impl Known {
     }
 
     fn node(&self, server: ServerId, alive: bool) -> Node {
-        let owner = self.view.map().owner(server);
-        let resp = owner.and_then(|owner| split(owner.addresses.resp.as_deref()?));
-        let native = owner.and_then(|owner| split(&owner.addresses.native));
+        let me = self.view.me();
+        let addresses = match self.view.map().owner(server) {
+            Some(owner) => Some(&owner.addresses),
+            None => (server == me).then_some(&self.own),
+        };
+        let resp = addresses.and_then(|addresses| split(addresses.resp.as_deref()?));
+        let native = addresses.and_then(|addresses| split(&addresses.native));
         let (host, port) = match resp {
             Some(address) => address,
-            None if server == self.view.me() => self.local.clone(),
+            None if server == me => self.local.clone(),
             None => (String::new(), 0),
         };
         Node {

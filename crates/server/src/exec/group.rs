@@ -433,8 +433,8 @@ impl Step<'_> {
         routing::find(view, guard.as_deref(), table, spec, &args, self.hashes)
     }
 
-    /// Whether a request runs here. If not, it is answered, or to be shown again.
-    #[inline]
+    /// Whether a request runs here. If not, it is answered, or to be shown again. Not a part of what a single server runs.
+    #[inline(never)]
     fn is_here(
         &self,
         spec: &'static Spec,
@@ -549,7 +549,7 @@ impl Step<'_> {
     }
 
     /// Invariant M2, and what became of a request whose keys moved while it ran.
-    #[inline]
+    #[inline(never)]
     fn executed_by_member(&self, spec: &Spec, hands: &mut Hands<'_>, turn: &mut Turn<'_>) {
         turn.client.wait.lease(routing::tells_of_data(spec));
         if std::mem::take(&mut hands.local.not_now) {
