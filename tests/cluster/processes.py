@@ -14,6 +14,9 @@ from harness import wait_until
 # What a cluster needs to come back from anything, on two shared cores, in seconds.
 HEALTH_S = 60
 
+# Of servers that others could reach.
+PASSWORD = "of the test"
+
 
 class Process:
     """A `duramen` process. Started again it has the same addresses and the same directory."""
@@ -45,6 +48,9 @@ class Process:
     def open(self):
         """On a host of its own, whose network nobody else is in."""
         return ["--insecure-bind"] if self.host else []
+
+    def password(self):
+        return ["--requirepass", PASSWORD] if self.host else []
 
     def is_running(self):
         return self.process is not None and self.process.poll() is None
@@ -140,12 +146,26 @@ class Member(Process):
         self.launch(
             [
                 *(harness.BINARY, "serve", "--coordinator", ",".join(self.cluster.coordinator_addresses())),
-                *("--cluster", self.cluster.name, "--dir", self.folder / "data", "--bind", self.address, *self.open()),
+                *("--cluster", self.cluster.name, "--dir", self.folder / "data", "--bind", self.address, *self.open(), *self.password()),
                 *("--port", self.port, "--admin-port", self.admin_port, "--native-port", self.native_port),
                 *("--memory", "64mb", "--threads", "1", *self.cluster.options),
             ]
         )
         return self
+
+
+    def excuse(self, listed):
+        """Why it does not answer clients, by its own word; empty: it does. A dead life may still be listed, so it must know itself
+        by an id that is."""
+        try:
+            with harness.Wire(self.port, timeout=2) as wire:
+                text = wire.call("INFO", "cluster").decode()
+        except (OSError, harness.Closed, harness.ErrorReply) as error:
+            return f"{self.name}: {error!r}"
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        if fields.get("duramen_server") not in listed:
+            return f"{self.name} is {fields.get('duramen_server', 'no member')}, listed are {sorted(listed)}"
+        return "" if fields["duramen_may_reply"] == "1" else f"{self.name} has no lease"
 
 
 class Cluster:
@@ -207,18 +227,19 @@ class Cluster:
     def prefix(self):
         return self.network.hub.prefix if self.network else []
 
-    def tell(self, *words, timeout_s=5):
+    def tell(self, *words, timeout_s=5, coordinators=None):
         """A command of people; gives the finished process."""
-        command = [*self.prefix(), harness.BINARY, *words, "--coordinator", ",".join(self.coordinator_addresses())]
+        asked = [each.listens for each in coordinators or self.coordinators]
+        command = [*self.prefix(), harness.BINARY, *words, "--coordinator", ",".join(asked)]
         # `table` is a command to a single server as well, and counts seconds as that does.
         command += ["--timeout", timeout_s if words[0] == "table" else f"{timeout_s}s"]
         return subprocess.run(
             [str(word) for word in command], capture_output=True, text=True, env=harness.environment({}), timeout=timeout_s + 30
         )
 
-    def status(self, timeout_s=2):
+    def status(self, timeout_s=2, coordinators=None):
         """`duramen status` as a dictionary; None: nobody answers."""
-        done = self.tell("status", "--json", timeout_s=timeout_s)
+        done = self.tell("status", "--json", timeout_s=timeout_s, coordinators=coordinators)
         assert "panicked" not in done.stderr, done.stderr
         return json.loads(done.stdout) if done.returncode == 0 else None
 
@@ -234,6 +255,11 @@ class Cluster:
         running = sum(member.is_running() for member in self.members)
         if len(up) != running:
             return f"{len(up)} servers are up, {running} run: {status['servers']}"
+        if not self.network:
+            listed = {server["server"] for server in up}
+            for member in self.members:
+                if member.is_running() and (reason := member.excuse(listed)):
+                    return reason
         recoveries = [recovery for recovery in status["recoveries"] if recovery["phase"] != "done"]
         if recoveries:
             return f"recoveries: {recoveries}"

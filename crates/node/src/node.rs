@@ -105,6 +105,11 @@ impl Node {
         lives.flat_map(|life| life.recoveries.progress()).collect()
     }
 
+    /// What of this member's log does not lie with its backups yet, for people.
+    pub fn describe_log(&self) -> Option<String> {
+        self.life.as_ref().map(|life| life.log().describe())
+    }
+
     /// When it wants a [`NodeInput::Tick`].
     pub fn due_us(&self) -> u64 {
         let life = self.life.iter().filter(|_| !self.ended);

@@ -41,6 +41,9 @@ struct Arguments {
     cluster: String,
     #[arg(long, default_value = "db0")]
     table: String,
+    /// What RESP clients say with AUTH; empty: nothing.
+    #[arg(long, default_value = "")]
+    password: String,
     #[arg(long, default_value_t = 8)]
     resp_clients: usize,
     #[arg(long, default_value_t = 0)]
@@ -107,7 +110,7 @@ impl Workload {
             let native = ask::Native(table.clone().expect("just made"));
             workers.push(Worker::new(number, Box::new(native)));
         }
-        let guide = resp::Guide::new(arguments.resp.clone());
+        let guide = resp::Guide::new(arguments.resp.clone(), arguments.password.clone());
         let timeout = Duration::from_millis(arguments.timeout_ms);
         if arguments.resp_clients > 0 && arguments.resp.is_empty() {
             return Err("RESP clients need --resp".to_owned());

@@ -40,13 +40,16 @@ pub(crate) enum Failure {
 #[derive(Clone, Debug)]
 pub(crate) struct Guide {
     seeds: Vec<String>,
+    /// Empty: none.
+    password: String,
     slots: Arc<Mutex<HashMap<u16, String>>>,
 }
 
 impl Guide {
-    pub(crate) fn new(seeds: Vec<String>) -> Guide {
+    pub(crate) fn new(seeds: Vec<String>, password: String) -> Guide {
         Guide {
             seeds,
+            password,
             slots: Arc::default(),
         }
     }
@@ -150,7 +153,7 @@ impl Client {
         let link = match self.links.entry(address.to_owned()) {
             std::collections::hash_map::Entry::Occupied(link) => link.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                let link = Link::open(address, patience)
+                let link = Link::open(address, patience, &self.guide.password)
                     .map_err(|error| Failure::NotDone(format!("{address}: {error}")))?;
                 place.insert(link)
             }
@@ -212,16 +215,25 @@ struct Link {
 }
 
 impl Link {
-    fn open(address: &str, patience: Duration) -> io::Result<Link> {
+    fn open(address: &str, patience: Duration, password: &str) -> io::Result<Link> {
         let to = address.to_socket_addrs()?.next();
         let to = to.ok_or_else(|| io::Error::other("no such address"))?;
         let stream = TcpStream::connect_timeout(&to, patience)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         stream.set_nodelay(true)?;
-        Ok(Link {
+        let mut link = Link {
             stream: BufReader::new(stream),
-        })
+        };
+        if !password.is_empty() {
+            let mut request = Vec::new();
+            encode(&mut request, &[b"AUTH", password.as_bytes()]);
+            link.stream.get_mut().write_all(&request)?;
+            if let Reply::Error(refusal) = link.reply()? {
+                return Err(io::Error::other(refusal));
+            }
+        }
+        Ok(link)
     }
 
     fn reply(&mut self) -> io::Result<Reply> {

@@ -150,6 +150,10 @@ impl NodeThread {
             let scrub_ms = self.parts.shared.config().scrub_interval_ms;
             self.parts.scrub_ms.store(scrub_ms, Ordering::Relaxed);
             self.write_status();
+            if self.membership.is_some() && !can_read {
+                let log = self.parts.node.describe_log().unwrap_or_default();
+                tracing::debug!(log, "this member has no lease and answers nobody");
+            }
         }
     }
 

@@ -1,0 +1,57 @@
+"""Tablets that move under load, while servers and the coordinator die: one owner at every moment, nothing lost."""
+
+import pytest
+
+from processes import Cluster
+from runs import clients_of, filled, histories_under, nothing_failed, settle
+
+pytestmark = pytest.mark.duramen
+
+
+def test_moves_and_kills(place):
+    with Cluster(place, 5, replicas=3) as cluster:
+        clients = clients_of(cluster, place)
+        filled(clients)
+        refused = []
+
+        def move(storm):
+            done = cluster.move_something(storm.dice)
+            if done.returncode:
+                refused.append(done.stderr)
+            cluster.await_health()
+
+        def move_and_kill(storm):
+            done = cluster.move_something(storm.dice)
+            if done.returncode:
+                refused.append(done.stderr)
+            storm.rest(0, 0.1)
+            died = storm.dice.choice([*cluster.members, *cluster.coordinators])
+            died.kill()
+            storm.rest(0, 0.5)
+            died.start()
+            cluster.await_health()
+
+        storm = histories_under(cluster, clients, "move", [move, move, move_and_kill], 20)
+        print(f"{len(refused)} refused:", refused[:3])
+        # A move may lose its race with a recovery, but not each of them.
+        assert len(refused) < sum(storm.counts.values()) / 2
+        settle(cluster, clients)
+        clients.end()
+
+
+def test_a_rolling_restart(place):
+    """Each server is drained, stopped and started: no recovery, and clients see nothing."""
+    with Cluster(place, 5, replicas=3) as cluster:
+        clients = clients_of(cluster, place)
+        filled(clients)
+        clients.begin("rolling", 8)
+        for member in cluster.members:
+            drained = cluster.tell("drain", member.resp, "--wait", timeout_s=30)
+            assert drained.returncode == 0, drained
+            assert member.stop() == 0
+            member.start()
+            cluster.await_health()
+        said = clients.finish()
+        nothing_failed([said])
+        settle(cluster, clients)
+        clients.end()
