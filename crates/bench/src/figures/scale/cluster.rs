@@ -318,7 +318,7 @@ impl Cluster {
             store,
             coordinator_free: 0,
             coordinator_busy: 0,
-            wake_at: None,
+            wake_at: Some(0),
             events: BinaryHeap::new(),
             chains: BTreeMap::new(),
             next: 0,

@@ -1,0 +1,235 @@
+//! A coordinator out of what is stored, and what a new leader does first.
+
+use super::pipeline::Pipeline;
+use super::records::{self, Key, Meta, MigrationRecord, Origin, ServerRecord, TabletRecord};
+use super::store::Contents;
+use super::{Config, Coordinator, Migration, Output, Timer};
+use crate::membership::Members;
+use crate::planted::Bug;
+use crate::random::Random;
+use duramen_base::ids::{ClientId, ListVersion, MapVersion, ServerId, TableId};
+use duramen_wire::native::message::{ServerList, ServerListUpdate, TableEntry};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Why there is no coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// For people: another store, or another name.
+    #[error("the store holds cluster `{found}`, not `{expected}`")]
+    Foreign { found: String, expected: String },
+    /// For people: a newer program.
+    #[error("the store has layout {found}; this program knows layouts up to {known}")]
+    Newer { found: u32, known: u32 },
+    /// For people: restore the store from a copy.
+    #[error("the store is damaged: {what}")]
+    Damaged { what: String },
+}
+
+impl Coordinator {
+    /// The coordinator that leads in `config.term`, out of everything that is stored (nothing, for a new cluster), and what it
+    /// does first.
+    ///
+    /// # Errors
+    /// Any [`OpenError`]; nothing was changed.
+    pub fn open(
+        now_us: u64,
+        contents: &Contents,
+        config: Config,
+    ) -> Result<(Coordinator, Vec<Output>), OpenError> {
+        let mut new = Coordinator::empty(now_us, config);
+        let damaged = |key: &[u8]| OpenError::Damaged {
+            what: format!("key {}", key.escape_ascii()),
+        };
+        if let Some(bytes) = contents.get(&Key::Meta.encode()) {
+            new.meta = records::decode(bytes).ok_or_else(|| damaged(b"m"))?;
+            new.check_meta()?;
+        } else if let Some(key) = contents.keys().next() {
+            return Err(damaged(key));
+        }
+        for (key, value) in contents {
+            let known = Key::decode(key).and_then(|key| new.load(key, value));
+            known.ok_or_else(|| damaged(key))?;
+        }
+        new.check_whole()?;
+        new.begin();
+        let outputs = new.finish();
+        Ok((new, outputs))
+    }
+
+    fn empty(now_us: u64, config: Config) -> Coordinator {
+        let pipeline = Pipeline::new(config.planted.is(Bug::TellsBeforePersisting));
+        let default = TableEntry {
+            table: TableId::DEFAULT,
+            name: "default".to_owned(),
+            level: None,
+        };
+        Coordinator {
+            now_us,
+            random: Random::new(config.seed),
+            meta: Meta {
+                format: records::FORMAT,
+                cluster: config.cluster.clone(),
+                settings: config.settings.clone(),
+                list_version: ListVersion(0),
+                map_version: MapVersion(0),
+                next_table: TableId(1),
+                next_client: ClientId(1),
+                next_copyset: 0,
+            },
+            config,
+            servers: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            nonces: BTreeMap::new(),
+            up: Vec::new(),
+            disks: BTreeMap::new(),
+            tables: BTreeMap::from([(TableId::DEFAULT, default)]),
+            tablets: BTreeMap::new(),
+            owned: BTreeMap::new(),
+            migrations: BTreeMap::new(),
+            moving: BTreeMap::new(),
+            moved: VecDeque::new(),
+            clients: BTreeMap::new(),
+            recoveries: BTreeMap::new(),
+            ended: VecDeque::new(),
+            pipeline,
+            step: Vec::new(),
+            affected: BTreeSet::new(),
+            enlisted: Vec::new(),
+            map_is_new: false,
+            published: Members::new(),
+            steps: VecDeque::new(),
+            calls: BTreeMap::new(),
+            next_call: 0,
+            timers: BTreeSet::new(),
+            wakes_at_us: None,
+            out: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    fn check_meta(&self) -> Result<(), OpenError> {
+        if self.meta.format > records::FORMAT {
+            return Err(OpenError::Newer {
+                found: self.meta.format,
+                known: records::FORMAT,
+            });
+        }
+        if self.meta.cluster != self.config.cluster {
+            return Err(OpenError::Foreign {
+                found: self.meta.cluster.clone(),
+                expected: self.config.cluster.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, key: Key, value: &[u8]) -> Option<()> {
+        match key {
+            Key::Meta => {}
+            Key::Server(id) => {
+                let record: ServerRecord = records::decode(value)?;
+                self.nonces.insert(record.nonce, id);
+                self.adopt(id, record);
+                self.set_welcome(id, ListVersion(0));
+            }
+            Key::Slot(slot) => {
+                self.slots.insert(slot, records::decode(value)?);
+            }
+            Key::Table(id) => {
+                self.tables.insert(id, records::decode(value)?);
+            }
+            Key::Tablet(table, first) => {
+                let record: TabletRecord = records::decode(value)?;
+                self.owned
+                    .entry(record.owner)
+                    .or_default()
+                    .insert((table, first));
+                self.tablets.insert((table, first), record);
+            }
+            Key::Migration(id) => {
+                let record: MigrationRecord = records::decode(value)?;
+                self.moving.insert((record.table, record.range.first), id);
+                let migration = Migration::new(record, self.now_us);
+                self.migrations.insert(id, migration);
+            }
+            Key::Client(id) => {
+                self.renew_client(id);
+            }
+        }
+        Some(())
+    }
+
+    /// What is stored must fit together, or it was not us who stored it.
+    fn check_whole(&self) -> Result<(), OpenError> {
+        let damaged = |what: String| Err(OpenError::Damaged { what });
+        for ((table, first), record) in &self.tablets {
+            if !self.servers.contains_key(&record.owner) {
+                return damaged(format!("owner {} of a tablet is missing", record.owner));
+            }
+            if !self.tables.contains_key(table) || record.last < *first {
+                return damaged(format!("a tablet of table {table} makes no sense"));
+            }
+        }
+        for migration in self.migrations.values() {
+            let record = &migration.record;
+            let tablet = self.tablets.get(&(record.table, record.range.first));
+            if !tablet.is_some_and(|t| t.owner == record.from && t.last == record.range.last) {
+                return damaged("a migration has no tablet".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A new leader's first steps.
+    fn begin(&mut self) {
+        if self.meta.list_version.0 == 0 {
+            self.meta.list_version.0 = 1; // empty; the first step leads from it
+        }
+        let list = ServerList {
+            version: self.meta.list_version,
+            servers: self
+                .servers
+                .values()
+                .map(|server| server.record.entry.clone())
+                .collect(),
+        };
+        let full = ServerListUpdate::Full(list);
+        self.published.apply(&full);
+        if self.meta.map_version.0 == 0 {
+            let table = self.tables[&TableId::DEFAULT].clone();
+            self.put(Key::Table(TableId::DEFAULT), &table);
+        }
+        // Whatever the leader before told in this version: what follows is newer (K5).
+        self.affect_all();
+        let lease_us = u64::from(self.meta.settings.read_lease_ms) * 1100;
+        let now_us = self.now_us;
+        let forgets = self.config.planted.is(Bug::LeaseForgotten);
+        for (id, server) in &mut self.servers {
+            let recovered = self.owned.get(id).is_some_and(|owned| {
+                owned.iter().any(|at| {
+                    matches!(
+                        self.tablets.get(at).map(|tablet| tablet.origin),
+                        Some(Origin::Recovered { .. })
+                    )
+                })
+            });
+            if recovered && !forgets {
+                server.quiet_until_us = now_us + lease_us; // K7
+            }
+        }
+        let crashed: Vec<ServerId> = self
+            .servers
+            .iter()
+            .filter(|(_, server)| !server.is_up())
+            .map(|(id, _)| *id)
+            .collect();
+        for dead in crashed {
+            self.recover(dead);
+        }
+        self.kick_all();
+        let draining: Vec<ServerId> = self.up.clone();
+        draining.into_iter().for_each(|id| self.drain_further(id));
+        self.arm(self.now_us, Timer::Probe);
+        self.arm_clients();
+    }
+}
