@@ -29,7 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Most calls with data, and most frees, under way at once.
-const WRITES_MAX: usize = 8;
+const WRITES_MAX: usize = 16;
+/// Survivors that are written at once: a recovery's way to the disks.
+const SURVIVORS_MAX: usize = 4;
 const FREES_MAX: usize = 3;
 
 /// Where the bytes of a call come from.
@@ -98,8 +100,8 @@ pub(crate) struct Flight {
     demanded: Level,
     wants_sync: bool,
     syncing: BTreeSet<BackupId>,
-    /// The survivor that is being written.
-    survivor: Option<(SegmentId, Certificate, Arc<[u8]>)>,
+    /// Survivors that are being written.
+    survivors: BTreeMap<SegmentId, (Certificate, Arc<[u8]>)>,
     /// The bytes of the last call: all replicas get the same.
     last: Option<(SegmentId, u32, u32, Arc<[u8]>)>,
 }
@@ -365,9 +367,9 @@ impl Durable {
             return Some(Bytes::Here(bytes.clone()));
         }
         let range = from as usize..to as usize;
-        let bytes: Arc<[u8]> = match &flight.survivor {
-            Some((survivor, _, bytes)) if *survivor == segment && from == 0 => bytes.clone(),
-            Some((survivor, _, bytes)) if *survivor == segment => Arc::from(&bytes[range]),
+        let bytes: Arc<[u8]> = match flight.survivors.get(&segment) {
+            Some((_, bytes)) if from == 0 && to as usize == bytes.len() => bytes.clone(),
+            Some((_, bytes)) => Arc::from(&bytes[range]),
             _ if send.kind == Kind::Control => Arc::from(&master.control_bytes(segment)[range]),
             _ => match self.log().unclosed_bytes(segment, from, to) {
                 Some(bytes) => Arc::from(bytes),
@@ -396,7 +398,7 @@ impl Durable {
         Ok(any)
     }
 
-    /// One survivor at a time goes to all its replicas, as a whole.
+    /// A few survivors at a time go to all their replicas, each as a whole.
     fn write_survivors(&self, commit: &mut Commit) -> bool {
         let log = self.log();
         let Commit {
@@ -405,24 +407,26 @@ impl Durable {
             survivors,
             ..
         } = commit;
-        if let Some((segment, certificate, _)) = &flight.survivor {
-            if !master.is_safe(*segment) {
-                return false;
-            }
-            survivors.insert(*segment, *certificate);
-            log.survivor_durable(*segment);
-            flight.survivor = None;
-            return true;
+        let written = flight.survivors.extract_if(.., |id, _| master.is_safe(*id));
+        let mut any = false;
+        for (segment, (certificate, _)) in written {
+            survivors.insert(segment, certificate);
+            log.survivor_durable(segment);
+            any = true;
         }
-        let Some(ready) = log.next_survivor() else {
-            return false;
-        };
-        let certificate = Certificate::of(ready.bytes);
-        master.opened(ready.segment, Kind::Survivor, 0);
-        master.appended(ready.segment, certificate);
-        master.closed(ready.segment);
-        flight.survivor = Some((ready.segment, certificate, Arc::from(ready.bytes)));
-        true
+        while flight.survivors.len() < SURVIVORS_MAX {
+            let Some(ready) = log.another_survivor() else {
+                break;
+            };
+            let certificate = Certificate::of(ready.bytes);
+            master.opened(ready.segment, Kind::Survivor, 0);
+            master.appended(ready.segment, certificate);
+            master.closed(ready.segment);
+            let written = (certificate, Arc::from(ready.bytes));
+            flight.survivors.insert(ready.segment, written);
+            any = true;
+        }
+        any
     }
 
     /// Survivors of side logs that were given up: their replicas are freed.
@@ -430,9 +434,8 @@ impl Durable {
         let abandoned = self.log().take_abandoned();
         for segment in &abandoned {
             let is_written = commit.survivors.remove(segment).is_some();
-            let is_under_way = matches!(&commit.flight.survivor, Some((id, ..)) if id == segment);
+            let is_under_way = commit.flight.survivors.remove(segment).is_some();
             if is_under_way {
-                commit.flight.survivor = None;
                 self.log().survivor_durable(*segment);
             }
             if is_written || is_under_way {
@@ -488,7 +491,11 @@ impl LogWriter {
         let mut commit = self.durable.lock();
         change(&mut commit);
         let _ = self.durable.pump(&mut commit, remote, Level::Memory); // its failure is in the health
+        let is_writing = !commit.flight.survivors.is_empty() || commit.proposed.is_some();
         drop(commit);
+        if is_writing {
+            self.background.ring(); // a recovery waits for what comes next
+        }
         if self.durable.ended.load(Ordering::Acquire) != before {
             self.tell();
         }

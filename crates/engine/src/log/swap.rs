@@ -673,6 +673,22 @@ impl Log {
         })
     }
 
+    /// A closed survivor that was not handed out yet: whoever writes several at once. Each comes once, and is
+    /// [`survivor_durable`](Self::survivor_durable) in whatever order.
+    pub fn another_survivor(&self) -> Option<SurvivorReady<'_>> {
+        let ready = {
+            let mut queues = self.swaps.queues();
+            let mut waiting = queues.survivors.iter_mut();
+            let next = waiting.find(|survivor| !survivor.handed)?;
+            next.handed = true;
+            *next
+        };
+        Some(SurvivorReady {
+            segment: ready.segment,
+            bytes: self.memory.slice(ready.window, 0, ready.length),
+        })
+    }
+
     /// Segments of side logs that were given up since the last call: whoever wrote frames of them frees those.
     pub fn take_abandoned(&self) -> Vec<SegmentId> {
         std::mem::take(&mut self.swaps.queues().abandoned)
