@@ -1,0 +1,269 @@
+"""A server as a member of a cluster: how it starts, whom it refuses, and what people see of it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import urllib.request
+
+import pytest
+
+import harness
+
+pytestmark = pytest.mark.duramen
+
+KEYS = 100
+
+
+class Coordinator(harness.Duramen):
+    """`duramen coordinator`; started again, it has the same port and what it stored."""
+
+    def __init__(self, folder, replicas=2):
+        super().__init__(folder)
+        self.replicas = replicas
+
+    def command(self):
+        store = f"redb:{self.folder}/coordinator"
+        return [
+            *(harness.BINARY, "coordinator", "--listen", f"127.0.0.1:{self.port}", "--store", store),
+            *("--cluster", "t", "--admin", "no", "--replicas", str(self.replicas)),
+        ]
+
+    def await_ready(self):
+        self.address = self.read_ready_line()["coordinator"]
+        self.port = harness.port_of(self.address)
+
+
+class Member(harness.Duramen):
+    """A member; started again, it has the same ports and directory."""
+
+    def __init__(self, folder, number, coordinator, cluster="t", **options):
+        self.native_port = 0
+        self.joins = ("--coordinator", coordinator, "--cluster", cluster)
+        super().__init__(folder, memory="64mb", level=None, dir=folder / f"member-{number}", **options)
+
+    def command(self):
+        return [*super().command(), *self.joins, "--native-port", str(self.native_port)]
+
+    def await_ready(self):
+        ready = self.read_ready_line()
+        self.port = harness.port_of(ready["resp"])
+        self.native_port = harness.port_of(ready["native"])
+        self.admin_port = harness.port_of(ready["admin"])
+
+    def page(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=harness.PATIENCE_S) as page:
+            return page.read().decode()
+
+    def id(self):
+        return self.info("cluster")["duramen_server"]
+
+
+class Cluster:
+    def __init__(self, folder, members=4):  # one more than the replicas need, so that one may die
+        self.coordinator = Coordinator(folder).start()
+        self.members = [Member(folder, number, self.coordinator.address) for number in range(members)]
+        for member in self.members:
+            member.start()
+        self.tool("table", "create", "db0", "--servers", members)
+
+    def tool(self, *arguments):
+        command = [harness.BINARY, *map(str, arguments), "--coordinator", self.coordinator.address, "--cluster", "t"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=harness.PATIENCE_S, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def running(self):
+        return [member for member in self.members if member.process]
+
+    def try_call(self, port, *arguments):
+        """One command to whoever serves its key; None: nobody does at this moment."""
+        for _ in range(len(self.members)):
+            try:
+                with harness.Wire(port, timeout=2) as wire:
+                    return wire.call(*arguments)
+            except harness.ErrorReply as error:
+                moved = re.match(r"MOVED \d+ \S+:(\d+)", str(error))
+                if moved:
+                    port = int(moved[1])
+                elif re.match("TRYAGAIN|CLUSTERDOWN|LOADING", str(error)):
+                    return None
+                else:
+                    raise
+            except (OSError, harness.Closed):
+                return None
+        return None
+
+    def call(self, *arguments, at=None):
+        port = (at or self.running()[0]).port
+        return harness.wait_until(lambda: self.try_call(port, *arguments), f"{arguments} is answered")
+
+    def write(self, name):
+        for number in range(KEYS):
+            assert self.call("SET", f"key {number}", f"{name} {number}") == b"OK"
+
+    def check(self, name, at=None):
+        for number in range(KEYS):
+            assert self.call("GET", f"key {number}", at=at) == f"{name} {number}".encode()
+
+    def kill(self):
+        for process in [*self.members, self.coordinator]:
+            if process.process:
+                os.kill(process.process.pid, signal.SIGCONT)
+                process.kill()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def coordinator(tmp_path):
+    made = Coordinator(tmp_path).start()
+    yield made
+    made.kill()
+
+
+def test_keys_of_a_killed_member_are_served_by_others_and_it_comes_back_as_another(cluster):
+    cluster.write("first")
+    victim = cluster.members[1]
+    was = victim.id()
+    victim.kill()
+    cluster.check("first")
+    victim.start()
+    slot, generation = was.split(".")
+    assert victim.id() == f"{slot}.{int(generation) + 1}"
+    cluster.check("first", at=victim)
+    cluster.write("second")
+    # Everything at once, without a warning.
+    for process in [*cluster.members, cluster.coordinator]:
+        process.kill()
+    cluster.coordinator.start()
+    for member in cluster.members:
+        member.start()
+    cluster.check("second")
+
+
+def test_who_slept_is_replaced_and_begins_anew_in_the_same_process(cluster):
+    cluster.write("value")
+    sleeper, other = cluster.members[2], cluster.members[0]
+    was, process = sleeper.id(), sleeper.process.pid
+    os.kill(process, signal.SIGSTOP)
+    harness.wait_until(lambda: json.loads(other.page("/cluster"))["servers_up"] == 3, "the sleeper is noticed")
+    cluster.check("value", at=other)
+    os.kill(process, signal.SIGCONT)
+
+    def is_back():
+        try:
+            return sleeper.info("cluster").get("duramen_server", was) != was
+        except (OSError, harness.Closed, harness.ErrorReply):
+            return False
+
+    harness.wait_until(is_back, "it is a member again")
+    assert sleeper.process.poll() is None
+    assert "this member's life is over" in sleeper.log()
+    cluster.check("value", at=sleeper)
+
+
+def test_people_see_how_a_member_is(cluster):
+    first, *others = cluster.members
+    harness.wait_until(lambda: json.loads(first.page("/cluster"))["servers_up"] == 4, "all are seen")
+    page = json.loads(first.page("/cluster"))
+    assert (page["cluster"], page["servers_up"], page["replicas"]) == ("t", 4, 2)
+    assert page["native"] == f"127.0.0.1:{first.native_port}" and page["resp"] == f"127.0.0.1:{first.port}"
+    assert page["enough_backups"] and page["tablets_served"] == 1 and page["recoveries"] == []
+    assert "duramen_cluster_servers_up 4.0" in first.page("/metrics")
+    # Two replicas, and only one other: said, and nothing is acknowledged.
+    for other in others[1:]:
+        other.kill()
+    harness.wait_until(lambda: not json.loads(first.page("/cluster"))["enough_backups"], "it is seen")
+    assert first.info("cluster")["duramen_enough_backups"] == "0"
+    assert first.stop() == 0
+
+
+def test_garbage_on_the_native_port_harms_nobody(cluster):
+    member = cluster.members[0]
+    hello = b"DURAMENN\x01\x00\x01\x00\x02\x01\x00\x00t"
+    for garbage in (b"", b"PING\r\n", b"\xff" * 100_000, hello, hello + b"\xff" * 64, hello + bytes(200), hello.replace(b"t", b"u")):
+        with socket.create_connection(("127.0.0.1", member.native_port), timeout=harness.PATIENCE_S) as peer:
+            try:
+                peer.sendall(garbage)
+                peer.shutdown(socket.SHUT_WR)
+                while peer.recv(1 << 16):
+                    pass
+            except ConnectionError:
+                pass
+    cluster.write("value")
+    assert "panicked" not in member.log()
+
+
+def refusal(folder, *arguments):
+    command = [harness.BINARY, "serve", "--port", "0", "--admin-port", "0", "--native-port", "0", "--memory", "64mb"]
+    done = subprocess.run(
+        [*command, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=harness.PATIENCE_S,
+        cwd=folder,
+        env=harness.environment({}),
+        check=False,
+    )
+    assert done.returncode == 2 and "ready " not in done.stdout and "panicked" not in done.stderr, done
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("--coordinator", "somewhere"), ["somewhere", "host:port"]),
+        (("--mode", "cache"), ["cache"]),
+        (("--disk-mode", "raw"), ["raw", "directory"]),
+        (("--master=no", "--backup=no"), ["master", "backup"]),
+        (("--cluster", ""), ["name"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_settings_that_make_no_member_are_refused(tmp_path, arguments, words):
+    joins = () if "--coordinator" in arguments else ("--coordinator", "127.0.0.1:1")
+    said = refusal(tmp_path, *joins, *arguments)
+    for word in words:
+        assert word in said
+
+
+def test_a_directory_belongs_to_one_kind_of_server_and_one_cluster(tmp_path, coordinator):
+    with harness.Duramen(tmp_path, level=None, dir=tmp_path / "single"):
+        pass
+    said = refusal(tmp_path, "--coordinator", coordinator.address, "--cluster", "t", "--dir", tmp_path / "single")
+    assert "single server" in said
+    with Member(tmp_path, 1, coordinator.address):
+        pass
+    said = refusal(tmp_path, "--dir", tmp_path / "member-1")
+    assert "member of a cluster" in said
+    with open(tmp_path / "member-1" / "member", encoding="ascii") as file:
+        words = file.read().split(" ")
+    words[1] = "u"
+    with open(tmp_path / "member-1" / "member", "w", encoding="ascii") as file:
+        file.write(" ".join(words))
+    said = refusal(tmp_path, "--coordinator", coordinator.address, "--cluster", "t", "--dir", tmp_path / "member-1")
+    assert "cluster `u`" in said
+
+
+@pytest.mark.parametrize("case", ["nobody", "another cluster"])
+def test_without_its_coordinator_it_says_so_once_and_waits(tmp_path, coordinator, case):
+    address, cluster = (f"127.0.0.1:{harness.free_port()}", "t") if case == "nobody" else (coordinator.address, "u")
+    member = Member(tmp_path, 1, address, cluster=cluster)
+    with open(member.log_path, "ab") as log:
+        member.process = subprocess.Popen(member.command(), stdout=subprocess.PIPE, stderr=log, env=harness.environment({}))
+    try:
+        why = "refused" if case == "nobody" else "cluster"
+        harness.wait_until(lambda: "it goes on trying" in member.log() and why in member.log(), "it says why it waits")
+        assert member.stop() == 0
+        assert member.log().count("it goes on trying") == 1, member.log()
+    finally:
+        member.kill()
