@@ -202,7 +202,7 @@ def test_garbage_on_the_native_port_harms_nobody(cluster):
     assert "panicked" not in member.log()
 
 
-def refusal(folder, *arguments):
+def refusal(folder, *arguments, code=2):
     command = [harness.BINARY, "serve", "--port", "0", "--admin-port", "0", "--native-port", "0", "--memory", "64mb"]
     done = subprocess.run(
         [*command, *map(str, arguments)],
@@ -214,7 +214,7 @@ def refusal(folder, *arguments):
         env=harness.environment({}),
         check=False,
     )
-    assert done.returncode == 2 and "ready " not in done.stdout and "panicked" not in done.stderr, done
+    assert done.returncode == code and "ready " not in done.stdout and "panicked" not in done.stderr, done
     return done.stderr
 
 
@@ -267,3 +267,12 @@ def test_without_its_coordinator_it_says_so_once_and_waits(tmp_path, coordinator
         assert member.log().count("it goes on trying") == 1, member.log()
     finally:
         member.kill()
+
+
+def test_a_members_token_is_asked_for(tmp_path, coordinator):
+    token = tmp_path / "token"
+    said = refusal(tmp_path, "--coordinator", coordinator.address, "--cluster-token-file", token, code=5)
+    assert "token" in said
+    token.write_text("\nsecret\n", encoding="ascii")
+    said = refusal(tmp_path, "--coordinator", coordinator.address, "--cluster-token-file", token)
+    assert "first line" in said

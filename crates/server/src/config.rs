@@ -11,7 +11,7 @@ pub use duramen::Mode as DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::MEMORY_BYTES_MIN;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub mod file;
 mod parse;
@@ -25,6 +25,7 @@ pub use table::SETTINGS;
 const DIR_DEFAULT: &str = "duramen-data";
 
 const CLUSTER_NAME_MAX: usize = 64;
+const TOKEN_BYTES_MAX: usize = 1024;
 
 /// How a reactor thread waits for work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub struct ServerConfig {
     /// Addresses of coordinators, separated by commas; empty = of no cluster.
     pub coordinator: String,
     pub cluster: String,
+    /// Empty = the cluster asks for no token.
+    pub cluster_token_file: String,
     /// Empty = a rack of its own.
     pub rack: String,
     /// Empty = the first of `bind`.
@@ -136,6 +139,7 @@ impl Default for ServerConfig {
             native_port: 0,
             coordinator: String::new(),
             cluster: String::new(),
+            cluster_token_file: String::new(),
             rack: String::new(),
             announce: String::new(),
             master: true,
@@ -246,6 +250,17 @@ impl ServerConfig {
             .collect()
     }
 
+    /// What members of the cluster show each other; empty: nothing.
+    ///
+    /// # Errors
+    /// As [`read_token`].
+    pub fn cluster_token(&self) -> Result<Vec<u8>, ServerError> {
+        if self.cluster_token_file.is_empty() {
+            return Ok(Vec::new());
+        }
+        read_token(Path::new(&self.cluster_token_file))
+    }
+
     /// What others call this member's host.
     pub fn announced_host(&self) -> String {
         if !self.announce.is_empty() {
@@ -329,6 +344,27 @@ impl ServerConfig {
             .map(|ip| SocketAddr::new(*ip, self.port))
             .collect()
     }
+}
+
+/// A cluster's token: the first line of a file.
+///
+/// # Errors
+/// [`ServerError::File`]: it can't be read. [`ServerError::Config`]: it holds no token.
+pub fn read_token(path: &Path) -> Result<Vec<u8>, ServerError> {
+    let text = std::fs::read(path).map_err(|source| ServerError::File {
+        doing: "read the cluster's token in",
+        path: path.to_owned(),
+        source,
+    })?;
+    let token = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let token = token.trim_ascii();
+    if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
+        return Err(ServerError::Config(format!(
+            "the first line of `{}` must be the cluster's token, 1 to {TOKEN_BYTES_MAX} bytes",
+            path.display()
+        )));
+    }
+    Ok(token.to_vec())
 }
 
 /// What a setting's text may be.

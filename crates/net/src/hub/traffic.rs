@@ -19,10 +19,16 @@ use std::net::SocketAddr;
 /// Whether a hello may be followed by frames.
 fn judge(options: &Options, hello: &Hello<'_>) -> Result<(), Reason> {
     hello.agree(&options.cluster)?;
-    if hello.token != options.token {
+    if !same(hello.token, &options.token) {
         return Err(Reason::Token);
     }
     Ok(())
+}
+
+/// How long this takes says nothing about where a guessed token is wrong.
+fn same(theirs: &[u8], ours: &[u8]) -> bool {
+    let differing = theirs.iter().zip(ours).fold(0, |all, (a, b)| all | (a ^ b));
+    theirs.len() == ours.len() && std::hint::black_box(differing) == 0
 }
 
 /// What a refused peer is told.

@@ -66,6 +66,9 @@ pub(crate) struct Lifeline {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Says when clients are served, or why they can't be.
+pub(crate) type Opens = Receiver<Result<(), ServerError>>;
+
 /// Where this member is found: for the coordinator.
 #[derive(Clone, Debug)]
 pub(crate) struct Ports {
@@ -77,13 +80,21 @@ impl Lifeline {
     /// Listens on the native port (A1) and begins; the result comes when clients are served, or can't be.
     ///
     /// # Errors
-    /// [`ServerError::Listen`], [`ServerError::System`].
+    /// [`ServerError::Listen`], [`ServerError::System`]; the token can't be read.
     pub fn begin(
         shared: &Arc<Shared>,
         ports: Ports,
-    ) -> Result<(Lifeline, SocketAddr, Receiver<Result<(), ServerError>>), ServerError> {
+    ) -> Result<(Lifeline, SocketAddr, Opens), ServerError> {
         let config = shared.config();
+        let token = config.cluster_token()?;
+        let is_open = config.bind.iter().any(|ip| !ip.is_loopback());
+        if is_open && token.is_empty() {
+            tracing::warn!(
+                "whoever reaches the native port reads and writes everything: keep it behind a firewall, or give the cluster a token (cluster-token-file)"
+            );
+        }
         let options = Options {
+            token,
             hands_over: |role| matches!(role, Role::Replica | Role::Client),
             ..Options::new(Role::Server, &config.cluster)
         };
@@ -247,7 +258,6 @@ fn follow(refusal: &Refusal, coordinators: &mut Vec<String>, at: &mut usize) {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "what a life is made of")]
 fn prepare(
     shared: &Arc<Shared>,
     config: &ServerConfig,

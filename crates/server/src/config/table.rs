@@ -267,6 +267,14 @@ pub static SETTINGS: &[Setting] = &[
         "Name of the cluster: coordinator and members must agree on it.",
     ),
     row(
+        "cluster-token-file",
+        Kind::Text,
+        "",
+        "",
+        text!(cluster_token_file),
+        "File whose first line members, coordinators, native clients and tools of the cluster show each other; empty: whoever reaches a native port may speak.",
+    ),
+    row(
         "rack",
         Kind::Text,
         "",
