@@ -4,6 +4,7 @@ use crate::harness::{Doing, Failure, Result};
 use duramen_format::hash::KeyHasher;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -44,17 +45,16 @@ impl Probe {
 
     fn connection(&mut self, address: SocketAddr) -> Result<&mut (TcpStream, ReplyParser)> {
         let doing = || format!("reading from {address}");
-        if !self.connections.contains_key(&address) {
-            let stream = TcpStream::connect(address).doing(doing())?;
-            stream.set_nodelay(true).doing(doing())?;
-            stream.set_read_timeout(Some(PATIENCE)).doing(doing())?;
-            let parser = ReplyParser::new(ReplyLimits::default());
-            self.connections.insert(address, (stream, parser));
+        match self.connections.entry(address) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(free) => {
+                let stream = TcpStream::connect(address).doing(doing())?;
+                stream.set_nodelay(true).doing(doing())?;
+                stream.set_read_timeout(Some(PATIENCE)).doing(doing())?;
+                let parser = ReplyParser::new(ReplyLimits::default());
+                Ok(free.insert((stream, parser)))
+            }
         }
-        self.connections
-            .get_mut(&address)
-            .ok_or("it is gone")
-            .doing(doing())
     }
 
     /// Seconds from the kill to the first and to the last of them.
