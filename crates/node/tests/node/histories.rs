@@ -60,7 +60,11 @@ impl History {
         let replicas = 2 + (seed % 2) as u32;
         let settings = ClusterSettings {
             replicas,
-            partition_bytes: if seed.is_multiple_of(3) { 20_000 } else { 1 << 30 },
+            partition_bytes: if seed.is_multiple_of(3) {
+                20_000
+            } else {
+                1 << 30
+            },
             ..settings()
         };
         let mut net = Net::with(seed, SERVERS, settings);

@@ -29,11 +29,11 @@ pub struct ScaleArgs {
     /// Cores of each simulated server
     #[arg(long, default_value_t = 4)]
     pub cores: usize,
-    /// Sequential reads of each server's disk, in MB/s
-    #[arg(long, default_value_t = 1300.0)]
-    pub disk_read: f64,
-    /// Sequential writes of each server's disk, in MB/s
+    /// Sequential reads of each server's disk, in MB/s (here: 1300 to 1500)
     #[arg(long, default_value_t = 1400.0)]
+    pub disk_read: f64,
+    /// Sequential writes of each server's disk, in MB/s (here: 1400 to 2200)
+    #[arg(long, default_value_t = 1800.0)]
     pub disk_write: f64,
     /// Network of each server, each way, in MB/s
     #[arg(long, default_value_t = 3000.0)]
@@ -69,10 +69,10 @@ pub fn run(args: &ScaleArgs) -> Result<Report> {
     };
     report.table("Costs of a core, MB/s", vec![cost_row(&machine)]);
     sizes(&args.options, machine, &mut report)?;
-    placement::run(&args.options, machine, &mut report);
+    placement::run(&args.options, &mut report);
     largest(args, machine, &mut report)?;
     report.note(format!(
-        "Each simulated server: {} cores, disk {} MB/s read and {} MB/s written (as measured on this machine's kind), network {} MB/s each way \
+        "Each simulated server: {} cores, disk {} MB/s read and {} MB/s written (the middle of what was measured on this kind of machine), network {} MB/s each way \
          (about 25 Gbit/s), 40 µs from a send to whom it wakes, 150 µs for a sync.",
         args.cores, args.disk_read, args.disk_write, args.network
     ));
