@@ -207,7 +207,10 @@ impl Target {
             && (self.whole > last || around.planted.is(Bug::LastIsEnough))
         {
             match side.commit() {
-                Ok(commit) => self.stage = Stage::Committing(commit),
+                Ok(commit) => {
+                    self.stage = Stage::Committing(commit);
+                    self.progress_us = now_us; // all of it
+                }
                 Err(error) => self.fail(now_us, error.to_string()),
             }
             self.answer(said);
