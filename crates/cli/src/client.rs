@@ -221,6 +221,14 @@ pub(crate) struct TableArgs {
     /// With --coordinator: the cluster's name; without, whichever answers.
     #[arg(long, global = true, env = "DURAMEN_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
+    /// With --coordinator: a file with the cluster's token, if it asks for one.
+    #[arg(
+        long,
+        global = true,
+        env = "DURAMEN_CLUSTER_TOKEN_FILE",
+        value_name = "FILE"
+    )]
+    cluster_token_file: Option<PathBuf>,
     #[command(subcommand)]
     command: TableCommand,
 }
@@ -250,6 +258,7 @@ impl TableArgs {
         let args = ClusterArgs {
             coordinator: self.coordinator.clone(),
             cluster: self.cluster.clone(),
+            cluster_token_file: self.cluster_token_file.clone(),
             timeout: Duration {
                 // 0 is for ever: a day is as good.
                 ms: match connect.timeout {

@@ -16,8 +16,12 @@ use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
 use duramen_wire::native::message::Status;
 use serde_json::Value;
 use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
 pub(crate) use table::{ClusterTable, run as run_table};
+
+/// Longest token, in bytes.
+const TOKEN_BYTES_MAX: usize = 1024;
 
 /// Where a coordinator listens if nothing else is said.
 pub(crate) const COORDINATOR_DEFAULT: &str = "127.0.0.1:7400";
@@ -40,12 +44,37 @@ pub(crate) struct ClusterArgs {
     /// The cluster's name; without, whichever answers.
     #[arg(long, global = true, env = "DURAMEN_CLUSTER", value_name = "NAME")]
     pub(crate) cluster: Option<String>,
+    /// A file with the cluster's token, if it asks for one.
+    #[arg(
+        long,
+        global = true,
+        env = "DURAMEN_CLUSTER_TOKEN_FILE",
+        value_name = "FILE"
+    )]
+    pub(crate) cluster_token_file: Option<PathBuf>,
     /// Longest wait for the coordinator, a failover included.
     #[arg(long, global = true, default_value = "5s", value_name = "TIME")]
     pub(crate) timeout: Duration,
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+}
+
+/// The token in a file, without the line's end; empty if there is no file.
+pub(crate) fn read_token(file: Option<&Path>) -> Result<Vec<u8>, String> {
+    let Some(file) = file else {
+        return Ok(Vec::new());
+    };
+    let text = std::fs::read(file)
+        .map_err(|error| format!("cannot read the token in {}: {error}", file.display()))?;
+    let token = text.trim_ascii_end();
+    match token.len() {
+        1..=TOKEN_BYTES_MAX => Ok(token.to_vec()),
+        bytes => Err(format!(
+            "a token has 1 to {TOKEN_BYTES_MAX} bytes; in {} there are {bytes}",
+            file.display()
+        )),
+    }
 }
 
 /// Parses `64mb`, `1gb` or plain bytes.
@@ -95,6 +124,7 @@ impl Cluster {
     pub(crate) fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
         let mut options = Options::new(args.coordinator.iter().map(|address| address.trim()));
         options.cluster = args.cluster.clone().unwrap_or_default();
+        options.token = read_token(args.cluster_token_file.as_deref()).map_err(Failure::Usage)?;
         options.deadline = std::time::Duration::from_millis(args.timeout.ms);
         let client = Client::new(options).map_err(|error| failure(&error))?;
         Ok(Cluster { client })

@@ -198,10 +198,13 @@ mod tests {
             copyset: None,
         });
         let mut members = Members::new();
-        members.apply(&ServerListUpdate::Full(ServerList {
-            version: ListVersion(1),
-            servers: servers.collect(),
-        }));
+        members.apply(&ServerListUpdate::Full(
+            ServerList {
+                version: ListVersion(1),
+                servers: servers.collect(),
+            }
+            .into(),
+        ));
         members
     }
 

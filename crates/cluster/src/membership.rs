@@ -14,15 +14,18 @@
 use crate::planted::{Bug, Planted};
 use duramen_base::ids::{ListVersion, ServerId};
 use duramen_wire::native::message::{
-    ServerChange, ServerEntry, ServerList, ServerListUpdate, ServerStatus,
+    ServerChange, ServerEntry, ServerList, ServerListUpdate, ServerStatus, SharedList,
 };
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Members {
     version: ListVersion,
     servers: BTreeMap<ServerId, ServerEntry>,
+    /// As a message, once it was asked for.
+    listed: OnceLock<SharedList>,
     planted: Planted,
 }
 
@@ -75,11 +78,14 @@ impl Members {
     }
 
     /// The list as a message.
-    pub fn list(&self) -> ServerList {
-        ServerList {
-            version: self.version,
-            servers: self.servers.values().cloned().collect(),
-        }
+    pub fn list(&self) -> SharedList {
+        let list = || {
+            SharedList::from(ServerList {
+                version: self.version,
+                servers: self.servers.values().cloned().collect(),
+            })
+        };
+        self.listed.get_or_init(list).clone()
     }
 
     /// Takes an update of the coordinator's.
@@ -87,6 +93,7 @@ impl Members {
         if update.version() <= self.version {
             return Applied::Old; // V2
         }
+        self.listed = OnceLock::new();
         match update {
             ServerListUpdate::Full(list) => Applied::Changed(self.replace(list)),
             ServerListUpdate::Step { version, changes } => {

@@ -134,6 +134,7 @@ impl Driver {
             &options.cluster,
         );
         hub_options.limits.connections = CONNECTIONS_MAX;
+        hub_options.token.clone_from(&options.token);
         let mut hub = Hub::new(hub_options).map_err(system("make sockets"))?;
         let address = hub.listen(options.listen).map_err(|reason| Error::Listen {
             address: options.listen,

@@ -39,6 +39,8 @@ pub struct Options {
     /// `host:port` under which others reach it, if that is not where it listens.
     pub announce: Option<String>,
     pub store: StoreSpec,
+    /// What servers, clients and tools must show, and are shown; empty: nothing.
+    pub token: Vec<u8>,
     /// Of a cluster that does not exist yet; an existing one keeps its own.
     pub settings: ClusterSettings,
     /// Where admin HTTP listens; `None`: nowhere.

@@ -26,6 +26,7 @@ fn options(store: &str) -> Options {
         listen: "127.0.0.1:0".parse().expect("an address"),
         announce: None,
         store: store.parse().expect("a store"),
+        token: Vec::new(),
         settings: defaults(7),
         admin: Some("127.0.0.1:0".parse().expect("an address")),
         show: |status| format!("{{\"cluster\":\"{}\"}}", status.cluster),

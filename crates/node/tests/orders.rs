@@ -102,7 +102,7 @@ fn enlisted() -> Member {
     };
     let enlisted = Box::new(Enlisted {
         server: ME,
-        list,
+        list: list.into(),
         settings: settings(),
     });
     let answer = CoordinatorAnswer::Enlisted(enlisted);
@@ -272,7 +272,7 @@ fn a_member_ends() {
         version: ListVersion(4),
         servers: Vec::new(),
     };
-    let update = FromCoordinator::Servers(ServerListUpdate::Full(list));
+    let update = FromCoordinator::Servers(ServerListUpdate::Full(list.into()));
     let out = handle(&mut member, told(1, ME, update));
     assert_eq!(served(&out), Some(vec![]), "N5");
     let ended = out

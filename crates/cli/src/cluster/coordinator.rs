@@ -11,6 +11,7 @@ use signal_hook::iterator::Signals;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The cluster's name if nothing is said.
@@ -30,6 +31,9 @@ pub(crate) struct CoordinatorArgs {
     /// Where its state outlives it: redb:DIR (one coordinator), or etcd:http://HOST:PORT,… (any number, one of which leads).
     #[arg(long, value_name = "STORE", default_value = "redb:duramen-coordinator")]
     store: StoreSpec,
+    /// A file with the cluster's token, which servers, clients and tools must have as well.
+    #[arg(long, env = "DURAMEN_CLUSTER_TOKEN_FILE", value_name = "FILE")]
+    cluster_token_file: Option<PathBuf>,
     /// Where admin HTTP listens: /status /metrics /livez /readyz; `no`: nowhere.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8400")]
     admin: String,
@@ -214,6 +218,7 @@ impl CoordinatorArgs {
             listen: address(&self.listen, self.insecure_bind)?,
             announce: self.announce.clone(),
             store: self.store.clone(),
+            token: super::read_token(self.cluster_token_file.as_deref())?,
             settings: self.settings.settings()?,
             admin,
             show: |status| status::as_json(status).to_string(),

@@ -297,6 +297,7 @@ impl Up {
         let cluster = Cluster::open(&ClusterArgs {
             coordinator: vec![address],
             cluster: Some(args.cluster.clone()),
+            cluster_token_file: None,
             timeout: Duration { ms: 10_000 },
             json: false,
         })

@@ -190,3 +190,33 @@ fn a_standby_leads_within_three_seconds() {
         since.elapsed()
     );
 }
+
+#[test]
+fn who_does_not_have_the_token_is_turned_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let (right, wrong) = (file("right", "hidden\n"), file("wrong", "guessed\n"));
+    let store = format!("redb:{}", folder.path().join("store").display());
+    let coordinator = start(&store, &["--cluster-token-file", &right]);
+    let ask = |more: &[&str]| {
+        coordinator
+            .call(&[&["status", "--timeout", "1s"], more].concat())
+            .run()
+    };
+    ask(&["--cluster-token-file", &right]).expect(0);
+    for more in [&[][..], &["--cluster-token-file", &wrong]] {
+        let answer = ask(more);
+        assert!(
+            !answer.err.is_empty() && answer.code != Some(0),
+            "{answer:?}"
+        );
+        assert!(!answer.err.contains("hidden"), "{answer:?}");
+    }
+    let empty = file("empty", "\n");
+    ask(&["--cluster-token-file", &empty]).expect_error(2, "1 to 1024 bytes");
+    ask(&["--cluster-token-file", "/nowhere"]).expect_error(2, "cannot read the token");
+}

@@ -107,7 +107,9 @@ impl Connection {
         };
         self.answer = bytes;
         let frame = whole(&self.input)?;
-        if frame.header.envelope.request != self.request {
+        // An error to request 0 is one to the hello: the other side does not want to talk.
+        let refused = frame.header.error && frame.header.envelope.request == 0;
+        if frame.header.envelope.request != self.request && !refused {
             return Err("an answer to another request".to_owned());
         }
         decode_reply(&frame).map_err(|error| error.to_string())

@@ -193,7 +193,7 @@ impl Coordinator {
                 .map(|server| server.record.entry.clone())
                 .collect(),
         };
-        let full = ServerListUpdate::Full(list);
+        let full = ServerListUpdate::Full(list.into());
         self.published.apply(&full);
         if self.meta.map_version.0 == 0 {
             let table = self.tables[&TableId::DEFAULT].clone();

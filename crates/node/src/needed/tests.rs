@@ -62,7 +62,7 @@ impl Rig {
         };
         let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
         let mut members = Members::new();
-        members.apply(&ServerListUpdate::Full(list(1, &[ME, MASTER])));
+        members.apply(&ServerListUpdate::Full(list(1, &[ME, MASTER]).into()));
         Rig {
             needed: Needed {
                 planted,
@@ -145,7 +145,7 @@ fn strangers(planted: Planted) {
     };
     // Something of yet another server comes after the question: the answer says nothing of it.
     rig.hold(ServerId::new(4, 1), 9);
-    let answer = CoordinatorAnswer::Servers(list(2, &[ME, MASTER, NEW]));
+    let answer = CoordinatorAnswer::Servers(list(2, &[ME, MASTER, NEW]).into());
     let tasks = rig.needed.listed(*token, Some(&answer), &rig.members);
     let [Task::Removed(log)] = tasks[..] else {
         panic!("{tasks:?}");

@@ -114,7 +114,7 @@ impl Rig {
             servers: servers.collect(),
         };
         let mut members = Members::new();
-        members.apply(&ServerListUpdate::Full(list));
+        members.apply(&ServerListUpdate::Full(list.into()));
         Rig {
             recoveries,
             members,

@@ -312,7 +312,7 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     let mut all = vec![
         CoordinatorAnswer::Enlisted(Box::new(Enlisted {
             server: LOG,
-            list: list.clone(),
+            list: list.clone().into(),
             settings: settings(),
         })),
         CoordinatorAnswer::Noted,
@@ -335,7 +335,7 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
             servers: vec![(LOG, addresses())],
         }),
         CoordinatorAnswer::MapIsCurrent,
-        CoordinatorAnswer::Servers(list),
+        CoordinatorAnswer::Servers(list.into()),
     ];
     all.extend(admin.map(CoordinatorAnswer::Admin));
     all.extend(refusals.map(CoordinatorAnswer::Refused));
@@ -365,10 +365,10 @@ pub fn from_coordinator() -> Vec<FromCoordinator> {
     });
     vec![
         FromCoordinator::Ping { nonce: 1 },
-        FromCoordinator::Servers(ServerListUpdate::Full(ServerList {
+        FromCoordinator::Servers(ServerListUpdate::Full(SharedList::from(ServerList {
             version: ListVersion(1),
             servers: vec![server()],
-        })),
+        }))),
         FromCoordinator::Servers(ServerListUpdate::Step {
             version: ListVersion(2),
             changes: vec![

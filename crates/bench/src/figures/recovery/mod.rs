@@ -126,8 +126,8 @@ fn row(value_bytes: usize, found: &Found) -> Row {
         .number("switched s", done, 3)
         .number("first key s", found.first, 3)
         .number("last key s", found.last, 3)
-        .number("replay MB/s", bytes as f64 / 1e6 / replaying, 0)
-        .number("replay M entries/s", entries as f64 / 1e6 / replaying, 2)
+        .number("replay MB/s", bytes as f64 / 1e6 / replaying, 3)
+        .number("replay M entries/s", entries as f64 / 1e6 / replaying, 3)
 }
 
 fn measure(args: &RecoveryArgs, program: &std::path::Path, value_bytes: usize) -> Result<Found> {

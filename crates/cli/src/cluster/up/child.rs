@@ -66,6 +66,7 @@ impl Child {
             .env_remove("DURAMEN_CONFIG")
             .env_remove("DURAMEN_COORDINATOR")
             .env_remove("DURAMEN_CLUSTER")
+            .env_remove("DURAMEN_CLUSTER_TOKEN_FILE")
             .current_dir(log.parent().unwrap_or(Path::new(".")))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

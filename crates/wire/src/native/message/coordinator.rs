@@ -2,7 +2,7 @@
 
 use super::{
     Addresses, Admin, AdminAnswer, ClusterSettings, MigrationPhase, RangeLoad, Refusal, Roles,
-    ServerList, TabletMap,
+    SharedList, TabletMap,
 };
 use duramen_base::ids::{
     ClientId, ListVersion, MapVersion, MigrationId, RecoveryId, SegmentId, ServerId, TableId,
@@ -158,7 +158,7 @@ pub enum CoordinatorAnswer {
     },
     Map(TabletMap),
     MapIsCurrent,
-    Servers(ServerList),
+    Servers(SharedList),
     Admin(AdminAnswer),
     Refused(Refusal),
 }
@@ -167,6 +167,6 @@ pub enum CoordinatorAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enlisted {
     pub server: ServerId,
-    pub list: ServerList,
+    pub list: SharedList,
     pub settings: ClusterSettings,
 }

@@ -4,6 +4,7 @@ use duramen_base::ids::{
     KeyRange, Level, ListVersion, MapVersion, MigrationId, SegmentId, ServerId, TableId,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Where a server listens, each as `host:port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,10 +61,40 @@ pub struct ServerList {
     pub servers: Vec<ServerEntry>,
 }
 
+/// A server list that many messages share: of a large cluster it is told to thousands at a time. On the wire as [`ServerList`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedList(Arc<ServerList>);
+
+impl From<ServerList> for SharedList {
+    fn from(list: ServerList) -> SharedList {
+        SharedList(Arc::new(list))
+    }
+}
+
+impl std::ops::Deref for SharedList {
+    type Target = ServerList;
+
+    fn deref(&self) -> &ServerList {
+        &self.0
+    }
+}
+
+impl Serialize for SharedList {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for SharedList {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<SharedList, D::Error> {
+        ServerList::deserialize(from).map(SharedList::from)
+    }
+}
+
 /// The server list, or what changed in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerListUpdate {
-    Full(ServerList),
+    Full(SharedList),
     /// What leads from `version - 1` to `version`, in this order. Who doesn't have `version - 1` asks for the full list by
     /// answering with the version that it has.
     Step {
