@@ -41,6 +41,9 @@ const SLOW: Duration = Duration::from_millis(5);
 /// How often settings that may change are looked at, and the status is written down.
 const LOOK_EVERY_US: u64 = 100_000;
 
+/// A question that has no answer after this time gets none: whoever asked asks again much sooner.
+const ANSWER_US_MAX: u64 = 30_000_000;
+
 /// What the thread is made of.
 pub(super) struct Parts {
     pub shared: Arc<Shared>,
@@ -66,6 +69,14 @@ enum Asked {
     Peer(PeerCall),
 }
 
+/// Who waits for an answer.
+struct Waiting {
+    connection: ConnectionId,
+    envelope: Envelope,
+    kind: u16,
+    since_us: u64,
+}
+
 /// See the module.
 pub(super) struct NodeThread {
     parts: Parts,
@@ -73,7 +84,7 @@ pub(super) struct NodeThread {
     asked: HashMap<u64, Asked>,
     next_ask: u64,
     /// Who waits for an answer, and to what kind of frame.
-    questions: HashMap<u64, (ConnectionId, Envelope, u16)>,
+    questions: HashMap<u64, Waiting>,
     next_question: u64,
     could_read: bool,
     look_us: u64,
@@ -150,10 +161,22 @@ impl NodeThread {
             let scrub_ms = self.parts.shared.config().scrub_interval_ms;
             self.parts.scrub_ms.store(scrub_ms, Ordering::Relaxed);
             self.write_status();
+            self.give_up_old(now_us);
             if self.membership.is_some() && !can_read {
                 let log = self.parts.node.describe_log().unwrap_or_default();
                 tracing::debug!(log, "this member has no lease and answers nobody");
             }
+        }
+    }
+
+    /// X2: a newer question has taken the place of an older one, which the node never answers. Who asked has given it up long ago;
+    /// the connection must not run out of room for others.
+    fn give_up_old(&mut self, now_us: u64) {
+        let is_old = |waiting: &Waiting| waiting.since_us + ANSWER_US_MAX < now_us;
+        let old = self.questions.iter().filter(|(_, one)| is_old(one));
+        for request in old.map(|(request, _)| *request).collect::<Vec<_>>() {
+            let reason = "no answer came of it";
+            self.trouble(RequestId(request), &Trouble::NotServing { reason });
         }
     }
 
@@ -230,8 +253,13 @@ impl NodeThread {
         let (envelope, kind) = (header.envelope, header.kind);
         self.next_question += 1;
         let request = RequestId(self.next_question);
-        self.questions
-            .insert(request.0, (connection, envelope, kind));
+        let waiting = Waiting {
+            connection,
+            envelope,
+            kind,
+            since_us: self.now_us(),
+        };
+        self.questions.insert(request.0, waiting);
         let question = match decode_question(&message.frame()) {
             Ok(question) => question,
             Err(error) => {
@@ -278,8 +306,9 @@ impl NodeThread {
 
     /// Unless it was answered.
     fn trouble(&mut self, request: RequestId, trouble: &Trouble<'_>) {
-        if let Some((connection, envelope, kind)) = self.questions.remove(&request.0) {
-            self.parts.hub.reply(connection, Payload::None, |out| {
+        if let Some(waiting) = self.questions.remove(&request.0) {
+            let (hub, envelope, kind) = (&mut self.parts.hub, waiting.envelope, waiting.kind);
+            hub.reply(waiting.connection, Payload::None, |out| {
                 encode_trouble(out, &envelope, kind, trouble);
             });
         }
@@ -347,11 +376,11 @@ impl NodeThread {
                 answer,
                 payload,
             } => {
-                if let Some((connection, envelope, _)) = self.questions.remove(&request.0) {
+                if let Some(waiting) = self.questions.remove(&request.0) {
                     let bytes = payload.len();
                     let payload = Payload::Owned(payload);
-                    self.parts.hub.reply(connection, payload, |out| {
-                        encode_server_answer(out, &envelope, &answer, bytes);
+                    self.parts.hub.reply(waiting.connection, payload, |out| {
+                        encode_server_answer(out, &waiting.envelope, &answer, bytes);
                     });
                 }
             }
@@ -430,11 +459,11 @@ impl NodeThread {
     }
 
     fn answer_peer(&mut self, request: RequestId, answer: &PeerAnswer, payload: Vec<u8>) {
-        if let Some((connection, envelope, _)) = self.questions.remove(&request.0) {
+        if let Some(waiting) = self.questions.remove(&request.0) {
             let bytes = payload.len();
             let payload = Payload::Owned(payload);
-            self.parts.hub.reply(connection, payload, |out| {
-                encode_peer_answer(out, &envelope, answer, bytes);
+            self.parts.hub.reply(waiting.connection, payload, |out| {
+                encode_peer_answer(out, &waiting.envelope, answer, bytes);
             });
         }
     }
