@@ -8,6 +8,9 @@ from processes import PASSWORD, Storm
 # How much longer than in CI the tests run: DURAMEN_TEST_LENGTH=20 is an hour or two.
 LENGTH = float(os.environ.get("DURAMEN_TEST_LENGTH", "1"))
 
+# To hunt for slow answers: a history fails in which a native client waits longer, in milliseconds.
+SLOWEST_MS = float(os.environ.get("DURAMEN_TEST_SLOWEST_MS", "inf"))
+
 FILL = (4000, 400)
 
 
@@ -35,6 +38,7 @@ def histories_under(cluster, clients, name, faults, count, seconds=0.8, seed=1, 
             said.append(clients.finish())
             if masked:
                 nothing_failed(said[-1:])
+                assert said[-1]["native"]["slowest_ms"] <= SLOWEST_MS, said[-1]
             assert storm.error is None, storm.error
     with cluster.explained():
         cluster.await_health()

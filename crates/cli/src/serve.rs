@@ -170,6 +170,10 @@ fn live(
     config.admin_port = addresses.admin.map_or(config.admin_port, |at| at.port());
     let dir = config.data_dir();
     if !load(&mut server, dir.as_deref().filter(|_| !config.is_member()))? {
+        if server.shared().life_over().is_some() {
+            // A member that is taken for crashed before it has begun to serve: the next life is due.
+            return server.wait();
+        }
         tracing::info!("stopped while the data was being loaded; nothing was changed");
         return Ok(());
     }

@@ -216,6 +216,10 @@ impl Server {
         for thread in self.threads.drain(..) {
             thread.join().expect("a reactor thread panicked");
         }
+        if let Some(loader) = self.loader.take() {
+            // A life that ended while it began: what its loader holds must be free for the next one.
+            let _ = loader.join().expect("the loading thread panicked");
+        }
         if self.shared.stopping() == Stop::Graceful
             && let Some(durability) = self.shared.durability()
         {
