@@ -8,8 +8,8 @@ use crate::recovery::plan::{self, Limits};
 use crate::recovery::{Place, Recovery};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, ServerId};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, FromCoordinator, PartitionOutcome, RecoverTablet, RecoveryStatus, Refusal,
-    ServerAnswer,
+    CoordinatorAnswer, FromCoordinator, PartitionOutcome, RecoverTablet, RecoveryPhase,
+    RecoveryStatus, Refusal, ServerAnswer,
 };
 
 /// Late answers of backups are waited for this long, though the log may be whole without them: they bring more replicas to read
@@ -417,7 +417,7 @@ impl Coordinator {
             return;
         };
         let mut status = recovery.status(self.now_us);
-        status.phase = duramen_wire::native::message::RecoveryPhase::Done;
+        status.phase = RecoveryPhase::Done;
         self.ended.push_back(status);
         if self.ended.len() > ENDED_KEPT {
             self.ended.pop_front();
@@ -519,6 +519,20 @@ impl Coordinator {
     /// Recoveries under way, and the last ones that ended.
     pub fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
         let under_way = self.recoveries.values().map(|r| r.status(self.now_us));
-        under_way.chain(self.ended.iter().cloned()).collect()
+        let mut all: Vec<RecoveryStatus> = under_way.collect();
+        let is_backup = |id: &&ServerId| self.servers[*id].record.entry.roles.backup;
+        let backups = self.up.iter().filter(is_backup).count();
+        let replicas = self.meta.settings.replicas as usize;
+        if backups <= replicas {
+            let waits_for = format!(
+                "{backups} backups are up: a log has {replicas} replicas, none of them on its own server"
+            );
+            let replaying = |status: &&mut RecoveryStatus| status.phase == RecoveryPhase::Replaying;
+            for status in all.iter_mut().filter(replaying) {
+                status.waits_for.get_or_insert_with(|| waits_for.clone());
+            }
+        }
+        all.extend(self.ended.iter().cloned());
+        all
     }
 }
