@@ -64,7 +64,7 @@ impl Clients {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Tracker>> {
+    pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Tracker>> {
         let shards = self.shards.iter();
         shards.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -46,3 +46,14 @@ impl super::Servant {
         self
     }
 }
+
+#[cfg(feature = "planted")]
+impl super::Clients {
+    /// One bug in what remembers requests.
+    pub fn plant(&self, bug: duramen_cluster::rifl::Bug) {
+        self.each().for_each(|mut tracker| {
+            let changed = tracker.clone().with_bug(bug);
+            *tracker = changed;
+        });
+    }
+}

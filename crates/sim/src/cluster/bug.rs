@@ -7,6 +7,8 @@ pub enum Bug {
     Cluster(duramen_cluster::planted::Bug),
     Replication(duramen_cluster::replication::Bug),
     Rifl(duramen_cluster::rifl::Bug),
+    /// Of a member; of how tablets move.
+    Node(duramen_node::planted::Bug),
     /// Of what executes native requests.
     Serve(duramen_node::serve::Bug),
     Engine(duramen_engine::Bug),

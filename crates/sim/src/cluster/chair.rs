@@ -256,7 +256,7 @@ impl World {
                     question,
                 } => self.coordinator_asks(n, call, to, &address, question),
                 Output::Persist { token, batch } => {
-                    let delay_us = 200 + self.random.below(4_000);
+                    let delay_us = 200 + self.random.below(self.plan.commit_us);
                     self.after(
                         delay_us,
                         Event::Commit(n, generation, token, Box::new(batch)),
@@ -303,7 +303,11 @@ impl World {
     fn coordinator_answers(&mut self, n: usize, reply: ReplyId, answer: CoordinatorAnswer) {
         self.say(|| format!("coordinator {n} answers: {}", brief(&answer)));
         match self.askers.get(&reply.0).cloned() {
-            Some(Asker::Member(server, generation, token)) => {
+            Some(Asker::Member(server, generation, token, head)) => {
+                if let (Some((log, min_open)), CoordinatorAnswer::Noted) = (head, &answer) {
+                    let noted = self.noted.entry(log).or_default();
+                    *noted = (*noted).max(min_open);
+                }
                 let input = MemberInput::Answered { token, answer };
                 let input = Box::new(NodeInput::Member(input));
                 let way = (Place::Coordinator(n), Place::Server(server));
@@ -373,7 +377,11 @@ impl World {
         self.say(|| format!("server {server} -> coordinator {n}: {}", brief(what)));
         let reply = self.number();
         let generation = self.machines[server].generation;
-        let asker = Asker::Member(server, generation, token);
+        let head = match &question {
+            ToCoordinator::ControlHead { server, min_open } => Some((*server, *min_open)),
+            _ => None,
+        };
+        let asker = Asker::Member(server, generation, token, head);
         self.askers.insert(reply, asker);
         let asked = Input::Asked {
             reply: ReplyId(reply),

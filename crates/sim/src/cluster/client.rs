@@ -59,6 +59,8 @@ struct Errand {
     value_bytes: usize,
     from_us: u64,
     sequence: u64,
+    /// The version that was known when it began.
+    before: u64,
 }
 
 /// See the module.
@@ -160,7 +162,8 @@ impl World {
             let key = self.random.below(self.plan.keys);
             (key, self.some_action(key, false))
         };
-        let value_bytes = match self.random.below(4) {
+        self.doubt(key, action);
+        let value_bytes = match self.random.below(self.plan.large_one_in) {
             0 => 8 + self.random.below(self.plan.value_bytes),
             _ => 8 + self.random.below(100),
         };
@@ -170,6 +173,7 @@ impl World {
             value_bytes: value_bytes as usize,
             from_us: self.now_us,
             sequence: 0,
+            before: self.known_version(key),
         });
         self.ask(c);
     }
@@ -252,6 +256,7 @@ impl World {
             _ => self.now_us,
         };
         let is_over = self.is_over();
+        self.know(errand.key, errand.action, found, errand.before);
         let client = &mut self.clients[c];
         self.history.events.push(Deed {
             client: client.name,

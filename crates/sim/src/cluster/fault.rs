@@ -24,7 +24,7 @@ impl World {
     /// F2; also whether it is on.
     fn may_stop(&mut self, n: usize) -> bool {
         let off = self.machines.iter().filter(|m| m.process.is_none()).count();
-        let may = self.machines[n].process.is_some() && off + 1 < self.plan.replicas as usize + 1;
+        let may = self.machines[n].process.is_some() && off + 1 < self.plan.replicas as usize;
         if may && off > 0 {
             self.coverage.fired(Class::CrashesAtOnce);
         }
@@ -163,8 +163,12 @@ impl World {
             Fault::SlowDisk { server, .. } => self.machines[server].slow_us = 0,
             Fault::DiskFull { server, .. } => self.machines[server].fill_disk(false),
             Fault::StoreFailure { .. } => self.store_is_away = false,
-            Fault::ClientPause { client, .. } => {
+            Fault::ClientPause { client, for_us } => {
                 self.clients[client].is_off = false;
+                let is_native = self.clients[client].native.is_some();
+                if is_native && for_us >= u64::from(self.plan.client_lease_ms) * 1_000 {
+                    self.coverage.fired(Class::LeaseEnd);
+                }
                 let turn = self.clients[client]
                     .native
                     .as_ref()
@@ -352,6 +356,7 @@ impl World {
                 let last = RouteHash(at.0.saturating_add(1 << 61));
                 let range = KeyRange::new(at, last);
                 self.administer(Admin::Migrate { table, range, to });
+                self.coverage.fired(Class::Migration);
             }
             Fault::Drain { server, for_us } => {
                 let Some(id) = self.id_of(server) else { return };

@@ -117,6 +117,7 @@ impl World {
         }
         self.plan_faults();
         self.clients_begin();
+        self.after(0, Event::Imagine);
         let last_us = self.plan.load_us + SECOND / 2;
         self.run(last_us, u64::MAX, |_| false);
         self.heal();
@@ -170,7 +171,7 @@ impl World {
         })
     }
 
-    fn status(&mut self) -> Option<Status> {
+    pub(super) fn status(&mut self) -> Option<Status> {
         self.told.clear();
         if !self.administer(Admin::Status) {
             return None;
@@ -219,7 +220,7 @@ impl World {
     }
 
     /// R replicas of everything that a log lists, on distinct servers, none of them its own.
-    fn too_few_replicas(&self, n: usize) -> Option<String> {
+    pub(super) fn too_few_replicas(&self, n: usize) -> Option<String> {
         let log = self.id_of(n)?;
         let wanted = self.plan.replicas as usize;
         let others = self.machines.iter().enumerate().filter(|(at, _)| *at != n);
@@ -295,7 +296,7 @@ impl World {
         )
     }
 
-    fn waits_for(&self, n: usize) -> String {
+    pub(super) fn waits_for(&self, n: usize) -> String {
         let process = self.machines[n].process.as_ref();
         let store = process.and_then(|process| process.store.as_ref());
         let log = store.and_then(|store| store.log());

@@ -19,7 +19,7 @@ use duramen_node::{
     Servant, View,
 };
 use duramen_wire::native::message::{Addresses, Enlist, Peer, PeerAnswer, Roles, ServerAnswer};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -32,6 +32,8 @@ const COMMIT_US: u64 = 150;
 /// Rounds of work after one event, before something is wrong.
 const ROUNDS_MAX: usize = 200;
 const STEPS_MAX: usize = 20_000;
+/// What the cleaner does at a time.
+const CLEAN_BYTES: u64 = 1 << 20;
 /// When replies that wait are looked at again.
 const HELD_US: u64 = 3_000;
 
@@ -79,6 +81,8 @@ pub(super) struct Machine {
     /// It is to be off until somebody starts it.
     pub kept_off: bool,
     lives: u64,
+    /// Who may lack replicas of its log, and since when.
+    pub suspects: BTreeMap<usize, u64>,
 }
 
 impl Machine {
@@ -102,6 +106,7 @@ impl Machine {
             cut_us: None,
             kept_off: false,
             lives: 0,
+            suspects: BTreeMap::new(),
         }
     }
 
@@ -138,11 +143,14 @@ impl World {
             server: machine.disk_number,
             hash_seed: 1,
         };
-        let mut options = duramen_backup::Options::default();
-        options.bypass_bytes = self.plan.segment_bytes / 2;
-        if let Some(Bug::Backup(bug)) = self.plan.bug {
-            options.planted = Some(bug);
-        }
+        let options = duramen_backup::Options {
+            bypass_bytes: self.plan.segment_bytes / 2,
+            planted: match self.plan.bug {
+                Some(Bug::Backup(bug)) => Some(bug),
+                _ => None,
+            },
+            ..duramen_backup::Options::default()
+        };
         let disk = Arc::new(machine.disk.clone());
         match Backup::open(disk.clone(), &options, &Expected::default()) {
             Err(duramen_backup::Error::Absent { .. }) => {
@@ -189,8 +197,12 @@ impl World {
         let options = self.node_options(n, backup.clone(), &woken, &wall_ms);
         let now_us = self.machines[n].clock(self.now_us);
         let machine = &mut self.machines[n];
+        let mut node = Node::new(now_us, options);
+        if let Some(Bug::Node(bug)) = self.plan.bug {
+            node.plant(bug);
+        }
         machine.process = Some(Process {
-            node: Node::new(now_us, options),
+            node,
             backup,
             store: None,
             keeper: None,
@@ -219,6 +231,7 @@ impl World {
         let machine = &self.machines[n];
         let mut store = duramen::Options::memory(plan.memory_bytes);
         store.level = Level::Synced;
+        store.disk_bytes = plan.log_bytes;
         store.engine.heads = 1;
         store.engine.cleaners = 0;
         store.engine.huge_pages = false;
@@ -275,6 +288,7 @@ impl World {
         machine.backlog.clear();
         machine.dies_after = None;
         machine.wakes_at_us = u64::MAX;
+        self.suspect(n);
         self.say(|| format!("server {n} ends"));
     }
 
@@ -330,13 +344,13 @@ impl World {
                 let input = NodeInput::PeerAnswered { call, answer: None };
                 self.after(delay_us, Event::Within(n, generation, Box::new(input)));
             }
-            Some(&Asker::Coordinator(n, generation, call)) => {
-                if self.chairs[n].generation == generation {
-                    let input = coordinator::Input::Unreachable { call };
-                    self.after(delay_us, Event::ToCoordinator(n, Box::new(input)));
-                }
+            Some(&Asker::Coordinator(n, generation, call))
+                if self.chairs[n].generation == generation =>
+            {
+                let input = coordinator::Input::Unreachable { call };
+                self.after(delay_us, Event::ToCoordinator(n, Box::new(input)));
             }
-            Some(&Asker::Member(n, generation, token)) => {
+            Some(&Asker::Member(n, generation, token, _)) => {
                 let input = NodeInput::Member(Input::Unanswered { token });
                 self.after(delay_us, Event::Within(n, generation, Box::new(input)));
             }
@@ -427,6 +441,7 @@ impl World {
             };
             let mut out = Vec::new();
             if let Some(store) = process.store.as_ref().filter(|_| !process.ended) {
+                store.engine().clean_step(CLEAN_BYTES);
                 let mut steps = 0;
                 while steps < STEPS_MAX && store.background_step().unwrap_or(false) {
                     steps += 1;
@@ -601,6 +616,10 @@ impl World {
             } => {
                 self.say(|| format!("server {n} is {me}"));
                 let servant = match self.plan.bug {
+                    Some(Bug::Rifl(bug)) => {
+                        clients.plant(bug);
+                        Servant::new(clients)
+                    }
                     Some(Bug::Serve(bug)) => Servant::new(clients).with_bug(bug),
                     _ => Servant::new(clients),
                 };
@@ -641,6 +660,9 @@ impl World {
         process.held.clear();
         process.held_letters.clear();
         process.servant = None;
+        if self.plan.nobody_dies {
+            self.violated(format!("server {n} is called dead: {reason}"));
+        }
         if !again {
             self.violated(format!("server {n} gives up: {reason}"));
         }

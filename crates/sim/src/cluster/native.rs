@@ -53,6 +53,8 @@ pub(super) struct HeldLetter {
 struct Part {
     key: u64,
     action: Action,
+    /// The version that was known when it began.
+    before: u64,
 }
 
 /// See the module.
@@ -96,10 +98,14 @@ fn forever(bytes: Vec<u8>) -> &'static [u8] {
     leaked
 }
 
-fn work_of(part: &Part, most_bytes: u64) -> Work<'static> {
+fn work_of(part: &Part, (most_bytes, large_one_in): (u64, u64)) -> Work<'static> {
     let write = |value: u64, condition| {
-        let bytes =
-            8 + value.wrapping_mul(0x9e37_79b9) % if value % 4 == 0 { most_bytes } else { 90 };
+        let bytes = 8 + value.wrapping_mul(0x9e37_79b9)
+            % if value.is_multiple_of(large_one_in) {
+                most_bytes
+            } else {
+                90
+            };
         Operation::Write {
             value: forever(value_of(value, bytes as usize)),
             condition,
@@ -146,11 +152,19 @@ impl World {
                 let key = self.random.below(self.plan.keys);
                 if parts.iter().all(|part| part.key != key) {
                     let action = self.some_action(key, true);
-                    parts.push(Part { key, action });
+                    let before = self.known_version(key);
+                    parts.push(Part {
+                        key,
+                        action,
+                        before,
+                    });
                 }
             }
-            let most_bytes = self.plan.value_bytes;
-            let works = parts.iter().map(|part| work_of(part, most_bytes));
+            for part in &parts {
+                self.doubt(part.key, part.action);
+            }
+            let sizes = (self.plan.value_bytes, self.plan.large_one_in);
+            let works = parts.iter().map(|part| work_of(part, sizes));
             let batch = Batch::new(self.now_us, DEADLINE, works.collect::<Vec<_>>());
             let native = self.clients[c].native.as_mut().expect("a native client");
             native.call = Some((batch, parts, self.now_us));
@@ -244,7 +258,9 @@ impl World {
         answer: CoordinatorAnswer,
     ) {
         let now_us = self.now_us;
-        let native = self.clients[c].native.as_mut().expect("a native client");
+        let Some(native) = self.clients[c].native.as_mut() else {
+            return;
+        };
         let Some(ask) = native.asked.remove(&number) else {
             return;
         };
@@ -317,6 +333,7 @@ impl World {
             Found::Nothing => UNKNOWN,
             _ => self.now_us,
         };
+        self.know(part.key, part.action, found, part.before);
         let client = &mut self.clients[c];
         self.history.events.push(Deed {
             client: client.name,

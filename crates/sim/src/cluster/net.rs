@@ -86,6 +86,7 @@ pub struct Net {
     duplicate_ppm: u64,
     delay_ppm: u64,
     latency_us: u64,
+    late_us: u64,
     ordered: bool,
 }
 
@@ -101,6 +102,7 @@ impl Net {
             duplicate_ppm: plan.duplicate_ppm,
             delay_ppm: plan.delay_ppm,
             latency_us: plan.latency_us,
+            late_us: plan.late_us,
             ordered: plan.ordered,
         }
     }
@@ -166,7 +168,7 @@ impl Net {
             coverage.fired(Class::Duplicate);
             // Some come when nobody thinks of them any more.
             let most_us = match random.one_in(8) {
-                true => 3_000_000,
+                true => self.late_us,
                 false => 20 * self.latency_us,
             };
             delay_us + random.below(most_us)

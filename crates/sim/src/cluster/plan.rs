@@ -143,6 +143,12 @@ pub struct Plan {
     pub client_lease_ms: u32,
     /// Tablets of the table at its creation.
     pub tablets: u32,
+    /// Most time that a commit of the coordinators' store takes.
+    pub commit_us: u64,
+    /// Late copies come up to so much later.
+    pub late_us: u64,
+    /// Nobody may be called dead: nothing of the kind happens.
+    pub nobody_dies: bool,
     pub loss_ppm: u64,
     pub duplicate_ppm: u64,
     /// Part of messages that take ten times as long.
@@ -153,6 +159,10 @@ pub struct Plan {
     pub latency_us: u64,
     /// Clock rates differ by up to so many parts in a million from the true one.
     pub drift_ppm: u64,
+    /// What a log may take on disks; 0: twice its memory.
+    pub log_bytes: u64,
+    /// One in so many writes is large.
+    pub large_one_in: u64,
     pub frames: u32,
     pub wal_bytes: u64,
     pub faults: Vec<(u64, Fault)>,
@@ -193,12 +203,17 @@ impl Plan {
             read_lease_ms: 400,
             client_lease_ms: 4_000,
             tablets: 2,
+            commit_us: 4 * MS,
+            late_us: 3 * SECOND,
+            nobody_dies: false,
             loss_ppm: 0,
             duplicate_ppm: 0,
             delay_ppm: 0,
             ordered: true,
             latency_us: 2 * MS,
             drift_ppm: 0,
+            log_bytes: 0,
+            large_one_in: 4,
             frames: 128,
             wal_bytes: 1 << 20,
             faults: Vec::new(),
@@ -222,6 +237,7 @@ impl Plan {
         plan.value_bytes = [200, 2_000, 12_000][random.below(3) as usize];
         plan.partition_bytes = [20_000, 1 << 30][random.below(2) as usize];
         plan.tablets = 1 + random.below(servers as u64) as u32;
+        plan.frames = [128, 128, 48, 20][random.below(4) as usize];
         if profile == Profile::Mixed {
             plan.network(&mut random);
             plan.draw_faults(&mut random);
@@ -342,4 +358,4 @@ impl Plan {
     }
 }
 
-const KINDS: u64 = 21;
+const KINDS: u64 = 23;

@@ -13,9 +13,11 @@ use super::history::History;
 use super::machine::Machine;
 use super::native::{Letter, Native};
 use super::net::{Fate, Mode, Net, Place};
+use super::phantom::Known;
 use super::plan::{Fault, Plan};
 use super::trace::Trace;
 use crate::random::Random;
+use duramen_base::ids::{SegmentId, ServerId};
 use duramen_cluster::coordinator::store::{Batch, Memory};
 use duramen_cluster::coordinator::{self, CallId};
 use duramen_node::{Job, NodeInput, NodeOutput, PeerCall, Token};
@@ -52,6 +54,8 @@ pub(super) enum Event {
     Told(usize, u64, Box<CoordinatorAnswer>),
     ClientActs(usize, u64),
     ClientTires(usize, u64),
+    /// What a recovery would find is looked at.
+    Imagine,
     Fault(Box<Fault>),
     Ends(Box<Fault>),
 }
@@ -91,6 +95,7 @@ impl Event {
             Event::Told(n, number, _) => [22, *n as u64, *number],
             Event::ClientActs(n, sequence) => [14, *n as u64, *sequence],
             Event::ClientTires(n, sequence) => [15, *n as u64, *sequence],
+            Event::Imagine => [23, 0, 0],
             Event::Fault(_) => [16, 0, 0],
             Event::Ends(_) => [17, 0, 0],
         }
@@ -117,7 +122,8 @@ fn number_of(input: &NodeInput) -> u64 {
 pub(super) enum Asker {
     Peer(usize, u64, PeerCall),
     Coordinator(usize, u64, CallId),
-    Member(usize, u64, Token),
+    /// Also what it wants to be noted.
+    Member(usize, u64, Token, Option<(ServerId, SegmentId)>),
     Person,
     Client(usize),
 }
@@ -144,6 +150,12 @@ pub struct World {
     /// Answers to the operator.
     pub(super) told: Vec<CoordinatorAnswer>,
     pub(super) last_value: u64,
+    /// Of each key.
+    pub(super) known: BTreeMap<u64, Known>,
+    /// Removals of a key of which nobody knows whether they were done.
+    pub(super) doubts: BTreeMap<u64, i64>,
+    /// From which control segment on logs count, as their masters were told.
+    pub(super) noted: BTreeMap<ServerId, SegmentId>,
     /// When clients began.
     pub(super) began_us: u64,
     /// All faults are over.
@@ -192,6 +204,9 @@ impl World {
             askers: HashMap::new(),
             told: Vec::new(),
             last_value: 0,
+            known: BTreeMap::new(),
+            doubts: BTreeMap::new(),
+            noted: BTreeMap::new(),
             began_us: 0,
             is_healed: false,
             events: 0,
@@ -321,6 +336,7 @@ impl World {
             Event::Told(c, number, answer) => self.coordinator_told_client(c, number, *answer),
             Event::ClientActs(n, sequence) => self.client_acts(n, sequence),
             Event::ClientTires(n, sequence) => self.client_tires(n, sequence),
+            Event::Imagine => self.imagine(),
             Event::Fault(fault) => self.strike(*fault),
             Event::Ends(fault) => self.relent(*fault),
         }

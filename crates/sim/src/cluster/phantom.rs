@@ -1,0 +1,247 @@
+//! What a recovery would find, if a server and R - 1 others were gone at this very moment: looked at all the time, without anybody
+//! being harmed. So a rule that is not kept shows long before it does harm.
+//!
+//! **Invariants**
+//! - P1: who crashed since the log had all its replicas does not count as having any: it is among the R - 1.
+
+use super::client::{TABLE, key_of};
+use super::history::{Action, Found};
+use super::world::{Event, World};
+use duramen_backup::{Backup, ReplicaId, ReplicaInfo};
+use duramen_base::ids::{SegmentId, ServerId};
+use duramen_cluster::control::State;
+use duramen_format::entry::{self, Kind as EntryKind};
+use duramen_format::hash::KeyHasher;
+use duramen_format::segment::{HEADER_BYTES, Kind};
+use duramen_wire::native::message::{ServerStatus, Status};
+use std::collections::{BTreeMap, BTreeSet};
+
+const LOOK_US: u64 = 60_000;
+/// By then everybody knows who crashed.
+const SUSPECT_US: u64 = 1_500_000;
+
+/// What somebody was told of a key: it had this version, or, if it is gone, that one is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Known {
+    version: u64,
+    is_gone: bool,
+}
+
+/// Newest entry of each key: its version, and whether it is an object.
+type Image = BTreeMap<u64, (u64, bool)>;
+
+impl World {
+    /// What a client was told must be found from now on.
+    /// `before`: the version that had been told when it was asked for.
+    pub(super) fn know(&mut self, key: u64, action: Action, found: Found, before: u64) {
+        if action == Action::Remove && found != Found::Nothing {
+            *self.doubts.entry(key).or_default() -= 1;
+        }
+        let known = match (action, found) {
+            (_, Found::Written { version } | Found::Value { version, .. }) => Known {
+                version,
+                is_gone: false,
+            },
+            (_, Found::Removed { version }) => Known {
+                version,
+                is_gone: true,
+            },
+            (_, Found::Absent) if before > 0 => Known {
+                version: before,
+                is_gone: true,
+            },
+            _ => return,
+        };
+        let before = self.known.entry(key).or_default();
+        *before = (*before).max(known);
+    }
+
+    /// The greatest version of a key that anybody was told.
+    pub(super) fn known_version(&self, key: u64) -> u64 {
+        self.known.get(&key).map_or(0, |known| known.version)
+    }
+
+    /// A removal is asked for: from now on, until it is known what came of it, the key may be gone.
+    pub(super) fn doubt(&mut self, key: u64, action: Action) {
+        if action == Action::Remove {
+            *self.doubts.entry(key).or_default() += 1;
+        }
+    }
+
+    /// A process has ended: P1.
+    pub(super) fn suspect(&mut self, n: usize) {
+        let now_us = self.now_us;
+        for machine in &mut self.machines {
+            machine.suspects.insert(n, now_us);
+        }
+    }
+
+    pub(super) fn imagine(&mut self) {
+        if !self.is_healed {
+            self.after(LOOK_US, Event::Imagine);
+        }
+        let Some(status) = self.status() else {
+            return;
+        };
+        for n in 0..self.machines.len() {
+            // A replica from an earlier life counts for nothing, and goes when its segment is opened there anew.
+            let is_quiet = self.waits_for(n).starts_with("0 calls");
+            if is_quiet && self.too_few_replicas(n).is_none() {
+                let long_ago_us = self.now_us.saturating_sub(SUSPECT_US);
+                let suspects = &mut self.machines[n].suspects;
+                suspects.retain(|_, since_us| *since_us > long_ago_us);
+            }
+            let Some(id) = self.id_of(n) else { continue };
+            let mut servers = status.servers.iter();
+            let is_up = servers.any(|s| s.server == id && s.status == ServerStatus::Up);
+            if is_up
+                && self.noted.contains_key(&id)
+                && let Some(gone) = self.some_to_lose(n)
+                && let Err(why) = self.recovered(n, id, &gone, &status)
+            {
+                self.violated(format!("without servers {gone:?}, log {id}: {why}"));
+            }
+        }
+    }
+
+    /// As many as may be lost beside server `n`.
+    fn some_to_lose(&mut self, n: usize) -> Option<BTreeSet<usize>> {
+        let count = self.machines.len();
+        let most = self.plan.replicas as usize - 1;
+        let mut gone: BTreeSet<usize> = (0..count)
+            .filter(|other| *other != n)
+            .filter(|other| {
+                let machine = &self.machines[*other];
+                machine.is_ruined
+                    || machine.process.is_none()
+                    || self.machines[n].suspects.contains_key(other)
+            })
+            .collect();
+        if gone.len() > most {
+            return None;
+        }
+        while gone.len() < most {
+            let other = self.random.below(count as u64) as usize;
+            if other != n {
+                gone.insert(other);
+            }
+        }
+        Some(gone)
+    }
+
+    fn recovered(
+        &self,
+        n: usize,
+        log: ServerId,
+        gone: &BTreeSet<usize>,
+        status: &Status,
+    ) -> Result<(), String> {
+        let machines = self.machines.iter().enumerate();
+        let present = machines.filter(|(at, _)| *at != n && !gone.contains(at));
+        let backups: Vec<&Backup> = present
+            .filter_map(|(_, machine)| Some(&*machine.process.as_ref()?.backup))
+            .collect();
+        let image = image(&backups, log, self.noted[&log], self.plan.segment_bytes)?;
+        for (key, known) in &self.known {
+            let route = KeyHasher::new(1).route(&key_of(*key));
+            let mut tablets = status.tablets.iter();
+            let is_its = tablets.any(|tablet| {
+                tablet.owner == log && tablet.table == TABLE && tablet.range.contains(route)
+            });
+            if !is_its {
+                continue;
+            }
+            let found = image.get(key).copied().unwrap_or_default();
+            let may_be_gone = self.doubts.get(key).is_some_and(|count| *count > 0);
+            let is_lost = match known.is_gone {
+                true => found.1 && found.0 <= known.version,
+                // A log that has taken over what is gone need not say that it is.
+                false => found.0 < known.version && !may_be_gone,
+            };
+            if is_lost {
+                return Err(format!("key {key}: {known:?} was told, {found:?} is found"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the newest control segment lists, replayed.
+fn image(
+    backups: &[&Backup],
+    log: ServerId,
+    noted: SegmentId,
+    segment_bytes: u32,
+) -> Result<Image, String> {
+    let of = |backup: &&Backup| backup.replicas_of(log.number());
+    let control = backups
+        .iter()
+        .flat_map(of)
+        .filter(|i| i.kind == Kind::Control && i.segment >= noted && i.length > 0)
+        .max_by_key(|info| (info.segment, info.length));
+    let Some(control) = control else {
+        return Err(format!("no control segment from {noted} on"));
+    };
+    if control.closed {
+        return Err(format!(
+            "the newest control segment, {}, is closed",
+            control.segment
+        ));
+    }
+    let read = |segment: SegmentId, fits: &dyn Fn(&ReplicaInfo) -> bool| {
+        let mut best: Option<Vec<u8>> = None;
+        for backup in backups {
+            let infos = of(backup).into_iter();
+            let mut infos = infos.filter(|info| info.segment == segment && fits(info));
+            let Some(info) = infos.next() else { continue };
+            let id = ReplicaId {
+                log: log.number(),
+                segment,
+            };
+            let mut bytes = vec![0; segment_bytes as usize];
+            if best
+                .as_ref()
+                .is_none_or(|best| best.len() < info.length as usize)
+                && let Ok(info) = backup.read_of(id, &mut bytes)
+            {
+                bytes.truncate(info.length as usize);
+                best = Some(bytes);
+            }
+        }
+        best
+    };
+    let Some(bytes) = read(control.segment, &|_| true) else {
+        return Err("the control segment cannot be read".to_owned());
+    };
+    let state = State::replay(control.segment, &bytes).map_err(|error| format!("{error:?}"))?;
+    let mut image = Image::new();
+    for (segment, listed) in &state.segments {
+        let bytes = read(*segment, &|info| match listed.closed {
+            Some(certificate) => info.closed && info.certificate() == certificate,
+            None => info.closed || info.epoch >= listed.epoch,
+        });
+        let Some(bytes) = bytes else {
+            return Err(format!(
+                "segment {segment} is listed and missing: {listed:?}"
+            ));
+        };
+        let mut rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
+        while !rest.is_empty() {
+            let Ok(entry) = entry::parse(rest) else {
+                return Err(format!("segment {segment} holds no entry at its end"));
+            };
+            let text = std::str::from_utf8(entry.key).unwrap_or_default();
+            let key = text.strip_prefix("key ").and_then(|key| key.parse().ok());
+            if let (Some(key), false) = (key, entry.kind == EntryKind::Completion) {
+                let newest = image.entry(key).or_default();
+                let is_object = entry.kind == EntryKind::Object;
+                // A tombstone has the version of what it killed.
+                if entry.version > newest.0 || entry.version == newest.0 && !is_object {
+                    *newest = (entry.version, is_object);
+                }
+            }
+            rest = &rest[entry.padded_bytes..];
+        }
+    }
+    Ok(image)
+}

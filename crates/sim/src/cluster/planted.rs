@@ -1,0 +1,354 @@
+//! Bugs that the simulator must find, each with what provokes it.
+
+use super::bug::Bug;
+use super::plan::{Fault, Plan, Profile};
+use crate::random::Random;
+use duramen_cluster::planted::Bug as Cluster;
+use duramen_cluster::replication::Bug as Replication;
+use duramen_cluster::rifl::Bug as Rifl;
+use duramen_engine::Bug as Engine;
+use duramen_node::planted::Bug as Node;
+use duramen_node::serve::Bug as Serve;
+
+const MS: u64 = 1_000;
+const SECOND: u64 = 1_000_000;
+
+/// What a bug needs to show itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Anything.
+    Mixed,
+    /// Servers come and go, one after the other, and two at once.
+    Crashes,
+    /// Much is written: segments are closed, cleaned, freed.
+    Churn,
+    /// The same, while servers come and go.
+    ChurnAndCrashes,
+    /// Owners are cut off, paused, and called dead.
+    Zombies,
+    /// Coordinators die while servers do.
+    Failovers,
+    /// Answers are lost and requests come again, late.
+    Repetitions,
+    /// The same, while much is written.
+    RepetitionsAndChurn,
+    /// Clients end, and copies of what they asked come after their leases.
+    Leases,
+    /// Disks have no room, now and then.
+    Full,
+    /// Tablets move, while requests come late.
+    Moves,
+    /// Only coordinators stand still, and messages are slow.
+    Patience,
+}
+
+impl Shape {
+    /// All of them.
+    pub const ALL: &'static [Shape] = &[
+        Shape::Mixed,
+        Shape::Crashes,
+        Shape::Churn,
+        Shape::ChurnAndCrashes,
+        Shape::Zombies,
+        Shape::Failovers,
+        Shape::Repetitions,
+        Shape::RepetitionsAndChurn,
+        Shape::Leases,
+        Shape::Full,
+        Shape::Moves,
+        Shape::Patience,
+    ];
+}
+
+/// A bug to be found.
+#[derive(Clone, Copy, Debug)]
+pub struct Planted {
+    /// `room::Variant`, as in docs/protocols.md.
+    pub name: &'static str,
+    pub bug: Bug,
+    pub shape: Shape,
+}
+
+macro_rules! planted {
+    ($($room:ident :: $name:ident, $shape:ident;)*) => {
+        /// All that the simulator is asked to find.
+        pub const ALL: &[Planted] = &[$(Planted {
+            name: concat!(stringify!($room), "::", stringify!($name)),
+            bug: Bug::$room($room::$name),
+            shape: Shape::$shape,
+        },)*];
+    };
+}
+
+planted! {
+    Cluster::OldAttemptCounts, Zombies;
+    Cluster::RemovedTooEarly, Crashes;
+    Cluster::RecoversInParts, Crashes;
+    Cluster::OldControlHead, Crashes;
+    Cluster::CompletionForgotten, Failovers;
+    Cluster::VersionReused, Failovers;
+    Replication::ListedBeforeOpen, Churn;
+    Replication::DataBeforeListed, Churn;
+    Replication::ClosedBeforeWhole, Churn;
+    Replication::FreeBeforeSwap, Churn;
+    Replication::EpochBeforeAll, Crashes;
+    Replication::EpochStays, Crashes;
+    Replication::ControlGoesOn, Crashes;
+    Rifl::InProgressRunsAgain, Repetitions;
+    Rifl::AcknowledgedRunsAgain, Repetitions;
+    Rifl::LogForgotten, Repetitions;
+    Rifl::ForgetsTheLiving, Repetitions;
+    Node::SourceServesOn, Moves;
+    Node::AnyListUnlocks, Moves;
+    Node::LastIsEnough, Moves;
+    Node::ReportedBeforeDurable, Moves;
+    Node::SafeVersionStays, Moves;
+    Node::RoundsAreLost, Moves;
+    Serve::ViewIsNotLookedAt, Moves;
+    Serve::AbandonAfterEffect, Repetitions;
+    Serve::FinishBeforeDurable, Repetitions;
+    Engine::HitsDoNotWait, Zombies;
+    Engine::MissesDoNotWait, Zombies;
+    Engine::SwapBeforeReasons, Churn;
+    Engine::SideForgetsTombstones, Crashes;
+    Engine::SideLastWins, Crashes;
+    Engine::SideNamesNoVictim, ChurnAndCrashes;
+}
+
+impl Plan {
+    /// A plan that provokes bugs of this shape.
+    pub fn shaped(shape: Shape, seed: u64) -> Plan {
+        let mut random = Random::new(seed ^ 0x0073_6861_7065);
+        if shape == Shape::Mixed {
+            return Plan::of(Profile::Mixed, seed);
+        }
+        let servers = 4 + random.below(3) as usize;
+        let replicas = 2 + random.below(2) as u32;
+        let mut plan = Plan::calm(seed, servers, replicas);
+        plan.tablets = 1 + random.below(servers as u64) as u32;
+        plan.think_us = 12 * MS;
+        plan.load_us = 4 * SECOND;
+        plan.keys = 8;
+        plan.counters = 3;
+        plan.delay_ppm = [0, 20_000, 100_000][random.below(3) as usize];
+        plan.latency_us = [500, 2_000, 8_000][random.below(3) as usize];
+        plan.ordered = random.one_in(2);
+        plan.draw_shape(shape, &mut random);
+        plan
+    }
+
+    fn draw_shape(&mut self, shape: Shape, random: &mut Random) {
+        let mut at_us = 300 * MS;
+        let step_us = 350 * MS;
+        while at_us < self.load_us {
+            at_us += step_us / 2 + random.below(step_us);
+            self.draw_moment(shape, at_us, random);
+        }
+        if shape == Shape::RepetitionsAndChurn {
+            self.duplicate_ppm = 200_000;
+            self.plain_clients = 0;
+        }
+        if shape == Shape::Full {
+            self.frames = 26;
+        }
+        match shape {
+            Shape::Churn | Shape::ChurnAndCrashes | Shape::RepetitionsAndChurn | Shape::Full => {
+                self.value_bytes = 14_000;
+                self.think_us = 6 * MS;
+                self.memory_bytes = 3 << 20;
+                self.log_bytes = 5 << 19;
+                self.large_one_in = 1;
+                self.keys = 24;
+                self.tablets = 2;
+                self.load_us = 3 * SECOND;
+            }
+            Shape::Repetitions => {
+                self.loss_ppm = 20_000;
+                self.duplicate_ppm = 200_000;
+                self.plain_clients = 0;
+                self.clients = 5;
+                self.keys = 5;
+                self.counters = 3;
+                self.client_lease_ms = 3_000;
+                self.load_us = 5 * SECOND;
+            }
+            Shape::Moves => {
+                self.duplicate_ppm = 150_000;
+                self.late_us = 2 * SECOND;
+                self.plain_clients = 2;
+                self.clients = 5;
+            }
+            Shape::Leases => {
+                self.duplicate_ppm = 300_000;
+                self.late_us = 6 * SECOND;
+                self.plain_clients = 0;
+                self.clients = 5;
+                self.keys = 4;
+                self.counters = 4;
+                self.client_lease_ms = 1_500;
+                self.load_us = 6 * SECOND;
+            }
+            Shape::Failovers => {
+                self.read_lease_ms = 1_500;
+                self.commit_us = [4 * MS, 200 * MS][random.below(2) as usize];
+            }
+            Shape::Patience => {
+                self.nobody_dies = true;
+                self.coordinators = 1;
+                self.delay_ppm = 60_000;
+                self.latency_us = 7 * MS;
+            }
+            Shape::Zombies => {
+                self.read_lease_ms = 1_500;
+                self.drift_ppm = [0, 50_000][random.below(2) as usize];
+            }
+            _ => {}
+        }
+    }
+
+    fn draw_moment(&mut self, shape: Shape, at_us: u64, random: &mut Random) {
+        let server = random.below(self.servers as u64) as usize;
+        let other = random.below(self.servers as u64) as usize;
+        let short_us = 20 * MS + random.below(400 * MS);
+        let long_us = 300 * MS + random.below(1_500 * MS);
+        let mut add = |after_us: u64, fault: Fault| self.faults.push((at_us + after_us, fault));
+        let crash = |server, down_us| Fault::Crash { server, down_us };
+        match shape {
+            Shape::Churn => {
+                if random.one_in(3) {
+                    add(
+                        0,
+                        Fault::SlowDisk {
+                            server,
+                            extra_us: 5 * MS + random.below(80 * MS),
+                            for_us: long_us,
+                        },
+                    );
+                }
+            }
+            Shape::Crashes | Shape::ChurnAndCrashes => match random.below(5) {
+                0 => add(
+                    0,
+                    Fault::PowerCut {
+                        server,
+                        operations: Some(random.below(12)),
+                        within: random.one_in(2),
+                        down_us: short_us,
+                    },
+                ),
+                1 => {
+                    add(0, crash(server, long_us));
+                    add(random.below(300 * MS), crash(other, short_us));
+                }
+                2 => add(
+                    0,
+                    Fault::CrashAtOutput {
+                        server,
+                        outputs: random.below(40) as u32,
+                        down_us: short_us,
+                    },
+                ),
+                3 if random.one_in(2) => add(0, Fault::ColdStart { down_us: short_us }),
+                _ => add(0, crash(server, short_us)),
+            },
+            Shape::Zombies => match random.below(4) {
+                0 => add(
+                    0,
+                    Fault::Pause {
+                        server,
+                        for_us: long_us,
+                    },
+                ),
+                1 => add(
+                    0,
+                    Fault::Partition {
+                        servers: vec![server],
+                        coordinator: true,
+                        clients: false,
+                        for_us: long_us,
+                    },
+                ),
+                _ => add(
+                    0,
+                    Fault::OneWay {
+                        servers: vec![server],
+                        outward: random.one_in(2),
+                        for_us: long_us,
+                    },
+                ),
+            },
+            Shape::Failovers => {
+                add(
+                    0,
+                    match random.below(3) {
+                        0 => crash(server, short_us),
+                        1 => Fault::Pause {
+                            server,
+                            for_us: long_us,
+                        },
+                        _ => Fault::Partition {
+                            servers: vec![server],
+                            coordinator: true,
+                            clients: false,
+                            for_us: long_us,
+                        },
+                    },
+                );
+                let fault = match random.below(3) {
+                    0 => Fault::CoordinatorCrash { down_us: short_us },
+                    1 => Fault::CoordinatorPause { for_us: long_us },
+                    _ => Fault::StoreFailure { for_us: short_us },
+                };
+                add(random.below(400 * MS), fault);
+            }
+            Shape::Full => add(
+                0,
+                Fault::DiskFull {
+                    server,
+                    for_us: short_us,
+                },
+            ),
+            Shape::Moves => match random.below(5) {
+                0 => add(0, crash(server, short_us)),
+                1 => add(0, Fault::Split),
+                2 => add(
+                    0,
+                    Fault::Drain {
+                        server,
+                        for_us: long_us,
+                    },
+                ),
+                _ => add(0, Fault::Migrate),
+            },
+            Shape::Patience => add(0, Fault::CoordinatorPause { for_us: short_us }),
+            Shape::Leases => match random.below(3) {
+                0 => add(0, crash(server, short_us)),
+                _ => add(
+                    0,
+                    Fault::ClientCrash {
+                        client: random.below(5) as usize,
+                    },
+                ),
+            },
+            Shape::Repetitions | Shape::RepetitionsAndChurn => match random.below(4) {
+                0 => add(0, crash(server, short_us)),
+                1 => add(
+                    0,
+                    Fault::Pause {
+                        server,
+                        for_us: long_us,
+                    },
+                ),
+                2 => add(
+                    0,
+                    Fault::ClientPause {
+                        client: random.below(self.clients as u64) as usize,
+                        for_us: 3 * SECOND,
+                    },
+                ),
+                _ => {}
+            },
+            Shape::Mixed => {}
+        }
+    }
+}
