@@ -97,10 +97,12 @@ impl World {
         }
     }
 
-    /// The one that leads and runs.
-    pub(super) fn leader(&self) -> Option<usize> {
-        let leads = |chair: &Chair| chair.is_on && !chair.is_paused && chair.leads.is_some();
-        self.chairs.iter().position(leads)
+    /// The one that leads and runs. Who was deposed while it slept, and does not know it yet, is not meant: what it says is old.
+    pub(super) fn leader(&mut self) -> Option<usize> {
+        let n = place_of(&self.meta.leader().ok().flatten()?)?;
+        let chair = &self.chairs[n];
+        let leads = chair.is_on && !chair.is_paused && chair.leads.is_some();
+        leads.then_some(n)
     }
 
     pub(super) fn chair_starts(&mut self, n: usize, generation: u64) {
