@@ -167,6 +167,15 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "duramen-workload",
         "--quiet",
     ]))?;
+    // Histories of simulated clusters, for the checker of real ones.
+    process::run(&mut process::cargo(&[
+        "build",
+        "--package",
+        "duramen-sim",
+        "--example",
+        "histories",
+        "--quiet",
+    ]))?;
     let mut command = Command::new(python);
     command
         .current_dir(process::root().join("tests"))

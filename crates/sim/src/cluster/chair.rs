@@ -97,12 +97,14 @@ impl World {
         }
     }
 
-    /// The one that leads and runs. Who was deposed while it slept, and does not know it yet, is not meant: what it says is old.
-    pub(super) fn leader(&mut self) -> Option<usize> {
-        let n = place_of(&self.meta.leader().ok().flatten()?)?;
-        let chair = &self.chairs[n];
-        let leads = chair.is_on && !chair.is_paused && chair.leads.is_some();
-        leads.then_some(n)
+    /// The one that leads and runs. Who slept while another one took over, and does not know it yet, is not meant: what it says is
+    /// old.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let leads = |chair: &Chair| {
+            let newest = chair.leads.as_ref().map(|(term, _)| *term) == Some(self.newest_term);
+            newest && chair.is_on && !chair.is_paused
+        };
+        self.chairs.iter().position(leads)
     }
 
     pub(super) fn chair_starts(&mut self, n: usize, generation: u64) {
@@ -197,6 +199,7 @@ impl World {
                 let chair = &mut self.chairs[n];
                 chair.generation += 1;
                 chair.leads = Some((term, coordinator));
+                self.newest_term = term;
                 self.coordinated(n, outputs);
             }
             Err(error) => self.violated(format!("a leader cannot read what is stored: {error}")),

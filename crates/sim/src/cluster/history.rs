@@ -55,35 +55,105 @@ pub struct History {
 }
 
 impl History {
-    /// One JSON object per line: client, key, action, value, found, version, from, to (null: unknown). For other checkers.
+    /// One JSON object per line, in the form that the checker of real servers' histories reads (tests/checker/history.go): two
+    /// checkers that know nothing of each other judge the same runs.
     pub fn to_json_lines(&self) -> String {
         let mut lines = String::new();
         for event in &self.events {
-            let (action, value) = match event.action {
-                Action::Read => ("read", 0),
-                Action::Write(value) => ("write", value),
-                Action::Create(value) => ("create", value),
-                Action::Remove => ("remove", 0),
-                Action::Increment => ("increment", 1),
+            let (op, what) = match event.action {
+                Action::Read => ("read", String::new()),
+                Action::Write(value) => ("write", format!(r#","value":"{value}""#)),
+                Action::Create(value) => ("write", format!(r#","value":"{value}","if":"absent""#)),
+                Action::Remove => ("remove", String::new()),
+                Action::Increment => ("increment", r#","by":1"#.to_owned()),
             };
-            let (found, result, version) = match event.found {
-                Found::Nothing => ("unknown", 0, 0),
-                Found::Absent => ("absent", 0, 0),
-                Found::Value { value, version } => ("value", value, version),
-                Found::Written { version } => ("written", 0, version),
-                Found::Removed { version } => ("removed", 0, version),
-                Found::Refused { current } => ("refused", 0, current.unwrap_or(0)),
-            };
-            let to = match event.to_us {
-                UNKNOWN => "null".to_owned(),
-                to => to.to_string(),
-            };
-            let _ = writeln!(
+            let _ = write!(
                 lines,
-                r#"{{"client":{},"key":{},"action":"{action}","value":{value},"found":"{found}","result":{result},"version":{version},"from":{},"to":{to}}}"#,
-                event.client, event.key, event.from_us,
+                r#"{{"client":{},"key":"{}","op":"{op}"{what},"call":{}"#,
+                event.client,
+                event.key,
+                event.from_us * 1000,
             );
+            if event.to_us != UNKNOWN
+                && let Some(out) = answer(event.action, event.found)
+            {
+                let _ = write!(lines, r#","return":{},"out":{{{out}}}"#, event.to_us * 1000);
+            }
+            lines.push_str("}\n");
         }
         lines
+    }
+}
+
+/// The fields of what was answered; `None`: nothing is known.
+fn answer(action: Action, found: Found) -> Option<String> {
+    let of = |version: u64| match version {
+        0 => String::new(),
+        version => format!(r#""version":{version}"#),
+    };
+    Some(match (action, found) {
+        (_, Found::Nothing) => return None,
+        (Action::Read, Found::Absent) => String::new(),
+        (_, Found::Absent) => r#""applied":false"#.to_owned(),
+        (Action::Increment, Found::Value { value, .. }) => format!(r#""number":{value}"#),
+        (_, Found::Value { value, version }) => match of(version) {
+            version if version.is_empty() => format!(r#""value":"{value}""#),
+            version => format!(r#""value":"{value}",{version}"#),
+        },
+        (_, Found::Written { version } | Found::Removed { version }) => of(version),
+        (_, Found::Refused { current }) => match of(current.unwrap_or(0)) {
+            version if version.is_empty() => r#""applied":false"#.to_owned(),
+            version => format!(r#""applied":false,{version}"#),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_has_the_form_that_the_checker_reads() {
+        let event = |action, found, to_us| Event {
+            client: 3,
+            key: 7,
+            action,
+            found,
+            from_us: 10,
+            to_us,
+        };
+        let history = History {
+            events: vec![
+                event(Action::Write(5), Found::Written { version: 2 }, 20),
+                event(Action::Create(6), Found::Refused { current: Some(2) }, 20),
+                event(
+                    Action::Read,
+                    Found::Value {
+                        value: 5,
+                        version: 2,
+                    },
+                    20,
+                ),
+                event(Action::Remove, Found::Nothing, UNKNOWN),
+                event(
+                    Action::Increment,
+                    Found::Value {
+                        value: 6,
+                        version: 3,
+                    },
+                    20,
+                ),
+                event(Action::Read, Found::Absent, 20),
+            ],
+        };
+        let lines = [
+            r#"{"client":3,"key":"7","op":"write","value":"5","call":10000,"return":20000,"out":{"version":2}}"#,
+            r#"{"client":3,"key":"7","op":"write","value":"6","if":"absent","call":10000,"return":20000,"out":{"applied":false,"version":2}}"#,
+            r#"{"client":3,"key":"7","op":"read","call":10000,"return":20000,"out":{"value":"5","version":2}}"#,
+            r#"{"client":3,"key":"7","op":"remove","call":10000}"#,
+            r#"{"client":3,"key":"7","op":"increment","by":1,"call":10000,"return":20000,"out":{"number":6}}"#,
+            r#"{"client":3,"key":"7","op":"read","call":10000,"return":20000,"out":{}}"#,
+        ];
+        assert_eq!(history.to_json_lines(), lines.join("\n") + "\n");
     }
 }

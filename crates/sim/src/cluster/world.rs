@@ -18,7 +18,7 @@ use super::plan::{Fault, Plan};
 use super::trace::Trace;
 use crate::random::Random;
 use duramen_base::ids::{SegmentId, ServerId};
-use duramen_cluster::coordinator::store::{Batch, Memory};
+use duramen_cluster::coordinator::store::{Batch, Memory, Term};
 use duramen_cluster::coordinator::{self, CallId};
 use duramen_node::{Job, NodeInput, NodeOutput, PeerCall, Token};
 use duramen_wire::native::message::CoordinatorAnswer;
@@ -144,6 +144,8 @@ pub struct World {
     pub(super) store_is_away: bool,
     pub(super) clients: Vec<Client>,
     pub(super) history: History,
+    /// Of all leaderships so far.
+    pub(super) newest_term: Term,
     /// What must never be, and was.
     pub(super) violations: Vec<String>,
     pub(super) askers: HashMap<u64, Asker>,
@@ -200,6 +202,7 @@ impl World {
             store_is_away: false,
             clients,
             history: History::default(),
+            newest_term: Term::default(),
             violations: Vec::new(),
             askers: HashMap::new(),
             told: Vec::new(),
