@@ -13,6 +13,9 @@ use crate::disk::Fault as DiskFault;
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_wire::native::message::{Admin, CoordinatorAnswer};
 
+/// Between two looks whether a server is drained no more: longer than a commit of the coordinators' store takes.
+const UNDRAIN_US: u64 = 100_000;
+
 impl World {
     /// All that the plan has.
     pub(super) fn plan_faults(&mut self) {
@@ -175,13 +178,31 @@ impl World {
                     .map_or(0, |native| native.turn);
                 self.after(0, Event::ClientActs(client, turn));
             }
-            Fault::Drain { server, .. } => {
-                if let Some(server) = self.id_of(server) {
-                    self.administer(Admin::Undrain { server });
-                }
+            Fault::Drain { server, .. } => self.ends_drain(server),
+            _ => {}
+        }
+    }
+
+    /// Nobody leads, or the store fails before it has it: an operator asks until the list says so.
+    fn ends_drain(&mut self, n: usize) {
+        let (id, status) = (self.id_of(n), self.status());
+        let entry = status.map(|status| {
+            let mut servers = status.servers.into_iter();
+            servers.find(|entry| Some(entry.server) == id)
+        });
+        match entry {
+            Some(Some(entry)) if !entry.draining => return,
+            Some(Some(entry)) => {
+                let server = entry.server;
+                self.administer(Admin::Undrain { server });
             }
             _ => {}
         }
+        let again = Fault::Drain {
+            server: n,
+            for_us: 0,
+        };
+        self.ends_after(UNDRAIN_US, again);
     }
 
     fn cut_power(&mut self, n: usize, operations: Option<u64>, within: bool, down_us: u64) {

@@ -290,9 +290,17 @@ impl World {
             .filter(|at| process.view.route(TABLE, RouteHash(at << 58 | 77)) == Route::Serve);
         let id = process.node.member().id();
         let waits = self.waits_for(n);
+        let backup = &process.backup;
+        let kept = backup.logs().into_iter().map(|log| {
+            let count = backup.replicas_of(log).len();
+            format!("{count} of {}", ServerId::from_number(log))
+        });
+        let kept: Vec<String> = kept.collect();
         format!(
-            "server {n} = {id} serves {} of 64, reads {reads}, {waits}",
-            serves.count()
+            "server {n} = {id} serves {} of 64, reads {reads}, keeps {} of {} frames, {waits}",
+            serves.count(),
+            kept.join(" + "),
+            self.plan.frames,
         )
     }
 
