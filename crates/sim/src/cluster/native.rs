@@ -21,7 +21,7 @@ use duramen_wire::native::message::{
     Amount, Answer, Condition, CoordinatorAnswer, Expiry, Operation, Outcome as WireOutcome,
     Problem, Single,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -64,6 +64,9 @@ pub(super) struct Native {
     /// What was sent and is not answered.
     sent: BTreeMap<u64, Send>,
     asked: BTreeMap<u64, Ask>,
+    /// Sendings of this call that a server has executed or refused, and whether it did so twice with one of them.
+    served: BTreeSet<u64>,
+    was_repeated: bool,
     /// Of its timers: older ones count no more.
     pub turn: u64,
 }
@@ -76,6 +79,8 @@ impl Native {
             call: None,
             sent: BTreeMap::new(),
             asked: BTreeMap::new(),
+            served: BTreeSet::new(),
+            was_repeated: false,
             turn: 0,
         }
     }
@@ -168,6 +173,8 @@ impl World {
             let batch = Batch::new(self.now_us, DEADLINE, works.collect::<Vec<_>>());
             let native = self.clients[c].native.as_mut().expect("a native client");
             native.call = Some((batch, parts, self.now_us));
+            native.served.clear();
+            native.was_repeated = false;
         }
         self.native_goes_on(c);
     }
@@ -305,12 +312,16 @@ impl World {
         let client = &mut self.clients[c];
         let native = client.native.as_mut().expect("a native client");
         let (batch, parts, from_us) = native.call.take().expect("it has a call");
+        let was_repeated = native.was_repeated;
         let results: Vec<_> = batch.into_results().collect();
         for (part, result) in parts.into_iter().zip(results) {
             let found = match result {
                 Ok(Settled::Outcome(outcome)) => self.found(part.key, outcome),
                 Ok(Settled::Objects(_)) => None,
                 Err(Error::OutcomeUnknown { .. }) => Some(Found::Nothing),
+                // "Not done" is said of sendings that arrive once, as on a connection. The network repeated a frame, and what came
+                // back was "later, it is being executed", about the copy: whether the first one was done is not known.
+                Err(Error::Deadline { .. }) if was_repeated => Some(Found::Nothing),
                 Err(Error::Deadline { .. } | Error::Full(_)) => None, // it was not done
                 Err(error) => {
                     self.violated(format!("a client is told: {error}"));
@@ -419,6 +430,9 @@ impl World {
     }
 
     fn serve(&mut self, n: usize, letter: Letter) {
+        if let Some(native) = self.clients[letter.client].native.as_mut() {
+            native.was_repeated |= !native.served.insert(letter.number);
+        }
         let now_us = self.machines[n].clock(self.now_us);
         let process = self.machines[n].process.as_mut().expect("it runs");
         let store = process.store.clone().expect("it is a member");
