@@ -3,6 +3,8 @@
 //!
 //! **Invariants**
 //! - P1: who crashed since the log had all its replicas does not count as having any: it is among the R - 1.
+//! - P2: who lost its disk and came back is two servers to a master: the one whose replicas are gone, and a new one, which may have
+//!   been given replicas in its place before anybody called the first one crashed. Without the new one too, two of the R - 1 are lost.
 
 use super::client::{TABLE, key_of};
 use super::history::{Action, Found};
@@ -117,6 +119,14 @@ impl World {
                     || self.machines[n].suspects.contains_key(other)
             })
             .collect();
+        // P2
+        let lost_twice = gone.iter().filter(|other| {
+            let machine = &self.machines[**other];
+            machine.has_new_disk
+                && machine.process.is_some()
+                && self.machines[n].suspects.contains_key(*other)
+        });
+        let most = most.checked_sub(lost_twice.count())?;
         if gone.len() > most {
             return None;
         }
