@@ -3,6 +3,7 @@
 //! All processes of a run share one machine and one disk, whoever they belong to. Each row prints how many copies are durable, and
 //! how, when a write is acknowledged.
 
+mod migration;
 mod reads;
 mod writes;
 
@@ -39,6 +40,8 @@ pub enum Part {
     Writes,
     /// Reads per second of one member, natively and by RESP
     Reads,
+    /// Latency of requests while a tablet moves to another server
+    Migration,
 }
 
 /// The programs, and where they keep their data.
@@ -74,6 +77,9 @@ pub fn run(args: &ClusterArgs) -> Result<Report> {
     }
     if wanted(Part::Reads) {
         reads::run(&args.options, &programs, &mut report)?;
+    }
+    if wanted(Part::Migration) {
+        migration::run(&args.options, &programs, &mut report)?;
     }
     Ok(report)
 }
