@@ -28,14 +28,14 @@ pub struct NodeOptions {
     pub ahead_bytes: usize,
     /// Whether the store starts threads; if not, whoever drives the node calls `background_step` and `try_commit_here`.
     pub threads: bool,
-    /// Asks for a call of [`Node::handle`] soon. Called with locks of the store held: must only signal.
+    /// Asks for a call of [`Node::handle`](crate::Node::handle) soon. Called with locks of the store held: must only signal.
     pub wake: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum NodeInput {
-    /// What a [`Member`] hears, pings excepted.
+    /// What a [`Member`](crate::Member) hears, pings excepted.
     Member(Input),
     /// Another server asks.
     Asked {
@@ -52,7 +52,7 @@ pub enum NodeInput {
     },
     /// [`NodeOutput::Job`] is done.
     JobDone(JobDone),
-    /// The time of [`Node::due_us`] has come, or the store has woken somebody. May come at any time.
+    /// The time of [`Node::due_us`](crate::Node::due_us) has come, or the store has woken somebody. May come at any time.
     Tick,
 }
 
@@ -95,7 +95,7 @@ pub enum NodeOutput {
     },
     /// For the keeper: [`BackupService::obey`].
     Keep(Task),
-    /// From now on, requests go by this view, and reads also by [`Node::read_until`].
+    /// From now on, requests go by this view, and reads also by [`Node::read_until`](crate::Node::read_until).
     View(Arc<View>),
     /// [`Job::run`] it, on any thread but the node's, then say [`NodeInput::JobDone`].
     Job(Job),
