@@ -433,10 +433,15 @@ impl World {
         }
     }
 
-    /// Nobody else may be answering for this key now.
+    /// Nobody else may be answering for this key now. Who has given the key away since it executed a request may still say what came
+    /// of it: that went along.
     pub(super) fn check_alone(&mut self, n: usize, me: ServerId, key: u64) {
         let route = KeyHasher::new(1).route(&key_of(key));
         let now_us = self.now_us;
+        let mine = self.machines[n].process.as_ref();
+        if !mine.is_some_and(|process| process.view.route(TABLE, route) == Route::Serve) {
+            return;
+        }
         let others = self.machines.iter().enumerate();
         let other = others
             .filter(|(other, _)| *other != n)
