@@ -20,10 +20,18 @@ fn nothing_goes_wrong_where_nothing_goes_wrong() {
 }
 
 /// Seeds that are known to fail, and as far as is known why. They are left out and said so; whoever mends one takes it out.
-const OPEN: [(u64, &str); 1] = [(
-    1324,
-    "three servers, R = 2: a backup's write-ahead log is held up by a replica whose master has given it up, so it refuses to open any",
-)];
+const OPEN: [(u64, &str); 4] = [
+    (
+        1324,
+        "three servers, R = 2: a backup's write-ahead log is held up by a replica whose master has given it up, so it refuses to open any",
+    ),
+    (
+        2483,
+        "a recovery would find a removed key again, while tablets move; not analysed: the oracle does not know where a tablet began",
+    ),
+    (3789, "not everything is served in the end; not analysed"),
+    (4167, "not everything is served in the end; not analysed"),
+];
 
 /// The `n`th seed that is not open.
 fn seed(n: u64) -> u64 {
@@ -43,8 +51,8 @@ fn what_is_open_still_fails() {
     }
 }
 
-/// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` ask for more or less. Seeds from 2,800 on have not been looked at yet: 5,000 are
-/// wanted.
+/// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` ask for more or less. 5,000 are wanted: seeds from 3,037 to
+/// 3,419 have not been looked at yet.
 #[test]
 fn everything_survives_everything() {
     let budget = Budget::from_environment(2_000, Duration::from_secs(570));
