@@ -8,6 +8,7 @@ use super::House;
 /// programs around the product: nobody sees them.
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
+    ("duramen-flash", &["duramen-base"]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format"]),
     ("duramen-backup", &["duramen-format"]),
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn unknown_and_vague_crates_are_refused() {
-        assert_eq!(complaints("duramen-flash", "duramen-base").len(), 1);
+        assert_eq!(complaints("duramen-magic", "duramen-base").len(), 1);
         assert_eq!(complaints("duramen-utils", "duramen-base").len(), 2);
     }
 }

@@ -1,0 +1,64 @@
+//! What can go wrong, by what the caller should do.
+
+use crate::layout::Owner;
+use std::io;
+
+/// See each variant.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Free objects, or give it more flash: live objects, and what the last checkpoint needs, fill it.
+    #[error(
+        "flash is full: {live_bytes} bytes of live objects and {held_bytes} bytes held for the last checkpoint, of {capacity_bytes}"
+    )]
+    Full {
+        live_bytes: u64,
+        held_bytes: u64,
+        capacity_bytes: u64,
+    },
+    /// The device failed; what is not on it yet is still in memory. Replace it, or give up.
+    #[error("{doing}: {source}")]
+    Device {
+        doing: &'static str,
+        source: io::Error,
+    },
+    /// The bytes on flash are not what was written. The object is lost; others may be read.
+    #[error("{owner} is damaged on flash (sector {sector})")]
+    Damaged { owner: Owner, sector: u32 },
+    /// A bug of the caller's, or a pointer into nowhere.
+    #[error("{owner} does not exist: its table has {objects} objects")]
+    NoSuchOwner { owner: Owner, objects: u32 },
+    #[error("table {table} exists already")]
+    TableExists { table: u32 },
+    #[error("an object of {bytes} bytes; at most {limit} are allowed here")]
+    TooLarge { bytes: usize, limit: usize },
+    /// Give it more, or something else.
+    #[error("{bytes} bytes of flash are too few: {least} is the least")]
+    TooSmall { bytes: u64, least: u64 },
+    #[error("{bytes} bytes of flash are more than sectors can be numbered: {most} is the most")]
+    TooLargeDevice { bytes: u64, most: u64 },
+    /// Another process uses it now.
+    #[error("{path} is in use by another process")]
+    InUse { path: String },
+    /// Nothing of ours is there; nothing was changed.
+    #[error("{what} holds no checkpoint of an object store")]
+    Foreign { what: String },
+    /// Update this program.
+    #[error("{what} has format {found}; this program knows formats up to {known}")]
+    Newer {
+        what: String,
+        found: u16,
+        known: u16,
+    },
+    /// Use another checkpoint, or begin anew.
+    #[error("checkpoint {what} is damaged: {why}")]
+    DamagedCheckpoint { what: String, why: &'static str },
+    /// The checkpoint belongs to another device, or the device was used since without it: what it tells of may be overwritten.
+    #[error("checkpoint {what} cannot be used: {why}")]
+    Superseded { what: String, why: &'static str },
+}
+
+impl Error {
+    pub(crate) fn device(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Device { doing, source }
+    }
+}

@@ -1,0 +1,216 @@
+//! The thread that writes full blocks and collects garbage.
+//!
+//! **Invariants**
+//! - F1: an object is relocated only while its owner's location is still the one that was read, checked and changed under the lock
+//!   of the block that is filled: a relocated copy is never newer in its block than what replaced it (layout's L2).
+//! - F2: objects of a victim are relocated from its end to its beginning: of two of one owner in one sector only the last one is.
+//! - F3: collecting goes on with the last [`RESERVE`] free blocks, which nobody else gets.
+//!
+//! Paper: [Badam11 §3.5]; differs: of the blocks ahead the emptiest is taken; empty ones are not read at all.
+
+use crate::error::Error;
+use crate::image::Image;
+use crate::layout::{
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BlockHeader, Owner, SECTORS_PER_BLOCK, footprint, location,
+    object_at,
+};
+use crate::memory::Aligned;
+use crate::store::Core;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Free blocks for relocated objects alone.
+pub(crate) const RESERVE: usize = 2;
+
+impl Core {
+    /// The thread's life.
+    pub(crate) fn flush_until_stopped(self: &Arc<Core>) {
+        let mut hand = 0;
+        let mut victim = Aligned::zeroed(BLOCK_BYTES);
+        loop {
+            let Some(work) = self.wait_for_work() else {
+                return;
+            };
+            let done = match work {
+                Work::Write(image) => self.write_image(image),
+                Work::Collect => self.collect(&mut hand, &mut victim),
+            };
+            if let Err(error) = done {
+                self.fail(error);
+                return;
+            }
+        }
+    }
+
+    /// Writes one image, and gives its memory back.
+    fn write_image(&self, image: Arc<Image>) -> Result<(), Error> {
+        let block = image.block;
+        let at = u64::from(block) * BLOCK_BYTES as u64;
+        {
+            let content = image.read();
+            self.device
+                .write(at, content.bytes())
+                .map_err(Error::device("writing a block to flash"))?;
+        }
+        self.counters
+            .bytes_written
+            .fetch_add(BLOCK_BYTES as u64, Ordering::Relaxed);
+        self.space.written(block);
+        self.images.remove(block);
+        self.recycle(image);
+        Ok(())
+    }
+
+    /// Moves what is live in one victim elsewhere.
+    fn collect(&self, hand: &mut u32, buffer: &mut Aligned) -> Result<(), Error> {
+        let Some(number) = self.space.victim(hand) else {
+            self.nothing_to_collect();
+            return Ok(());
+        };
+        let sequence = self.space.block(number).sequence();
+        let at = u64::from(number) * BLOCK_BYTES as u64;
+        if self.device.read(at, buffer.bytes_mut()).is_err() {
+            // Its objects stay where they are: who reads one of them is told.
+            self.space.block(number).set_damaged();
+            return Ok(());
+        }
+        self.counters
+            .bytes_collected
+            .fetch_add(BLOCK_BYTES as u64, Ordering::Relaxed);
+        let objects = objects_of(buffer.bytes(), sequence);
+        for (owner, at, from, to) in objects.into_iter().rev() {
+            let payload = &buffer.bytes()[from..to];
+            let went_on = self.relocate(owner, location(number, at), payload)?; // F2
+            if !went_on {
+                self.nothing_to_collect();
+                return Ok(());
+            }
+        }
+        let block = self.space.block(number);
+        if block.live() > 0 && block.sequence() == sequence {
+            // Freed or overwritten meanwhile it may be; if it stays, something in it cannot be read.
+            block.set_damaged();
+        }
+        self.made_room();
+        Ok(())
+    }
+
+    /// Writes what waits, on the calling thread.
+    pub(crate) fn write_waiting(&self) -> Result<(), Error> {
+        while let Some(image) = self.next_image() {
+            if let Err(error) = self.write_image(image) {
+                self.fail(error);
+                return Err(self.failure());
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves one object, if its owner is still there (F1). False: there is no block to move it to. Each victim gives more than it
+    /// takes, but one that a checkpoint began to hold meanwhile, or in which something is damaged, gives nothing.
+    fn relocate(&self, owner: Owner, from: u32, payload: &[u8]) -> Result<bool, Error> {
+        let Ok(table) = self.tables.of(owner) else {
+            return Ok(true); // its table is gone
+        };
+        if table.get(owner.index) != Some(from) {
+            return Ok(true);
+        }
+        let mut filling = self.filling();
+        let image = loop {
+            match filling.as_ref() {
+                Some(image) if image.has_room(payload.len()) => break Arc::clone(image),
+                _ => {}
+            }
+            if let Some(full) = filling.take() {
+                self.hand_over(full);
+            }
+            *filling = self.new_image(0);
+            if filling.is_none() {
+                drop(filling);
+                if self.space.free_blocks() == 0 {
+                    return Ok(false);
+                }
+                // Its memory was in images that wait.
+                self.write_waiting()?;
+                filling = self.filling();
+            }
+        };
+        if table.get(owner.index) != Some(from) {
+            return Ok(true);
+        }
+        let at = image.append(owner, payload);
+        let moved = table.relocate(owner.index, from, location(image.block, at));
+        self.space.appended(image.block, moved);
+        drop(filling);
+        if moved {
+            self.counters
+                .bytes_relocated
+                .fetch_add(footprint(payload.len()) as u64, Ordering::Relaxed);
+            self.space.release(from);
+        }
+        Ok(true)
+    }
+}
+
+/// What the thread does next.
+pub(crate) enum Work {
+    Write(Arc<Image>),
+    Collect,
+}
+
+/// Objects of a block whose checksums hold: owner, where it begins, and its payload. Behind a damaged one the search goes on at each
+/// multiple of 8.
+fn objects_of(block: &[u8], sequence: u64) -> Vec<(Owner, usize, usize, usize)> {
+    let header = BlockHeader::read(block).filter(|header| header.sequence == sequence);
+    let (count, end) = header.map_or((0, BLOCK_BYTES), |header| {
+        (header.count as usize, header.bytes as usize)
+    });
+    let mut objects = Vec::with_capacity(count.min(BLOCK_BYTES / SECTORS_PER_BLOCK as usize));
+    let mut at = BLOCK_HEADER_BYTES;
+    while at < end {
+        match object_at(block, at, sequence) {
+            Some(found) => {
+                objects.push((found.owner, at, found.from, found.to));
+                at += footprint(found.to - found.from);
+            }
+            None => at += 8,
+        }
+    }
+    objects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::put_object;
+
+    #[test]
+    fn a_damaged_object_hides_no_other() {
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut at = BLOCK_HEADER_BYTES;
+        let mut starts = Vec::new();
+        for index in 0..50 {
+            starts.push(at);
+            at = put_object(&mut block, at, 4, Owner { table: 1, index }, &[7; 100]);
+        }
+        let header = BlockHeader {
+            sequence: 4,
+            count: 50,
+            bytes: at as u32,
+            store: 1,
+        };
+        header.put(&mut block);
+        assert_eq!(objects_of(&block, 4).len(), 50);
+        block[starts[10] + 40] ^= 1;
+        block[starts[20] + 8] ^= 0xff; // its length
+        let left = objects_of(&block, 4);
+        let missing = |index: u32| left.iter().all(|(owner, ..)| owner.index != index);
+        assert_eq!(left.len(), 48);
+        assert!(missing(10) && missing(20));
+        assert_eq!(
+            objects_of(&block, 5).len(),
+            0,
+            "of another life of the block"
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! A log-structured object store on flash.
+//!
+//! Objects are packed into blocks of a log over one file or partition, never overwritten in place. An owner, a table and an index
+//! in it, names an object; its location, a sector of 512 bytes, stands in an object table in memory. Moving an object means writing
+//! it elsewhere and changing four bytes. What lies behind an object on flash says who its owner is, so that garbage is recognised
+//! by comparing locations [Badam11 §3.3, §3.5].
+//!
+//! | file | what |
+//! |---|---|
+//! | `store` | [`ObjectStore`]: write, read, free |
+//! | `layout` | every byte on flash and in a checkpoint |
+//! | `device` | a file or partition past the page cache |
+//! | `table` | object tables |
+//! | `image` | blocks that are being filled or written |
+//! | `space` | what is free, live or held in each block |
+//! | `flusher` | the thread that writes blocks and collects garbage |
+//! | `checkpoint` | what a later process needs to go on |
+//! | `reader` | many reads at once, without waiting for each |
+//!
+//! Paper: [Badam11 §3.3, §3.5, §3.6]; differs: objects begin at multiples of 8 bytes and are found by their owner instead of by an
+//! offset in each sector; a block that a checkpoint needs is not reused before the next one; reads verify a checksum.
+
+mod checkpoint;
+mod device;
+mod error;
+mod flusher;
+mod image;
+mod layout;
+mod memory;
+mod reader;
+mod space;
+mod store;
+mod table;
+
+pub use checkpoint::Restored;
+pub use device::{Device, FileDevice};
+pub use error::Error;
+pub use layout::{BLOCK_BYTES, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES};
+pub use memory::Scratch;
+pub use reader::{Completed, Reader};
+pub use store::{ObjectStore, Options, Stats};

@@ -1,0 +1,483 @@
+//! Many reads at once, without waiting for each: by io_uring into registered memory, or by a few threads where the kernel has none.
+//!
+//! **Invariants**
+//! - R1: memory that was handed to the kernel or to a thread belongs to it until it answers: a slot is free, or under way, and a reader
+//!   that is dropped waits for all of them.
+//!
+//! **Concurrency** a reader belongs to one thread. Its [`descriptor`](Reader::descriptor) becomes readable when something is done.
+//!
+//! Paper: [Badam11 §4, Figure 2]: flash gives its full rate only to many requests at once.
+
+use crate::error::Error;
+use crate::layout::{Owner, span_max};
+use crate::memory::Aligned;
+use crate::store::{Core, Look, ObjectStore, Place};
+use crate::table::Table;
+use io_uring::{IoUring, opcode, types};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Threads of a reader where there is no io_uring.
+const THREADS: usize = 4;
+
+/// What became of a read.
+#[derive(Debug)]
+pub struct Completed<'r> {
+    /// As it was given to [`Reader::submit`].
+    pub tag: u64,
+    pub owner: Owner,
+    /// `Ok(None)`: the object does not exist.
+    pub result: Result<Option<&'r [u8]>, Error>,
+}
+
+/// A read under way.
+struct Under {
+    tag: u64,
+    owner: Owner,
+    table: Arc<Table>,
+    look: Look,
+    missed: u32,
+}
+
+/// An answer without a read: the slot's bytes from where to where, if the object exists.
+struct AtOnce {
+    tag: u64,
+    owner: Owner,
+    number: u32,
+    place: Option<(usize, usize)>,
+}
+
+struct Slot {
+    /// `None`: a thread has it.
+    buffer: Option<Aligned>,
+    under: Option<Under>,
+}
+
+/// See the file's head.
+pub struct Reader {
+    core: Arc<Core>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots whose reads have ended, and how.
+    done: VecDeque<(u32, io::Result<()>)>,
+    /// Answered without a read.
+    at_once: VecDeque<AtOnce>,
+    way: Way,
+    object_bytes_max: usize,
+}
+
+enum Way {
+    Ring {
+        ring: Box<IoUring>,
+        /// The slots' memory is known to the kernel.
+        registered: bool,
+    },
+    Threads(Pool),
+}
+
+impl Reader {
+    /// A reader of at most `depth` objects at once, each of at most so many bytes. `ring`: by io_uring, if the kernel has it.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: no thread can be started.
+    pub fn new(
+        store: &ObjectStore,
+        depth: u32,
+        object_bytes_max: usize,
+        ring: bool,
+    ) -> Result<Reader, Error> {
+        let core = Arc::clone(&store.core);
+        let mut slots: Vec<Slot> = (0..depth.max(1))
+            .map(|_| Slot {
+                buffer: Some(Aligned::zeroed(span_max(object_bytes_max))),
+                under: None,
+            })
+            .collect();
+        let made = ring && core.device.descriptor().is_some();
+        let made = made
+            .then(|| IoUring::new(depth.max(1)).ok())
+            .flatten()
+            .map(Box::new);
+        let way = match made {
+            Some(ring) => {
+                let registered = register(&ring, &mut slots);
+                Way::Ring { ring, registered }
+            }
+            None => Way::Threads(Pool::new(&core)?),
+        };
+        Ok(Reader {
+            free: (0..slots.len() as u32).rev().collect(),
+            core,
+            slots,
+            done: VecDeque::new(),
+            at_once: VecDeque::new(),
+            way,
+            object_bytes_max,
+        })
+    }
+
+    /// Becomes readable when [`poll`](Self::poll) has something to say.
+    pub fn descriptor(&self) -> RawFd {
+        match &self.way {
+            Way::Ring { ring, .. } => ring.as_raw_fd(),
+            Way::Threads(pool) => pool.bell.as_raw_fd(),
+        }
+    }
+
+    /// Whether another read can be begun.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Reads that were begun and not told of yet.
+    pub fn under_way(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Begins to read an object; [`start`](Self::start) gives it to the device. False: there is no room now.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOwner`], [`Error::TooLarge`].
+    pub fn submit(&mut self, owner: Owner, tag: u64) -> Result<bool, Error> {
+        let table = self.core.tables.of(owner)?;
+        if table.bytes_max as usize > self.object_bytes_max {
+            return Err(Error::TooLarge {
+                bytes: table.bytes_max as usize,
+                limit: self.object_bytes_max,
+            });
+        }
+        let Some(number) = self.free.pop() else {
+            return Ok(false);
+        };
+        self.begin(number, owner, tag, table, 0);
+        Ok(true)
+    }
+
+    fn begin(&mut self, number: u32, owner: Owner, tag: u64, table: Arc<Table>, missed: u32) {
+        let slot = &mut self.slots[number as usize];
+        let buffer = slot
+            .buffer
+            .as_mut()
+            .expect("a free slot has its memory (R1)");
+        loop {
+            match self.core.look(&table, owner, buffer.bytes_mut()) {
+                place @ (Place::Nowhere | Place::Here(_)) => {
+                    let place = match place {
+                        Place::Here(found) => Some((found.from, found.to)),
+                        _ => None,
+                    };
+                    let known = AtOnce {
+                        tag,
+                        owner,
+                        number,
+                        place,
+                    };
+                    return self.at_once.push_back(known);
+                }
+                Place::Again => std::hint::spin_loop(),
+                Place::Flash(look) => {
+                    slot.under = Some(Under {
+                        tag,
+                        owner,
+                        table,
+                        look,
+                        missed,
+                    });
+                    return self.push(number, look);
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, number: u32, look: Look) {
+        let slot = &mut self.slots[number as usize];
+        match &mut self.way {
+            Way::Threads(pool) => {
+                let buffer = slot.buffer.take().expect("it was just looked at (R1)");
+                pool.give(number, look, buffer);
+            }
+            Way::Ring { ring, registered } => {
+                let buffer = slot.buffer.as_mut().expect("it was just looked at (R1)");
+                let start = buffer.bytes_mut().as_mut_ptr();
+                let fd = types::Fd(self.core.device.descriptor().expect("a ring has a file"));
+                let bytes = look.bytes as u32;
+                let entry = if *registered {
+                    opcode::ReadFixed::new(fd, start, bytes, number as u16)
+                        .offset(look.at)
+                        .build()
+                } else {
+                    opcode::Read::new(fd, start, bytes).offset(look.at).build()
+                };
+                let entry = entry.user_data(u64::from(number));
+                // SAFETY: the memory belongs to the slot, which is neither free nor dropped before the kernel has answered (R1);
+                // the device lives as long as `core`. There are as many places in the ring as slots.
+                let pushed = unsafe { ring.submission().push(&entry) };
+                assert!(pushed.is_ok(), "the ring has as many places as slots");
+            }
+        }
+    }
+
+    /// Gives the device what was submitted.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.enter(0)
+    }
+
+    /// As [`start`](Self::start), and waits until something is done, if anything is under way.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn wait(&mut self) -> Result<(), Error> {
+        let nothing = self.at_once.is_empty() && self.done.is_empty();
+        self.enter(usize::from(nothing && self.under_way() > 0))
+    }
+
+    fn enter(&mut self, wanted: usize) -> Result<(), Error> {
+        match &mut self.way {
+            Way::Threads(pool) => {
+                if wanted > 0 {
+                    let (number, buffer, result) = pool.wait()?;
+                    self.slots[number as usize].buffer = Some(buffer);
+                    self.done.push_back((number, result));
+                }
+                Ok(())
+            }
+            Way::Ring { ring, .. } => loop {
+                match ring.submit_and_wait(wanted) {
+                    Ok(_) => return Ok(()),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(Error::device("reading from flash")(error)),
+                }
+            },
+        }
+    }
+
+    /// Tells of everything that is done; returns how many that were. Reads that found their object moved are begun again: call
+    /// [`start`](Self::start) afterwards.
+    pub fn poll(&mut self, mut tell: impl FnMut(Completed<'_>)) -> usize {
+        self.gather();
+        let mut told = 0;
+        while let Some(known) = self.at_once.pop_front() {
+            let AtOnce {
+                tag,
+                owner,
+                number,
+                place,
+            } = known;
+            let buffer = self.slots[number as usize].buffer.as_ref();
+            let bytes = place.zip(buffer);
+            let bytes = bytes.and_then(|((from, to), buffer)| buffer.bytes().get(from..to));
+            tell(Completed {
+                tag,
+                owner,
+                result: Ok(bytes),
+            });
+            self.free.push(number);
+            told += 1;
+        }
+        while let Some((number, result)) = self.done.pop_front() {
+            told += usize::from(self.settle(number, result, &mut tell));
+        }
+        told
+    }
+
+    /// One read has ended. False: it was begun again.
+    fn settle(
+        &mut self,
+        number: u32,
+        result: io::Result<()>,
+        tell: &mut impl FnMut(Completed<'_>),
+    ) -> bool {
+        let slot = &mut self.slots[number as usize];
+        let Under {
+            tag,
+            owner,
+            table,
+            look,
+            mut missed,
+        } = slot
+            .under
+            .take()
+            .expect("what has ended was under way (R1)");
+        let buffer = slot.buffer.as_ref().expect("it came back (R1)");
+        let bytes = &buffer.bytes()[..look.bytes];
+        let result = match result {
+            Err(error) => Err(Error::device("reading an object from flash")(error)),
+            Ok(()) => match self.core.check(&table, owner, &look, bytes) {
+                Some(found) => Ok(bytes.get(found.from..found.to)),
+                None => {
+                    missed += u32::from(self.core.is_still(&table, owner, &look));
+                    if missed < crate::store::ATTEMPTS {
+                        self.begin(number, owner, tag, table, missed);
+                        return false;
+                    }
+                    Err(Error::Damaged {
+                        owner,
+                        sector: look.location,
+                    })
+                }
+            },
+        };
+        tell(Completed { tag, owner, result });
+        self.free.push(number);
+        true
+    }
+
+    /// Takes what the kernel or the threads have ended.
+    fn gather(&mut self) {
+        match &mut self.way {
+            Way::Ring { ring, .. } => {
+                for entry in ring.completion() {
+                    let number = entry.user_data() as u32;
+                    let wanted = self.slots[number as usize].under.as_ref();
+                    let wanted = wanted.map_or(0, |under| under.look.bytes);
+                    let result = match entry.result() {
+                        error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
+                        bytes if bytes as usize == wanted => Ok(()),
+                        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+                    };
+                    self.done.push_back((number, result));
+                }
+            }
+            Way::Threads(pool) => {
+                while let Some((number, buffer, result)) = pool.take() {
+                    self.slots[number as usize].buffer = Some(buffer);
+                    self.done.push_back((number, result));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // R1: the kernel may still write into our memory.
+        if let Way::Ring { ring, .. } = &mut self.way {
+            let mut under = self
+                .slots
+                .iter()
+                .filter(|slot| slot.under.is_some())
+                .count();
+            under -= self.done.len().min(under);
+            while under > 0 {
+                match ring.submit_and_wait(1) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // The memory must outlive what cannot be waited for.
+                    Err(_) => return std::mem::forget(std::mem::take(&mut self.slots)),
+                }
+                under -= ring.completion().count().min(under);
+            }
+        }
+    }
+}
+
+/// Makes the slots' memory known to the kernel, which then need not look it up for each read.
+fn register(ring: &IoUring, slots: &mut [Slot]) -> bool {
+    let vectors: Vec<libc::iovec> = slots
+        .iter_mut()
+        .filter_map(|slot| slot.buffer.as_mut())
+        .map(|buffer| {
+            let bytes = buffer.bytes_mut();
+            libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: bytes.len(),
+            }
+        })
+        .collect();
+    // SAFETY: the memory belongs to the slots, whose buffers are never replaced while the ring exists: with a ring they are never
+    // given away.
+    unsafe { ring.submitter().register_buffers(&vectors) }.is_ok()
+}
+
+/// A read for a thread, and its answer.
+type Job = (u32, Look, Aligned);
+type Answer = (u32, Aligned, io::Result<()>);
+
+/// Threads that read.
+struct Pool {
+    jobs: Option<Sender<Job>>,
+    answers: Receiver<Answer>,
+    /// Counts answers.
+    bell: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    fn new(core: &Arc<Core>) -> Result<Pool, Error> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let bell = rustix::event::eventfd(0, flags)
+            .map_err(|error| Error::device("making an eventfd")(error.into()))?;
+        let bell = Arc::new(bell);
+        let (jobs, waiting) = channel::<Job>();
+        let waiting = Arc::new(Mutex::new(waiting));
+        let (told, answers) = channel();
+        let mut threads = Vec::new();
+        for _ in 0..THREADS {
+            let (core, waiting) = (Arc::clone(core), Arc::clone(&waiting));
+            let (told, bell) = (told.clone(), Arc::clone(&bell));
+            let thread = std::thread::Builder::new()
+                .name("flash-read".to_owned())
+                .spawn(move || {
+                    loop {
+                        let next = waiting
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .recv();
+                        let Ok((number, look, mut buffer)) = next else {
+                            return;
+                        };
+                        let bytes = &mut buffer.bytes_mut()[..look.bytes];
+                        let result = core.device.read(look.at, bytes);
+                        if told.send((number, buffer, result)).is_err() {
+                            return;
+                        }
+                        // It fails only if it counts 2^64 answers.
+                        let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+                    }
+                })
+                .map_err(Error::device("starting a thread that reads from flash"))?;
+            threads.push(thread);
+        }
+        Ok(Pool {
+            jobs: Some(jobs),
+            answers,
+            bell,
+            threads,
+        })
+    }
+
+    fn give(&mut self, number: u32, look: Look, buffer: Aligned) {
+        let jobs = self.jobs.as_ref().expect("the threads live");
+        jobs.send((number, look, buffer)).expect("the threads live");
+    }
+
+    fn take(&mut self) -> Option<Answer> {
+        let mut counter = [0; 8];
+        // Nothing to be read means that nothing was told since.
+        let _ = rustix::io::read(&*self.bell, &mut counter);
+        self.answers.try_recv().ok()
+    }
+
+    fn wait(&mut self) -> Result<Answer, Error> {
+        let gone =
+            |_| Error::device("waiting for a thread that reads")(io::ErrorKind::Other.into());
+        self.answers.recv().map_err(gone)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        for thread in self.threads.drain(..) {
+            // A panic of its own has been reported by the thread.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What is free, live or held in each block, and which block comes next.
+//!
+//! **Invariants**
+//! - S1: a block is in the free list if and only if its state is `Free`. It gets there from `Flash` when nothing in it is live and
+//!   it is not held; one compare-and-exchange decides who puts it there.
+//! - S2: `live` of a block counts the locations in object tables that point into it.
+//! - S3: no two blocks that were ever written to this device have the same sequence: its high half is drawn anew for each life, its
+//!   low half counts.
+//! - S4: a held block is not filled again: the last checkpoint needs what was live in it.
+//!
+//! **Concurrency** counts are atomic; the free list has a lock of its own, taken last.
+//!
+//! Paper: [Badam11 §3.5]; differs: live objects are counted instead of free bytes, for who frees an object need not know how long
+//! it is on flash; a block whose count is 0 is free without being read.
+
+use crate::layout::{BLOCK_BYTES, block_of};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where a block's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Nowhere: it may be filled.
+    Free = 0,
+    /// In an image, perhaps on flash as well.
+    Buffered = 1,
+    /// On flash.
+    Flash = 2,
+}
+
+/// One block.
+#[derive(Default)]
+pub(crate) struct Block {
+    state: AtomicU8,
+    held: AtomicBool,
+    /// Something in it cannot be read: it is left alone until all of it is freed.
+    damaged: AtomicBool,
+    /// Locations that point into it (S2).
+    live: AtomicU32,
+    /// Objects in it, dead ones included.
+    count: AtomicU32,
+    sequence: AtomicU64,
+}
+
+impl Block {
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            0 => State::Free,
+            1 => State::Buffered,
+            _ => State::Flash,
+        }
+    }
+
+    pub fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    pub fn live(&self) -> u32 {
+        self.live.load(Ordering::Acquire)
+    }
+
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
+    }
+
+    pub fn set_damaged(&self) {
+        self.damaged.store(true, Ordering::Relaxed);
+    }
+
+    /// About how many of its bytes are live: its objects are taken to be of one length.
+    pub fn live_bytes(&self) -> u64 {
+        let (live, count) = (u64::from(self.live()), u64::from(self.count()));
+        BLOCK_BYTES as u64 * live.min(count) / count.max(1)
+    }
+
+    fn is_victim(&self) -> bool {
+        self.state() == State::Flash && !self.is_held() && !self.damaged.load(Ordering::Relaxed)
+    }
+}
+
+/// All blocks; number 0 is the superblock's and never used.
+pub(crate) struct Space {
+    blocks: Box<[Block]>,
+    free: Mutex<VecDeque<u32>>,
+    /// High half of the sequences of this life (S3).
+    life: u32,
+    next: AtomicU32,
+}
+
+/// Blocks ahead of the hand of which the emptiest is taken: nearly sequential, and never far from the best.
+const LOOK_AHEAD: u32 = 64;
+/// A victim with less garbage than this part of a block is not worth being moved.
+const GAIN_LEAST: u64 = BLOCK_BYTES as u64 / 32;
+
+impl Space {
+    /// All free. `life`: drawn for this life.
+    pub fn new(blocks: u32, life: u32) -> Space {
+        Space {
+            blocks: (0..blocks).map(|_| Block::default()).collect(),
+            free: Mutex::new((1..blocks).collect()),
+            life,
+            next: AtomicU32::new(1),
+        }
+    }
+
+    /// As a checkpoint has it: (sequence, objects, live objects) of each block. What is live is held.
+    pub fn restored(blocks: &[(u64, u32, u32)], life: u32) -> Space {
+        let space = Space::new(blocks.len() as u32, life);
+        let mut free = VecDeque::new();
+        for (number, (block, (sequence, count, live))) in
+            space.blocks.iter().zip(blocks).enumerate()
+        {
+            block.sequence.store(*sequence, Ordering::Relaxed);
+            block.count.store(*count, Ordering::Relaxed);
+            block.live.store(*live, Ordering::Relaxed);
+            if *live > 0 {
+                block.state.store(State::Flash as u8, Ordering::Release);
+                block.held.store(true, Ordering::Release);
+            } else if number > 0 {
+                free.push_back(number as u32);
+            }
+        }
+        *space.free_list() = free;
+        space
+    }
+
+    fn free_list(&self) -> MutexGuard<'_, VecDeque<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn block(&self, block: u32) -> &Block {
+        &self.blocks[block as usize]
+    }
+
+    pub fn get(&self, block: u32) -> Option<&Block> {
+        self.blocks.get(block as usize)
+    }
+
+    pub fn len(&self) -> u32 {
+        self.blocks.len() as u32
+    }
+
+    pub fn free_blocks(&self) -> usize {
+        self.free_list().len()
+    }
+
+    /// A block to be filled, and its sequence; `None`: no more than `spare` are free.
+    pub fn take(&self, spare: usize) -> Option<(u32, u64)> {
+        let mut free = self.free_list();
+        if free.len() <= spare {
+            return None;
+        }
+        let number = free.pop_front()?;
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        assert!(next < u32::MAX, "a life writes fewer than 2^32 blocks (S3)");
+        let sequence = u64::from(self.life) << 32 | u64::from(next);
+        let block = self.block(number);
+        block.damaged.store(false, Ordering::Relaxed);
+        block.count.store(0, Ordering::Relaxed);
+        block.sequence.store(sequence, Ordering::Release);
+        block.state.store(State::Buffered as u8, Ordering::Release);
+        Some((number, sequence))
+    }
+
+    /// A location in `block` came to be.
+    pub fn appended(&self, block: u32, live: bool) {
+        let block = self.block(block);
+        block.count.fetch_add(1, Ordering::Relaxed);
+        if live {
+            block.live.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// A location ceased to be. True: its block is free now.
+    pub fn release(&self, location: u32) -> bool {
+        let number = block_of(location);
+        let before = self.block(number).live.fetch_sub(1, Ordering::AcqRel);
+        assert!(
+            before > 0,
+            "block {number} has no live object to be released (S2)"
+        );
+        before == 1 && self.settle(number)
+    }
+
+    /// The bytes are on flash. True: it is free at once.
+    pub fn written(&self, number: u32) -> bool {
+        let state = &self.block(number).state;
+        state.store(State::Flash as u8, Ordering::Release);
+        self.settle(number)
+    }
+
+    /// Frees the block if nothing of it is needed (S1).
+    fn settle(&self, number: u32) -> bool {
+        let block = self.block(number);
+        if block.live() > 0 || block.is_held() {
+            return false;
+        }
+        let (flash, free) = (State::Flash as u8, State::Free as u8);
+        let mut list = self.free_list();
+        let changed =
+            block
+                .state
+                .compare_exchange(flash, free, Ordering::AcqRel, Ordering::Acquire);
+        if changed.is_ok() {
+            list.push_back(number);
+        }
+        changed.is_ok()
+    }
+
+    /// What is live now is needed by a checkpoint, and nothing else is (S4). Nothing is filled or freed meanwhile.
+    pub fn hold_live(&self) {
+        for (number, block) in self.blocks.iter().enumerate().skip(1) {
+            block.held.store(block.live() > 0, Ordering::Release);
+            self.settle(number as u32);
+        }
+    }
+
+    /// No checkpoint needs anything any more.
+    pub fn hold_none(&self) {
+        for (number, block) in self.blocks.iter().enumerate().skip(1) {
+            block.held.store(false, Ordering::Release);
+            self.settle(number as u32);
+        }
+    }
+
+    /// The next block to be collected from `hand` on, which moves on; `None`: none is worth it.
+    pub fn victim(&self, hand: &mut u32) -> Option<u32> {
+        let worth = |number: u32| {
+            let block = self.block(number);
+            let live = block.live_bytes();
+            (block.is_victim() && live + GAIN_LEAST <= BLOCK_BYTES as u64).then_some((live, number))
+        };
+        let from = |start: u32| {
+            let last = self.len() - 1;
+            (0..last).map(move |step| 1 + (start + step) % last)
+        };
+        let start = *hand;
+        let near = from(start)
+            .take(LOOK_AHEAD as usize)
+            .filter_map(worth)
+            .min();
+        let found = near.or_else(|| from(start).filter_map(worth).min());
+        let (_, number) = found?;
+        *hand = number % (self.len() - 1); // the block after it
+        Some(number)
+    }
+
+    /// Bytes of blocks by what keeps them: live objects (about), and the last checkpoint alone.
+    pub fn kept_bytes(&self) -> (u64, u64) {
+        let mut kept = (0, 0);
+        for block in self
+            .blocks
+            .iter()
+            .skip(1)
+            .filter(|block| block.state() != State::Free)
+        {
+            let live = block.live_bytes();
+            kept.0 += live;
+            if block.is_held() {
+                kept.1 += BLOCK_BYTES as u64 - live;
+            }
+        }
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::location;
+
+    #[test]
+    fn a_block_is_free_when_nothing_of_it_is_needed() {
+        let space = Space::new(4, 7);
+        let (block, sequence) = space.take(0).unwrap();
+        assert_eq!((block, sequence), (1, 7 << 32 | 1));
+        let at = location(block, 0);
+        space.appended(block, true);
+        space.appended(block, true);
+        assert!(!space.release(at));
+        assert!(!space.release(at), "its bytes are not on flash yet");
+        assert!(space.written(block));
+        assert_eq!(space.free_blocks(), 3);
+        // Held by a checkpoint.
+        let (block, _) = space.take(0).unwrap();
+        space.appended(block, true);
+        assert!(!space.written(block));
+        space.hold_live();
+        assert!(!space.release(location(block, 0)), "held");
+        assert_eq!(space.free_blocks(), 2);
+        space.hold_live();
+        assert_eq!(space.free_blocks(), 3);
+    }
+
+    #[test]
+    fn the_emptiest_block_nearby_is_collected() {
+        let space = Space::new(200, 1);
+        for _ in 1..200 {
+            let (block, _) = space.take(0).unwrap();
+            for n in 0..10 {
+                space.appended(block, block % 10 == 0 || n > block % 10);
+            }
+            space.written(block);
+        }
+        let mut hand = 0;
+        assert_eq!(
+            space.victim(&mut hand),
+            Some(8),
+            "of blocks 1 to 64: one of ten is live"
+        );
+        // Block 9 has none, so it is free already; the full ones are never taken.
+        assert_eq!(space.victim(&mut hand), Some(18));
+        let full = Space::new(3, 1);
+        let (block, _) = full.take(0).unwrap();
+        full.appended(block, true);
+        full.written(block);
+        assert_eq!(full.victim(&mut 0), None);
+    }
+}

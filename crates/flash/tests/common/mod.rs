@@ -1,0 +1,121 @@
+//! A device in memory whose writes can be lost, cut and made to fail, and whose bits can be flipped.
+#![allow(dead_code)] // each test file uses a part
+
+use duramen_flash::{BLOCK_BYTES, Device, ObjectStore, Options};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub struct Memory {
+    bytes: Mutex<Vec<u8>>,
+    pub fails_writes: AtomicBool,
+    pub fails_reads: AtomicBool,
+    pub writes: AtomicU64,
+}
+
+/// A handle on it: the store takes one, the test keeps another.
+#[derive(Clone)]
+pub struct Ram(pub Arc<Memory>);
+
+impl Ram {
+    pub fn new(blocks: usize) -> Ram {
+        Ram::of(vec![0; blocks * BLOCK_BYTES])
+    }
+
+    pub fn of(bytes: Vec<u8>) -> Ram {
+        Ram(Arc::new(Memory {
+            bytes: Mutex::new(bytes),
+            fails_writes: AtomicBool::new(false),
+            fails_reads: AtomicBool::new(false),
+            writes: AtomicU64::new(0),
+        }))
+    }
+
+    /// As a crash of the process would leave it.
+    pub fn copy(&self) -> Vec<u8> {
+        self.0.bytes.lock().unwrap().clone()
+    }
+
+    pub fn flip(&self, byte: usize, bit: u32) {
+        self.0.bytes.lock().unwrap()[byte] ^= 1 << bit;
+    }
+
+    pub fn options(&self) -> Options {
+        Options {
+            device: Box::new(self.clone()),
+        }
+    }
+
+    pub fn store(&self) -> ObjectStore {
+        ObjectStore::create(self.options()).unwrap()
+    }
+}
+
+fn refused() -> io::Error {
+    io::Error::from(io::ErrorKind::Other)
+}
+
+impl Device for Ram {
+    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        assert!(
+            at.is_multiple_of(512) && into.len().is_multiple_of(512),
+            "whole sectors"
+        );
+        assert!(into.as_ptr().addr().is_multiple_of(512), "aligned memory");
+        if self.0.fails_reads.load(Ordering::SeqCst) {
+            return Err(refused());
+        }
+        let bytes = self.0.bytes.lock().unwrap();
+        let from = at as usize;
+        let found = bytes.get(from..from + into.len());
+        into.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        assert!(
+            at.is_multiple_of(512) && bytes.len().is_multiple_of(512),
+            "whole sectors"
+        );
+        self.0.writes.fetch_add(1, Ordering::SeqCst);
+        if self.0.fails_writes.load(Ordering::SeqCst) {
+            return Err(refused());
+        }
+        let mut all = self.0.bytes.lock().unwrap();
+        let from = at as usize;
+        all[from..from + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes.lock().unwrap().len() as u64
+    }
+}
+
+/// Numbers from a seed (SplitMix64).
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % below
+    }
+}
+
+/// The value of version `version` of object `index`: of a length of its own, and unlike any other.
+pub fn value(index: u32, version: u32, bytes_max: usize) -> Vec<u8> {
+    let mut dice = Dice(u64::from(index) << 32 | u64::from(version));
+    let bytes = 8 + dice.roll(bytes_max as u64 - 7) as usize;
+    let mut value = Vec::with_capacity(bytes);
+    value.extend(index.to_le_bytes());
+    value.extend(version.to_le_bytes());
+    value.extend((8..bytes).map(|_| dice.roll(256) as u8));
+    value
+}
