@@ -35,6 +35,14 @@ def wait_until(condition, what, patience_s=PATIENCE_S, pause_s=0.01):
         time.sleep(pause_s)
 
 
+def tail(path, bytes_max=16_000):
+    """The end of a log; it may be missing."""
+    try:
+        return pathlib.Path(path).read_text(errors="replace")[-bytes_max:]
+    except OSError as error:
+        return repr(error)
+
+
 def environment(additions):
     """Ours without what is meant for the harness, and with `additions`."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("DURAMEN_")}

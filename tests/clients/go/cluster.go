@@ -79,6 +79,9 @@ func (w *worker) count(err error) bool {
 	if len(text) > 80 {
 		text = text[:80]
 	}
+	if w.errors[text] == 0 {
+		fmt.Fprintf(os.Stderr, "%s worker %d: %s\n", time.Now().Format("15:04:05.000"), w.number, text)
+	}
 	w.errors[text]++
 	w.failed++
 	time.Sleep(rest)

@@ -1,10 +1,13 @@
 """The workload of a cluster, as clients/README.md describes it, by redis-py."""
 
 import collections
+import faulthandler
 import json
+import signal
 import sys
 import threading
 import time
+import traceback
 
 import redis
 from redis.cluster import ClusterNode, RedisCluster
@@ -59,7 +62,7 @@ class Worker(threading.Thread):
         last, unknown = self.known[key]
         try:
             self.client.set(key, value)
-        except redis.RedisError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
             self.count(error)
             unknown.add(value)
             return False
@@ -71,7 +74,7 @@ class Worker(threading.Thread):
         last, unknown = self.known[key]
         try:
             found = self.client.get(key)
-        except redis.RedisError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
             self.count(error)
             return False
         if found != last and found not in unknown:
@@ -79,7 +82,12 @@ class Worker(threading.Thread):
         return True
 
     def count(self, error):
-        self.errors[f"{type(error).__name__} {error}".split("\n")[0][:80]] += 1
+        text = f"{type(error).__name__} {error}".split("\n")[0][:80]
+        if text not in self.errors:
+            print(f"{time.time():.3f} worker {self.number}:", text, file=sys.stderr)
+            if not isinstance(error, redis.RedisError):
+                traceback.print_exception(error)
+        self.errors[text] += 1
         time.sleep(REST_S)
 
     def check(self):
@@ -90,6 +98,8 @@ class Worker(threading.Thread):
 
 
 def main():
+    # Who asks where it hangs.
+    faulthandler.register(signal.SIGQUIT)
     nodes = [ClusterNode(*node.rsplit(":", 1)) for node in sys.argv[1].split(",")]
     client = RedisCluster(startup_nodes=nodes, protocol=int(sys.argv[2]), decode_responses=True)
     stop = threading.Event()

@@ -8,6 +8,7 @@ import io.lettuce.core.protocol.ProtocolVersion;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.time.Duration;
+import java.time.LocalTime;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
@@ -154,7 +155,7 @@ public final class Cluster {
             History history = known.get(key);
             try {
                 client.set(key, value);
-            } catch (JedisException | RedisException error) {
+            } catch (RuntimeException error) {
                 history.unknown.add(value);
                 return count(error);
             }
@@ -168,7 +169,7 @@ public final class Cluster {
             String found;
             try {
                 found = client.get(key);
-            } catch (JedisException | RedisException error) {
+            } catch (RuntimeException error) {
                 return count(error);
             }
             if (!Objects.equals(found, history.last) && !history.unknown.contains(found)) {
@@ -180,7 +181,10 @@ public final class Cluster {
         private boolean count(Exception error) {
             String text = error.getClass().getSimpleName() + " " + error.getMessage();
             text = text.replaceAll("[\\p{Cntrl}\"\\\\]", " ");
-            errors.merge(text.substring(0, Math.min(80, text.length())), 1, Integer::sum);
+            text = text.substring(0, Math.min(80, text.length()));
+            if (errors.merge(text, 1, Integer::sum) == 1) {
+                System.err.println(LocalTime.now() + " worker " + number + ": " + text);
+            }
             failed++;
             try {
                 Thread.sleep(REST_MS);
