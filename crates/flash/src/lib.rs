@@ -15,7 +15,8 @@
 //! | `space` | what is free, live or held in each block |
 //! | `flusher` | the thread that writes blocks and collects garbage |
 //! | `checkpoint` | what a later process needs to go on |
-//! | `reader` | many reads at once, without waiting for each |
+//! | `reader` | many reads of objects at once, without waiting for each |
+//! | `spans` | the same for spans of a device |
 //!
 //! Paper: [Badam11 §3.3, §3.5, §3.6]; differs: objects begin at multiples of 8 bytes and are found by their owner instead of by an
 //! offset in each sector; a block that a checkpoint needs is not reused before the next one; reads verify a checksum.
@@ -29,6 +30,7 @@ mod layout;
 mod memory;
 mod reader;
 mod space;
+mod spans;
 mod store;
 mod table;
 
@@ -38,4 +40,5 @@ pub use error::Error;
 pub use layout::{BLOCK_BYTES, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES};
 pub use memory::Scratch;
 pub use reader::{Completed, Reader};
+pub use spans::{Span, SpanReader};
 pub use store::{ObjectStore, Options, Stats};

@@ -1,0 +1,408 @@
+//! Many reads of spans of a device at once, without waiting for each: by io_uring, or by a few threads where the kernel has none.
+//!
+//! **Invariants**
+//! - P1: memory that was handed to the kernel or to a thread belongs to it until it answers: a place is free, or under way, and a
+//!   reader that is dropped waits for all of them.
+//! - P2: every read that was begun is told of exactly once, with all its bytes or an error.
+//!
+//! **Concurrency** a reader belongs to one thread. Its [`descriptor`](SpanReader::descriptor) becomes readable when something is done.
+//!
+//! Paper: [Badam11 §4, Figure 2]: flash gives its full rate only to many requests at once.
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::layout::SECTOR_BYTES;
+use crate::memory::Aligned;
+use io_uring::{IoUring, opcode, types};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Threads of a reader where there is no io_uring.
+const THREADS: usize = 4;
+/// A place keeps so much memory between reads; more is given back.
+const KEPT_BYTES: usize = 16 << 10;
+
+/// What became of a read.
+#[derive(Debug)]
+pub struct Span<'r> {
+    /// As it was given to [`SpanReader::submit`].
+    pub tag: u64,
+    pub result: io::Result<&'r [u8]>,
+}
+
+/// What is read: whole sectors around what is wanted.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// Of the first sector.
+    at: u64,
+    /// Whole sectors.
+    bytes: usize,
+    /// What is wanted of them begins here, and is so long.
+    from: usize,
+    wanted: usize,
+}
+
+impl Cut {
+    fn new(at: u64, wanted: usize) -> Cut {
+        let sector = SECTOR_BYTES as u64;
+        let from = at % sector;
+        Cut {
+            at: at - from,
+            bytes: (from as usize + wanted).next_multiple_of(SECTOR_BYTES),
+            from: from as usize,
+            wanted,
+        }
+    }
+}
+
+struct Place {
+    /// `None`: a thread has it, or none was needed yet.
+    buffer: Option<Aligned>,
+    under: Option<(u64, Cut)>,
+}
+
+/// See the file's head.
+pub struct SpanReader {
+    device: Arc<dyn Device>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// Places whose reads have ended, and how.
+    done: VecDeque<(u32, io::Result<()>)>,
+    way: Way,
+}
+
+enum Way {
+    Ring(Box<IoUring>),
+    Threads(Pool),
+}
+
+impl SpanReader {
+    /// A reader of at most `depth` spans at once. `ring`: by io_uring, if the kernel has it.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: no thread can be started.
+    pub fn new(device: Arc<dyn Device>, depth: u32, ring: bool) -> Result<SpanReader, Error> {
+        let depth = depth.max(1);
+        let made = (ring && device.descriptor().is_some())
+            .then(|| IoUring::new(depth).ok())
+            .flatten();
+        let way = match made {
+            Some(ring) => Way::Ring(Box::new(ring)),
+            None => Way::Threads(Pool::new(&device)?),
+        };
+        let none = || Place {
+            buffer: None,
+            under: None,
+        };
+        Ok(SpanReader {
+            device,
+            places: (0..depth).map(|_| none()).collect(),
+            free: (0..depth).rev().collect(),
+            done: VecDeque::new(),
+            way,
+        })
+    }
+
+    /// Becomes readable when [`poll`](Self::poll) has something to tell.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        match &self.way {
+            // SAFETY: the ring keeps its descriptor open as long as it lives, and so as long as this borrow.
+            Way::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) },
+            Way::Threads(pool) => pool.bell.as_fd(),
+        }
+    }
+
+    /// Whether it reads by io_uring.
+    pub fn is_ring(&self) -> bool {
+        matches!(self.way, Way::Ring(_))
+    }
+
+    /// Whether another read can be begun.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Reads that were begun and not told of yet.
+    pub fn under_way(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Begins to read `bytes` bytes from byte `at` of the device on; [`start`](Self::start) gives it to the device. False: there
+    /// is no room now.
+    pub fn submit(&mut self, at: u64, bytes: usize, tag: u64) -> bool {
+        let Some(number) = self.free.pop() else {
+            return false;
+        };
+        let cut = Cut::new(at, bytes);
+        let place = &mut self.places[number as usize];
+        let enough = |buffer: &Aligned| buffer.bytes().len() >= cut.bytes;
+        if !place.buffer.as_ref().is_some_and(enough) {
+            place.buffer = Some(Aligned::zeroed(cut.bytes.max(KEPT_BYTES)));
+        }
+        place.under = Some((tag, cut));
+        self.push(number, cut);
+        true
+    }
+
+    fn push(&mut self, number: u32, cut: Cut) {
+        let place = &mut self.places[number as usize];
+        match &mut self.way {
+            Way::Threads(pool) => {
+                let buffer = place.buffer.take().expect("it was just made (P1)");
+                pool.give(number, cut, buffer);
+            }
+            Way::Ring(ring) => {
+                let buffer = place.buffer.as_mut().expect("it was just made (P1)");
+                let start = buffer.bytes_mut().as_mut_ptr();
+                let fd = types::Fd(self.device.descriptor().expect("a ring has a file"));
+                let entry = opcode::Read::new(fd, start, cut.bytes as u32)
+                    .offset(cut.at)
+                    .build()
+                    .user_data(u64::from(number));
+                // SAFETY: the memory belongs to the place, which is neither free nor dropped before the kernel has answered (P1),
+                // and has at least `cut.bytes` bytes; the device lives as long as the reader. There are as many entries in the
+                // ring as places.
+                let pushed = unsafe { ring.submission().push(&entry) };
+                assert!(pushed.is_ok(), "the ring has as many entries as places");
+            }
+        }
+    }
+
+    /// Gives the device what was submitted.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: it may be tried again.
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.enter(0)
+    }
+
+    /// As [`start`](Self::start), and waits until something is done, if anything is under way.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn wait(&mut self) -> Result<(), Error> {
+        self.enter(usize::from(self.done.is_empty() && self.under_way() > 0))
+    }
+
+    fn enter(&mut self, wanted: usize) -> Result<(), Error> {
+        match &mut self.way {
+            Way::Threads(pool) => {
+                if wanted > 0 {
+                    let (number, buffer, result) = pool.wait()?;
+                    self.places[number as usize].buffer = Some(buffer);
+                    self.done.push_back((number, result));
+                }
+                Ok(())
+            }
+            Way::Ring(ring) => loop {
+                if wanted == 0 && ring.submission().is_empty() {
+                    return Ok(());
+                }
+                match ring.submit_and_wait(wanted) {
+                    Ok(_) => return Ok(()),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(Error::device("reading from flash")(error)),
+                }
+            },
+        }
+    }
+
+    /// Whether [`poll`](Self::poll) would tell something. By io_uring that costs no system call.
+    pub fn has_done(&mut self) -> bool {
+        self.gather();
+        !self.done.is_empty()
+    }
+
+    /// Tells of everything that is done; returns how many that were. Call [`start`](Self::start) afterwards: what was interrupted
+    /// is begun again.
+    pub fn poll(&mut self, mut tell: impl FnMut(Span<'_>)) -> usize {
+        self.gather();
+        let mut told = 0;
+        while let Some((number, result)) = self.done.pop_front() {
+            let place = &mut self.places[number as usize];
+            let (tag, cut) = place.under.expect("what has ended was under way (P2)");
+            if is_passing(&result) {
+                self.push(number, cut);
+                continue;
+            }
+            place.under = None;
+            let buffer = place.buffer.as_ref().expect("it came back (P1)");
+            let bytes = buffer.bytes();
+            tell(Span {
+                tag,
+                result: result.map(|()| &bytes[cut.from..cut.from + cut.wanted]),
+            });
+            if bytes.len() > KEPT_BYTES {
+                place.buffer = None;
+            }
+            self.free.push(number);
+            told += 1;
+        }
+        told
+    }
+
+    /// Takes what the kernel or the threads have ended.
+    fn gather(&mut self) {
+        match &mut self.way {
+            Way::Ring(ring) => {
+                for entry in ring.completion() {
+                    let number = entry.user_data() as u32;
+                    let under = self.places[number as usize].under;
+                    let whole = under.map_or(0, |(_, cut)| cut.bytes);
+                    let result = match entry.result() {
+                        error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
+                        bytes if bytes as usize == whole => Ok(()),
+                        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+                    };
+                    self.done.push_back((number, result));
+                }
+            }
+            Way::Threads(pool) => {
+                while let Some((number, buffer, result)) = pool.take() {
+                    self.places[number as usize].buffer = Some(buffer);
+                    self.done.push_back((number, result));
+                }
+            }
+        }
+    }
+}
+
+/// Nothing is wrong with the device: the read was only disturbed.
+fn is_passing(result: &io::Result<()>) -> bool {
+    let kind = result.as_ref().err().map(io::Error::kind);
+    matches!(
+        kind,
+        Some(io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+    )
+}
+
+impl std::fmt::Debug for SpanReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let way = if self.is_ring() {
+            "io_uring"
+        } else {
+            "threads"
+        };
+        let places = self.places.len();
+        write!(f, "SpanReader({} of {places}, {way})", self.under_way())
+    }
+}
+
+impl Drop for SpanReader {
+    fn drop(&mut self) {
+        // P1: the kernel may still write into our memory. The threads are joined by their own end.
+        self.gather();
+        if let Way::Ring(ring) = &mut self.way {
+            let mut under = self.places.len() - self.free.len() - self.done.len();
+            while under > 0 {
+                match ring.submit_and_wait(1) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // The memory must outlive what cannot be waited for.
+                    Err(_) => return std::mem::forget(std::mem::take(&mut self.places)),
+                }
+                under -= ring.completion().count().min(under);
+            }
+        }
+    }
+}
+
+/// A read for a thread, and its answer.
+type Job = (u32, Cut, Aligned);
+type Answer = (u32, Aligned, io::Result<()>);
+
+/// Threads that read.
+struct Pool {
+    jobs: Option<Sender<Job>>,
+    answers: Receiver<Answer>,
+    /// Counts answers.
+    bell: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    fn new(device: &Arc<dyn Device>) -> Result<Pool, Error> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let bell = rustix::event::eventfd(0, flags)
+            .map_err(|error| Error::device("making an eventfd")(error.into()))?;
+        let bell = Arc::new(bell);
+        let (jobs, waiting) = channel::<Job>();
+        let waiting = Arc::new(Mutex::new(waiting));
+        let (told, answers) = channel();
+        let mut threads = Vec::new();
+        for _ in 0..THREADS {
+            let (device, waiting) = (Arc::clone(device), Arc::clone(&waiting));
+            let (told, bell) = (told.clone(), Arc::clone(&bell));
+            let thread = std::thread::Builder::new()
+                .name("flash-read".to_owned())
+                .spawn(move || work(&*device, &waiting, &told, &bell))
+                .map_err(Error::device("starting a thread that reads from flash"))?;
+            threads.push(thread);
+        }
+        Ok(Pool {
+            jobs: Some(jobs),
+            answers,
+            bell,
+            threads,
+        })
+    }
+
+    fn give(&mut self, number: u32, cut: Cut, buffer: Aligned) {
+        let jobs = self.jobs.as_ref().expect("the threads live");
+        jobs.send((number, cut, buffer)).expect("the threads live");
+    }
+
+    fn take(&mut self) -> Option<Answer> {
+        if let Ok(answer) = self.answers.try_recv() {
+            return Some(answer);
+        }
+        let mut counter = [0; 8];
+        // Nothing to be read means that nothing was told since; and what is told from here on rings again.
+        let _ = rustix::io::read(&*self.bell, &mut counter);
+        self.answers.try_recv().ok()
+    }
+
+    fn wait(&mut self) -> Result<Answer, Error> {
+        let gone =
+            |_| Error::device("waiting for a thread that reads")(io::ErrorKind::Other.into());
+        self.answers.recv().map_err(gone)
+    }
+}
+
+/// What a thread does until nobody has jobs for it any more.
+fn work(
+    device: &dyn Device,
+    waiting: &Mutex<Receiver<Job>>,
+    told: &Sender<Answer>,
+    bell: &OwnedFd,
+) {
+    loop {
+        let next = waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv();
+        let Ok((number, cut, mut buffer)) = next else {
+            return;
+        };
+        let result = device.read(cut.at, &mut buffer.bytes_mut()[..cut.bytes]);
+        if told.send((number, buffer, result)).is_err() {
+            return;
+        }
+        // It fails only if it counts 2^64 answers.
+        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        for thread in self.threads.drain(..) {
+            // A panic of its own has been reported by the thread.
+            let _ = thread.join();
+        }
+    }
+}
