@@ -20,9 +20,6 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use table::{ClusterTable, run as run_table};
 
-/// Longest token, in bytes.
-const TOKEN_BYTES_MAX: usize = 1024;
-
 /// Where a coordinator listens if nothing else is said.
 pub(crate) const COORDINATOR_DEFAULT: &str = "127.0.0.1:7400";
 
@@ -60,21 +57,12 @@ pub(crate) struct ClusterArgs {
     pub(crate) json: bool,
 }
 
-/// The token in a file, without the line's end; empty if there is no file.
-pub(crate) fn read_token(file: Option<&Path>) -> Result<Vec<u8>, String> {
-    let Some(file) = file else {
-        return Ok(Vec::new());
-    };
-    let text = std::fs::read(file)
-        .map_err(|error| format!("cannot read the token in {}: {error}", file.display()))?;
-    let token = text.trim_ascii_end();
-    match token.len() {
-        1..=TOKEN_BYTES_MAX => Ok(token.to_vec()),
-        bytes => Err(format!(
-            "a token has 1 to {TOKEN_BYTES_MAX} bytes; in {} there are {bytes}",
-            file.display()
-        )),
-    }
+/// The token in a file, read as servers do; empty if there is no file.
+fn token(file: Option<&Path>) -> Result<Vec<u8>, String> {
+    file.map_or_else(
+        || Ok(Vec::new()),
+        |file| duramen_server::config::read_token(file).map_err(|error| error.to_string()),
+    )
 }
 
 /// Parses `64mb`, `1gb` or plain bytes.
@@ -124,7 +112,7 @@ impl Cluster {
     pub(crate) fn open(args: &ClusterArgs) -> Result<Cluster, Failure> {
         let mut options = Options::new(args.coordinator.iter().map(|address| address.trim()));
         options.cluster = args.cluster.clone().unwrap_or_default();
-        options.token = read_token(args.cluster_token_file.as_deref()).map_err(Failure::Usage)?;
+        options.token = token(args.cluster_token_file.as_deref()).map_err(Failure::Usage)?;
         options.deadline = std::time::Duration::from_millis(args.timeout.ms);
         let client = Client::new(options).map_err(|error| failure(&error))?;
         Ok(Cluster { client })

@@ -16,7 +16,7 @@ use duramen_wire::native::message::{
     Roles, ServerAnswer, ToCoordinator,
 };
 use settings::settings;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// What is on its way.
@@ -109,8 +109,10 @@ impl Net {
         self.coordinated(outputs);
     }
 
+    /// In order, also of what a commit leads to: the last `WakeAt` counts.
     fn coordinated(&mut self, outputs: Vec<coordinator::Output>) {
-        for output in outputs {
+        let mut outputs = VecDeque::from(outputs);
+        while let Some(output) = outputs.pop_front() {
             match output {
                 coordinator::Output::Answer { reply, answer } => match self.askers[&reply] {
                     Asker::Person => self.answers.push(answer),
@@ -139,7 +141,8 @@ impl Net {
                 }
                 coordinator::Output::Persist { token, batch } => {
                     self.meta.commit(&batch).unwrap();
-                    self.tell_coordinator(coordinator::Input::Persisted { token });
+                    let persisted = coordinator::Input::Persisted { token };
+                    outputs.extend(self.coordinator.handle(self.now_us, persisted));
                 }
                 coordinator::Output::WakeAt { at_us } => self.wakes_at_us = at_us,
             }

@@ -218,7 +218,7 @@ impl CoordinatorArgs {
             listen: address(&self.listen, self.insecure_bind)?,
             announce: self.announce.clone(),
             store: self.store.clone(),
-            token: super::read_token(self.cluster_token_file.as_deref())?,
+            token: super::token(self.cluster_token_file.as_deref())?,
             settings: self.settings.settings()?,
             admin,
             show: |status| status::as_json(status).to_string(),

@@ -200,14 +200,18 @@ fn who_does_not_have_the_token_is_turned_away() {
         path.display().to_string()
     };
     let (right, wrong) = (file("right", "hidden\n"), file("wrong", "guessed\n"));
+    // The first line counts, for everybody.
+    let remarked = file("remarked", "hidden \nfrom the safe\n");
     let store = format!("redb:{}", folder.path().join("store").display());
-    let coordinator = start(&store, &["--cluster-token-file", &right]);
+    let coordinator = start(&store, &["--cluster-token-file", &remarked]);
     let ask = |more: &[&str]| {
         coordinator
             .call(&[&["status", "--timeout", "1s"], more].concat())
             .run()
     };
-    ask(&["--cluster-token-file", &right]).expect(0);
+    for file in [&right, &remarked] {
+        ask(&["--cluster-token-file", file]).expect(0);
+    }
     for more in [&[][..], &["--cluster-token-file", &wrong]] {
         let answer = ask(more);
         assert!(
@@ -218,5 +222,5 @@ fn who_does_not_have_the_token_is_turned_away() {
     }
     let empty = file("empty", "\n");
     ask(&["--cluster-token-file", &empty]).expect_error(2, "1 to 1024 bytes");
-    ask(&["--cluster-token-file", "/nowhere"]).expect_error(2, "cannot read the token");
+    ask(&["--cluster-token-file", "/nowhere"]).expect_error(2, "the cluster's token in");
 }

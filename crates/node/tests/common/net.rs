@@ -21,7 +21,7 @@ use duramen_wire::native::message::{
     Addresses, Admin, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, Peer,
     PeerAnswer, Roles, ServerAnswer, ToCoordinator,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -188,8 +188,10 @@ impl Net {
         self.coordinated(outputs);
     }
 
+    /// In order, also of what a commit leads to: the last `WakeAt` counts.
     pub fn coordinated(&mut self, outputs: Vec<coordinator::Output>) {
-        for output in outputs {
+        let mut outputs = VecDeque::from(outputs);
+        while let Some(output) = outputs.pop_front() {
             match output {
                 coordinator::Output::Answer { reply, answer } => {
                     match self.askers[&reply].clone() {
@@ -227,7 +229,8 @@ impl Net {
                 }
                 coordinator::Output::Persist { token, batch } => {
                     self.meta.commit(&batch).unwrap();
-                    self.tell_coordinator(coordinator::Input::Persisted { token });
+                    let persisted = coordinator::Input::Persisted { token };
+                    outputs.extend(self.coordinator.handle(self.now_us, persisted));
                 }
                 coordinator::Output::WakeAt { at_us } => self.wakes_at_us = at_us,
             }
