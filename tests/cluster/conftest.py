@@ -7,19 +7,24 @@ import tempfile
 
 import pytest
 
+import harness
 import histories
 from network import Network, Unable
 
 
 @contextlib.contextmanager
 def folder(request, name):
-    """A folder for servers, logs and histories. It stays, and is named, if a test fails meanwhile."""
+    """A folder for servers, logs and histories. It stays if a test fails meanwhile, and the ends of its logs are printed: where the
+    tests run by themselves nobody can look into it."""
     failed = request.session.testsfailed
     path = pathlib.Path(tempfile.mkdtemp(prefix=f"duramen-{name}-", dir=histories.KEPT))
     print(f"logs and histories: {path}")
     yield path
     if request.session.testsfailed == failed:
         shutil.rmtree(path, ignore_errors=True)
+        return
+    for log in sorted([*path.glob("*.log"), *path.glob("*/*.log"), *path.glob("state.txt")]):
+        print(f"--- the end of {log}", harness.tail(log, 40_000), sep="\n")
 
 
 @pytest.fixture

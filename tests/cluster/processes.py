@@ -1,12 +1,14 @@
 """Clusters of real processes: coordinators, etcd, servers; each killed, stopped and started by its own process id."""
 
 import contextlib
+import datetime
 import json
 import pathlib
 import random
 import subprocess
 import threading
 import time
+import traceback
 
 import harness
 from harness import wait_until
@@ -53,7 +55,8 @@ class Process:
         return ["--requirepass", PASSWORD] if self.host else []
 
     def is_running(self):
-        return self.process is not None and self.process.poll() is None
+        process = self.process
+        return process is not None and process.poll() is None
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -80,7 +83,8 @@ class Process:
 
     def alive(self):
         """Fails if it ended by itself."""
-        code = self.process.poll() if self.process else None
+        process = self.process
+        code = process.poll() if process else None
         if code is not None:
             raise AssertionError(f"{self.name} ended by itself with {code}\n{self.log()[-4000:]}")
 
@@ -216,10 +220,13 @@ class Cluster:
         try:
             return self.start()
         except BaseException:
+            self.leave_state()
             self.end()
             raise
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind:
+            self.leave_state()
         self.end()
 
     # What the coordinator says.
@@ -270,20 +277,30 @@ class Cluster:
             return f"not served: {unserved}"
         return ""
 
+    def leave_state(self):
+        """Leaves behind how the cluster is, for somebody who looks for the cause of a failure: `state.txt` beside the logs."""
+        with open(self.folder / "state.txt", "a") as out:
+            print(f"--- {datetime.datetime.now(datetime.timezone.utc).isoformat()}", file=out)
+            for process in self.everybody():
+                print(process.name, "runs" if process.is_running() else "does not run", file=out)
+            for form in ([], ["--json"]):
+                done = self.tell("status", *form)
+                print(done.stdout, done.stderr, file=out)
+            for member in self.members:
+                try:
+                    with harness.Wire(member.port, timeout=2) as wire:
+                        about = [wire.call("INFO", section).decode() for section in ("cluster", "duramen", "persistence")]
+                        print(member.name, member.resp, *about, file=out)
+                except (OSError, harness.Closed, harness.ErrorReply) as error:
+                    print(member.name, member.resp, repr(error), file=out)
+
     @contextlib.contextmanager
     def explained(self):
-        """What fails inside leaves behind how the cluster was then: `state.txt` beside the logs."""
+        """What fails inside leaves behind how the cluster was then."""
         try:
             yield
         except BaseException:
-            with open(self.folder / "state.txt", "w") as out:
-                print(self.tell("status").stdout, file=out)
-                for member in self.members:
-                    try:
-                        with harness.Wire(member.port, timeout=2) as wire:
-                            print(member.name, member.resp, wire.call("INFO", "everything").decode(), file=out)
-                    except (OSError, harness.Closed, harness.ErrorReply) as error:
-                        print(member.name, member.resp, repr(error), file=out)
+            self.leave_state()
             raise
 
     def owners(self):
@@ -334,14 +351,16 @@ class Storm(threading.Thread):
         self.error = None
         self.counts = {}
         self.diary = []
+        self.now = None
 
     def run(self):
         try:
             while not self.over.is_set():
                 fault = self.dice.choice(self.faults)
-                began = time.monotonic()
+                began = time.time()
+                self.now = (began, fault.__name__)
                 fault(self)
-                self.diary.append((began, time.monotonic(), fault.__name__))
+                self.diary.append((began, time.time(), fault.__name__))
                 self.counts[fault.__name__] = self.counts.get(fault.__name__, 0) + 1
         except BaseException as error:  # noqa: BLE001 - handed to the test
             self.error = error
@@ -356,5 +375,8 @@ class Storm(threading.Thread):
     def __exit__(self, kind, *_):
         self.over.set()
         self.join(harness.PATIENCE_S * 2)
-        if kind is None and self.error:
+        if kind:
+            print("faults, in seconds since 1970:", self.diary[-10:], "last:", self.now)
+            traceback.print_exception(self.error)
+        elif self.error:
             raise self.error

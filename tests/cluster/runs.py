@@ -39,7 +39,8 @@ def histories_under(cluster, clients, name, faults, count, seconds=0.8, seed=1, 
             if masked:
                 nothing_failed(said[-1:])
                 assert said[-1]["native"]["slowest_ms"] <= SLOWEST_MS, said[-1]
-            assert storm.error is None, storm.error
+            if storm.error:
+                raise storm.error
     with cluster.explained():
         cluster.await_health()
     for kind in ("resp", "native"):
