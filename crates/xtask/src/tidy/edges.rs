@@ -9,6 +9,7 @@ use super::House;
 const BELOW: &[(&str, &[&str])] = &[
     ("duramen-base", &[]),
     ("duramen-flash", &["duramen-base"]),
+    ("duramen-alloc", &["duramen-flash"]),
     ("duramen-format", &["duramen-base"]),
     ("duramen-engine", &["duramen-format"]),
     ("duramen-backup", &["duramen-format"]),

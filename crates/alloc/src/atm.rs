@@ -1,0 +1,193 @@
+//! From an address to its chunk (the paper's address translation module), and which addresses are taken.
+//!
+//! **Invariants**
+//! - T1: a granule that belongs to a chunk names it from before an address in it is handed out until the chunk is gone.
+//!
+//! **Concurrency** a look-up takes a shared lock for a moment and may run in a fault handler: nobody touches a page of the arena
+//! while holding a lock of this file.
+//!
+//! Paper: [Badam11 §3.3]; differs: a flat directory of granules instead of a balanced tree: one load.
+
+use crate::chunk::{Chunk, GRANULE_PAGES};
+use crate::mapping::Counters;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// See the file's head.
+pub(crate) struct Atm {
+    /// By granule: 1 + place in `chunks`; 0: nobody's. Zeros that are never written take no memory.
+    directory: Counters<AtomicU32>,
+    chunks: RwLock<Vec<Option<Arc<Chunk>>>>,
+    addresses: Mutex<Addresses>,
+}
+
+/// What of the arena is free, in granules.
+struct Addresses {
+    next: u64,
+    end: u64,
+    /// Start and length of what was given back, coalesced.
+    free: BTreeMap<u64, u64>,
+}
+
+impl Atm {
+    /// Of an arena of so many pages.
+    pub fn new(pages: u64) -> std::io::Result<Atm> {
+        let granules = pages / GRANULE_PAGES;
+        Ok(Atm {
+            directory: Counters::new(granules as usize)?,
+            chunks: RwLock::default(),
+            addresses: Mutex::new(Addresses {
+                next: 0,
+                end: granules,
+                free: BTreeMap::new(),
+            }),
+        })
+    }
+
+    pub fn chunk(&self, page: u64) -> Option<Arc<Chunk>> {
+        let granule = self.directory.all().get((page / GRANULE_PAGES) as usize)?;
+        let number = granule.load(Ordering::Acquire).checked_sub(1)?;
+        let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
+        chunks.get(number as usize)?.clone()
+    }
+
+    /// Addresses for so many pages: the first page. The best fit of what was given back, or new ones.
+    pub fn reserve(&self, pages: u64) -> Option<u64> {
+        let wanted = pages.div_ceil(GRANULE_PAGES);
+        let mut addresses = self.addresses();
+        let fits = addresses
+            .free
+            .iter()
+            .filter(|(_, length)| **length >= wanted);
+        let best = fits.min_by_key(|(_, length)| **length);
+        if let Some((start, length)) = best.map(|(start, length)| (*start, *length)) {
+            addresses.free.remove(&start);
+            if length > wanted {
+                addresses.free.insert(start + wanted, length - wanted);
+            }
+            return Some(start * GRANULE_PAGES);
+        }
+        let start = addresses.next;
+        let end = start
+            .checked_add(wanted)
+            .filter(|end| *end <= addresses.end)?;
+        addresses.next = end;
+        Some(start * GRANULE_PAGES)
+    }
+
+    /// Gives addresses back that belong to no chunk.
+    pub fn give_back(&self, first: u64, pages: u64) {
+        let mut addresses = self.addresses();
+        let (mut start, mut length) = (first / GRANULE_PAGES, pages.div_ceil(GRANULE_PAGES));
+        if let Some(behind) = addresses.free.remove(&(start + length)) {
+            length += behind;
+        }
+        let before = addresses.free.range(..start).next_back();
+        if let Some((before, its)) = before.map(|(before, its)| (*before, *its))
+            && before + its == start
+        {
+            addresses.free.remove(&before);
+            (start, length) = (before, length + its);
+        }
+        if start + length == addresses.next {
+            addresses.next = start;
+        } else {
+            addresses.free.insert(start, length);
+        }
+    }
+
+    fn addresses(&self) -> std::sync::MutexGuard<'_, Addresses> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a chunk's addresses its own (T1).
+    pub fn add(&self, chunk: Arc<Chunk>) {
+        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
+        let free = chunks.iter().position(Option::is_none);
+        let number = free.unwrap_or_else(|| {
+            chunks.push(None);
+            chunks.len() - 1
+        });
+        for granule in Atm::granules(&chunk) {
+            self.directory.all()[granule].store(number as u32 + 1, Ordering::Release);
+        }
+        chunks[number] = Some(chunk);
+    }
+
+    /// The chunk is gone; its addresses may be given back.
+    pub fn remove(&self, chunk: &Chunk) {
+        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
+        for granule in Atm::granules(chunk) {
+            let number = self.directory.all()[granule].swap(0, Ordering::AcqRel);
+            if let Some(number) = number.checked_sub(1) {
+                chunks[number as usize] = None;
+            }
+        }
+    }
+
+    fn granules(chunk: &Chunk) -> std::ops::Range<usize> {
+        let first = chunk.first / GRANULE_PAGES;
+        let end = (chunk.first + chunk.pages()).div_ceil(GRANULE_PAGES);
+        first as usize..end as usize
+    }
+
+    pub fn all(&self) -> Vec<Arc<Chunk>> {
+        let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
+        chunks.iter().flatten().cloned().collect()
+    }
+
+    /// As a checkpoint has it: these chunks, and nothing else is taken.
+    pub fn restore(&self, mut chunks: Vec<Arc<Chunk>>) {
+        chunks.sort_by_key(|chunk| chunk.first);
+        let mut addresses = self.addresses();
+        for chunk in &chunks {
+            let range = Atm::granules(chunk);
+            let (start, next) = (range.start as u64, addresses.next);
+            if start > next {
+                addresses.free.insert(next, start - next);
+            }
+            addresses.next = range.end as u64;
+        }
+        drop(addresses);
+        for chunk in chunks {
+            self.add(chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::Kind;
+
+    #[test]
+    fn addresses_are_found_given_back_and_coalesced() {
+        let atm = Atm::new(100 * GRANULE_PAGES).unwrap();
+        let add = |table, objects| {
+            let first = atm.reserve(u64::from(objects)).unwrap();
+            let chunk = Arc::new(Chunk::new(table, first, objects, 128, Kind::Array));
+            atm.add(Arc::clone(&chunk));
+            chunk
+        };
+        let chunks: Vec<_> = (0..10).map(|n| add(n, 1280)).collect();
+        assert_eq!(atm.reserve(1), None, "the arena is full");
+        for (n, chunk) in chunks.iter().enumerate() {
+            assert_eq!(atm.chunk(chunk.first + 1279).unwrap().table, n as u32);
+        }
+        for n in [2, 4, 3] {
+            atm.remove(&chunks[n]);
+            assert!(atm.chunk(chunks[n].first).is_none());
+            atm.give_back(chunks[n].first, chunks[n].pages());
+        }
+        assert_eq!(atm.reserve(30 * GRANULE_PAGES), Some(chunks[2].first));
+        for n in [9, 8] {
+            atm.remove(&chunks[n]);
+            atm.give_back(chunks[n].first, chunks[n].pages());
+        }
+        assert_eq!(atm.reserve(20 * GRANULE_PAGES), Some(chunks[8].first));
+        assert!(atm.chunk(1 << 40).is_none());
+    }
+}

@@ -1,0 +1,340 @@
+//! The page buffer: which pages are shown, who works on which unit, and which pages leave next.
+//!
+//! **Invariants**
+//! - B1: who makes a unit busy is alone with it: its content in cache and on flash, and its pages. Nobody who has a busy unit waits for
+//!   another one.
+//! - B2: a page is writable if and only if its unit says that it is dirty: a write to a clean page faults.
+//! - B3: at most `pages_max` pages are shown, and one for each thread that is about to show one.
+//! - B4: a page of the page table that is given back has no page under it, and none comes meanwhile.
+//!
+//! **Concurrency** units lie in shards with a lock each. Locks of this file are held for moments and never while a page of the arena is
+//! touched.
+//!
+//! Paper: [Badam11 §3.2, Page Buffer]: first in, first out.
+
+use crate::chunk::{GRANULE_PAGES, Place};
+use crate::mapping::Counters;
+use crate::pager::REGION_PAGES;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+const SHARDS: usize = 64;
+
+/// See the file's head.
+pub(crate) struct Buffer {
+    shards: Box<[Shard]>,
+    /// Pages in the order in which they were shown; some may be gone.
+    order: Mutex<VecDeque<u64>>,
+    shown: AtomicUsize,
+    pub pages_max: usize,
+    regions: Regions,
+}
+
+#[derive(Default)]
+struct Shard {
+    units: Mutex<HashMap<u64, Unit, BuildHasherDefault<Mix>>>,
+    freed: Condvar,
+}
+
+/// Hashes one number.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+/// A unit of which something is shown or under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unit {
+    busy: bool,
+    waited_for: bool,
+    /// Its pages that are shown, and those that are writable (B2), one bit each.
+    pub shown: u32,
+    pub dirty: u32,
+    pub pins: u32,
+}
+
+/// What to do about a page.
+pub(crate) enum Claim {
+    /// Nothing: somebody else did. Look again.
+    Settled,
+    /// It is shown, but a write to it faulted; its writes are to be allowed. The caller has the unit.
+    Write(Unit),
+    /// It is not shown. The caller has the unit.
+    Show(Unit),
+}
+
+/// See [`Buffer::try_own`].
+pub(crate) enum Try {
+    /// Nothing of it is shown.
+    Gone,
+    /// Somebody has it, or it is pinned.
+    Later,
+    Own(Unit),
+}
+
+impl Buffer {
+    /// Of at most `pages_max` pages in an arena of so many.
+    pub fn new(pages_max: usize, arena_pages: u64) -> std::io::Result<Buffer> {
+        let shards: Box<[Shard]> = (0..SHARDS).map(|_| Shard::default()).collect();
+        for shard in &shards {
+            let mut units = shard.units.lock().unwrap_or_else(PoisonError::into_inner);
+            units.reserve(pages_max / SHARDS * 2 + 8);
+        }
+        Ok(Buffer {
+            shards,
+            order: Mutex::new(VecDeque::with_capacity(pages_max + 256)),
+            shown: AtomicUsize::new(0),
+            pages_max,
+            regions: Regions::new(arena_pages, pages_max)?,
+        })
+    }
+
+    fn shard(&self, unit: u64) -> &Shard {
+        let mut mix = Mix::default();
+        mix.write_u64(unit);
+        &self.shards[mix.finish() as usize % SHARDS]
+    }
+
+    /// For a fault. Waits if somebody else works on the unit (B1).
+    pub fn claim(&self, place: &Place, write: Option<bool>) -> Claim {
+        let shard = self.shard(place.unit);
+        let mut units = lock(&shard.units);
+        let unit = units.entry(place.unit).or_default();
+        if unit.busy {
+            unit.waited_for = true;
+            drop(self.wait(shard, units, place.unit));
+            return Claim::Settled;
+        }
+        let bit = 1 << place.nth;
+        if unit.shown & bit == 0 {
+            unit.busy = true;
+            return Claim::Show(*unit);
+        }
+        if write != Some(false) && unit.dirty & bit == 0 {
+            unit.busy = true;
+            return Claim::Write(*unit);
+        }
+        Claim::Settled
+    }
+
+    /// The unit, for whoever wants to be alone with it.
+    pub fn own(&self, unit: u64) -> Unit {
+        let shard = self.shard(unit);
+        let mut units = lock(&shard.units);
+        loop {
+            let found = units.entry(unit).or_default();
+            if !found.busy {
+                found.busy = true;
+                return *found;
+            }
+            found.waited_for = true;
+            units = self.wait(shard, units, unit);
+        }
+    }
+
+    /// As [`own`](Self::own), but waits for nobody.
+    pub fn try_own(&self, unit: u64) -> Try {
+        let mut units = lock(&self.shard(unit).units);
+        match units.get_mut(&unit) {
+            None => Try::Gone,
+            Some(found) if found.busy || found.pins > 0 => Try::Later,
+            Some(found) => {
+                found.busy = true;
+                Try::Own(*found)
+            }
+        }
+    }
+
+    /// Units of these pages of which something is shown or under way.
+    pub fn units_in(&self, pages: std::ops::Range<u64>) -> Vec<u64> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let units = lock(&shard.units);
+            found.extend(units.keys().filter(|unit| pages.contains(unit)));
+        }
+        found
+    }
+
+    /// Waits until the unit is not busy.
+    fn wait<'s>(&self, shard: &'s Shard, mut units: Units<'s>, unit: u64) -> Units<'s> {
+        while units.get(&unit).is_some_and(|unit| unit.busy) {
+            let waited = shard.freed.wait(units);
+            units = waited.unwrap_or_else(PoisonError::into_inner);
+            if let Some(unit) = units.get_mut(&unit) {
+                unit.waited_for |= unit.busy;
+            }
+        }
+        units
+    }
+
+    /// Gives a unit back, with what is shown and dirty of it now.
+    pub fn release(&self, name: u64, now: Unit) {
+        let shard = self.shard(name);
+        let mut units = lock(&shard.units);
+        let unit = units.get_mut(&name).expect("a busy unit is here (B1)");
+        assert!(unit.busy, "a busy unit stays busy (B1)");
+        let waited_for = unit.waited_for;
+        if now.shown == 0 && now.pins == 0 {
+            units.remove(&name);
+        } else {
+            *unit = Unit {
+                busy: false,
+                waited_for: false,
+                ..now
+            };
+        }
+        drop(units);
+        if waited_for {
+            shard.freed.notify_all();
+        }
+    }
+
+    /// Counts a page that is about to be shown. True: there are too many now, evict some.
+    pub fn enter(&self) -> bool {
+        self.shown.fetch_add(1, Ordering::AcqRel) + 1 > self.pages_max
+    }
+
+    /// Pages that are not shown any more, or that were not shown after all.
+    pub fn leave(&self, pages: usize) {
+        self.shown.fetch_sub(pages, Ordering::AcqRel);
+    }
+
+    pub fn shown(&self) -> usize {
+        self.shown.load(Ordering::Acquire)
+    }
+
+    /// It will leave after those that were shown before.
+    pub fn queue(&self, page: u64) {
+        lock(&self.order).push_back(page);
+    }
+
+    /// The oldest ones, at most `count`.
+    pub fn oldest(&self, count: usize, into: &mut Vec<u64>) {
+        let mut order = lock(&self.order);
+        let count = count.min(order.len());
+        into.extend(order.drain(..count));
+    }
+
+    pub fn regions(&self) -> &Regions {
+        &self.regions
+    }
+}
+
+type Units<'s> = MutexGuard<'s, HashMap<u64, Unit, BuildHasherDefault<Mix>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which pages of the page table exist: one for each 2 MiB of addresses of which something was shown. With an object of 128 bytes on each
+/// page they would be a sixteenth of the data; so those without pages go back to the kernel.
+pub(crate) struct Regions {
+    /// By region: pages shown, or [`LEAVING`].
+    counts: Counters<AtomicU16>,
+    /// Those that have a page of the page table, the oldest first.
+    order: Mutex<VecDeque<u32>>,
+    tables: AtomicU64,
+    max: u64,
+}
+
+const PRESENT: u16 = 1 << 15;
+const LEAVING: u16 = u16::MAX;
+
+impl Regions {
+    fn new(arena_pages: u64, max: usize) -> std::io::Result<Regions> {
+        let regions = (arena_pages / REGION_PAGES) as usize + 1;
+        Ok(Regions {
+            counts: Counters::new(regions)?,
+            order: Mutex::default(),
+            tables: AtomicU64::new(0),
+            max: max as u64,
+        })
+    }
+
+    /// A page is about to be shown.
+    pub fn enter(&self, page: u64) {
+        let region = page / REGION_PAGES;
+        let count = &self.counts.all()[region as usize];
+        loop {
+            let before = count.load(Ordering::Acquire);
+            if before == LEAVING {
+                std::thread::yield_now();
+                continue;
+            }
+            let after = (before | PRESENT) + 1;
+            let done = count.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
+            if done.is_ok() {
+                if before & PRESENT == 0 {
+                    self.tables.fetch_add(1, Ordering::Relaxed);
+                    lock(&self.order).push_back(region as u32);
+                }
+                return;
+            }
+        }
+    }
+
+    /// A page is not shown any more.
+    pub fn leave(&self, page: u64) {
+        let count = &self.counts.all()[(page / REGION_PAGES) as usize];
+        let before = count.fetch_sub(1, Ordering::AcqRel);
+        assert!(before & !PRESENT > 0, "a page that left was shown (B4)");
+    }
+
+    /// Whether more pages of the page table exist than should.
+    pub fn are_many(&self) -> bool {
+        self.tables.load(Ordering::Relaxed) > self.max
+    }
+
+    pub fn tables(&self) -> u64 {
+        self.tables.load(Ordering::Relaxed)
+    }
+
+    /// Chooses regions without pages, which nobody enters (B4) until they are [`gone`](Self::gone).
+    pub fn empty(&self, count: usize) -> Vec<u64> {
+        let mut chosen = Vec::with_capacity(count);
+        let mut order = lock(&self.order);
+        for _ in 0..order.len().min(count * 4) {
+            let Some(region) = order.pop_front() else {
+                break;
+            };
+            let cell = &self.counts.all()[region as usize];
+            let left = cell.compare_exchange(PRESENT, LEAVING, Ordering::AcqRel, Ordering::Relaxed);
+            if left.is_ok() {
+                chosen.push(u64::from(region));
+            } else {
+                order.push_back(region);
+            }
+            if chosen.len() == count {
+                break;
+            }
+        }
+        chosen
+    }
+
+    pub fn gone(&self, regions: &[u64]) {
+        for region in regions {
+            self.counts.all()[*region as usize].store(0, Ordering::Release);
+        }
+        self.tables
+            .fetch_sub(regions.len() as u64, Ordering::Relaxed);
+    }
+}
+
+const _: () = assert!(REGION_PAGES.is_multiple_of(GRANULE_PAGES));

@@ -1,0 +1,284 @@
+//! A run of pages that were created at once for objects of one size, and the object table that says where they lie on flash.
+//!
+//! **Invariants**
+//! - K1: a page belongs to at most one chunk, and a chunk's number is never used twice while somebody may remember it: tables are
+//!   numbered upwards for ever.
+//! - K2: a unit is what is stored as one object: a page's content, or, for objects of fewer than [`UNIT_BYTES_LEAST`] bytes, as many
+//!   pages' contents as give that many bytes. So four bytes of a table stand for at least 128 of data.
+//!
+//! **Layout** objects of up to a page: one page each, at its beginning. Longer ones: pages that follow each other, each stored alone.
+//!
+//! Paper: [Badam11 §3.3, §3.4]; differs: a chunk's objects have one size, rounded up finely, so that no length is kept for each
+//! object and a read of flash takes as few sectors as there can be.
+
+use crate::pager::PAGE_BYTES;
+use duramen_flash::Owner;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Least bytes for which a table has an entry [Badam11 §3.3].
+const UNIT_BYTES_LEAST: usize = 128;
+/// Most pages of a unit: objects of 4 bytes.
+pub(crate) const UNIT_PAGES_MAX: u64 = 32;
+/// Chunks begin at multiples of this many pages: what a translation costs.
+pub(crate) const GRANULE_PAGES: u64 = 128;
+
+/// Who hands out a chunk's objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One by one.
+    Pool = 0,
+    /// All of them at once, as one array.
+    Array = 1,
+    /// As bytes: pages of the coalescing allocator.
+    Memory = 2,
+}
+
+/// See the file's head.
+pub(crate) struct Chunk {
+    /// Of its object table.
+    pub table: u32,
+    pub first: u64,
+    pub objects: u32,
+    pub object_bytes: u32,
+    pub kind: Kind,
+    /// One bit an object: handed out. Pools alone.
+    used: Box<[AtomicU64]>,
+    free: AtomicU32,
+    /// Objects from here on were never handed out: they read as zeros.
+    fresh: AtomicU32,
+}
+
+/// A unit, and a page's place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The unit's first page, which is its name.
+    pub unit: u64,
+    /// Which of the unit's pages.
+    pub nth: u32,
+    pub owner: Owner,
+    /// Where in the unit the page's content begins, and its length.
+    pub from: usize,
+    pub bytes: usize,
+    pub unit_bytes: usize,
+}
+
+/// The size that an object is stored with.
+pub(crate) fn rounded(bytes: usize) -> usize {
+    let step = match bytes {
+        0..=64 => 4,
+        65..=512 => 16,
+        513..=PAGE_BYTES => 64,
+        _ => 512,
+    };
+    bytes.max(1).next_multiple_of(step)
+}
+
+impl Chunk {
+    pub fn new(table: u32, first: u64, objects: u32, object_bytes: u32, kind: Kind) -> Chunk {
+        let words = match kind {
+            Kind::Pool => objects.div_ceil(64),
+            Kind::Array | Kind::Memory => 0,
+        };
+        Chunk {
+            table,
+            first,
+            objects,
+            object_bytes,
+            kind,
+            used: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            free: AtomicU32::new(objects),
+            fresh: AtomicU32::new(0),
+        }
+    }
+
+    /// Pages from one object to the next.
+    pub fn stride(&self) -> u64 {
+        (self.object_bytes as usize).div_ceil(PAGE_BYTES) as u64
+    }
+
+    pub fn pages(&self) -> u64 {
+        u64::from(self.objects) * self.stride()
+    }
+
+    /// Pages of a unit (K2).
+    pub fn unit_pages(&self) -> u64 {
+        let bytes = self.object_bytes as usize;
+        if bytes >= UNIT_BYTES_LEAST {
+            return 1;
+        }
+        (UNIT_BYTES_LEAST.div_ceil(bytes) as u64).min(UNIT_PAGES_MAX)
+    }
+
+    /// Entries of its table.
+    pub fn units(&self) -> u32 {
+        self.pages().div_ceil(self.unit_pages()) as u32
+    }
+
+    /// Bytes of its longest unit.
+    pub fn unit_bytes_max(&self) -> usize {
+        let page = (self.object_bytes as usize).min(PAGE_BYTES);
+        page * self.unit_pages() as usize
+    }
+
+    /// Bytes of flash that one object takes, headers included.
+    pub fn flash_bytes(&self) -> u64 {
+        const HEADER_BYTES: u64 = 24;
+        let headers = self.stride() * HEADER_BYTES / self.unit_pages();
+        u64::from(self.object_bytes) + headers + 1
+    }
+
+    /// Where a page of this chunk belongs; `None`: behind its last object.
+    pub fn place(&self, page: u64) -> Option<Place> {
+        let at = page.checked_sub(self.first)?;
+        if at >= self.pages() {
+            return None;
+        }
+        let (stride, unit_pages) = (self.stride(), self.unit_pages());
+        let index = at / unit_pages;
+        let owner = Owner {
+            table: self.table,
+            index: index as u32,
+        };
+        let page_bytes = (self.object_bytes as usize).min(PAGE_BYTES);
+        let is_last = at % stride == stride - 1;
+        let bytes = if stride > 1 && is_last {
+            self.object_bytes as usize - (stride as usize - 1) * PAGE_BYTES
+        } else {
+            page_bytes
+        };
+        let nth = (at % unit_pages) as u32;
+        Some(Place {
+            unit: self.first + index * unit_pages,
+            nth,
+            owner,
+            from: nth as usize * page_bytes,
+            bytes,
+            unit_bytes: bytes * unit_pages as usize,
+        })
+    }
+
+    /// The object whose first page this is.
+    pub fn object(&self, page: u64) -> Option<u32> {
+        let at = page.checked_sub(self.first)?;
+        let object = at / self.stride();
+        (at.is_multiple_of(self.stride()) && object < u64::from(self.objects))
+            .then_some(object as u32)
+    }
+
+    pub fn free(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    pub fn fresh(&self) -> u32 {
+        self.fresh.load(Ordering::Relaxed)
+    }
+
+    /// Whether an object is handed out: of pools; in other chunks this is not known here.
+    pub fn is_used(&self, object: u32) -> bool {
+        let word = self.used.get(object as usize / 64);
+        word.is_none_or(|word| word.load(Ordering::Acquire) & bit(object) != 0)
+    }
+
+    /// Whether the object that a page belongs to is handed out.
+    pub fn is_used_page(&self, page: u64) -> bool {
+        self.is_used(((page - self.first) / self.stride()) as u32)
+    }
+
+    /// Hands out an object, under the pool's lock; true: it was handed out before.
+    pub fn take(&self) -> Option<(u32, bool)> {
+        if self.free() == 0 {
+            return None;
+        }
+        let fresh = self.fresh();
+        let object = if fresh < self.objects {
+            self.fresh.store(fresh + 1, Ordering::Relaxed);
+            fresh
+        } else {
+            let words = self.used.iter().enumerate();
+            let (nth, word) = words
+                .map(|(nth, word)| (nth as u32, word.load(Ordering::Relaxed)))
+                .find(|(nth, word)| {
+                    (!word).trailing_zeros() + nth * 64 < self.objects.min(nth * 64 + 64)
+                })?;
+            nth * 64 + (!word).trailing_zeros()
+        };
+        self.used[object as usize / 64].fetch_or(bit(object), Ordering::AcqRel);
+        self.free.fetch_sub(1, Ordering::Relaxed);
+        Some((object, object < fresh))
+    }
+
+    /// Takes an object back. False: it is not handed out.
+    pub fn give_back(&self, object: u32) -> bool {
+        let before = self.used[object as usize / 64].fetch_and(!bit(object), Ordering::AcqRel);
+        let was = before & bit(object) != 0;
+        self.free.fetch_add(u32::from(was), Ordering::Relaxed);
+        was
+    }
+
+    /// For a checkpoint.
+    pub fn used_words(&self) -> impl Iterator<Item = u64> {
+        self.used.iter().map(|word| word.load(Ordering::Acquire))
+    }
+
+    /// As a checkpoint has it.
+    pub fn restore_used(&self, words: &[u64], fresh: u32) {
+        let mut used = 0;
+        for (word, found) in self.used.iter().zip(words) {
+            word.store(*found, Ordering::Relaxed);
+            used += found.count_ones();
+        }
+        self.free
+            .store(self.objects.saturating_sub(used), Ordering::Relaxed);
+        self.fresh.store(fresh.min(self.objects), Ordering::Relaxed);
+    }
+
+    /// Bytes of RAM beside its object table.
+    pub fn ram_bytes(&self) -> u64 {
+        self.used.len() as u64 * 8 + 128
+    }
+}
+
+fn bit(object: u32) -> u64 {
+    1 << (object % 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_page_has_one_place_and_tables_stay_small() {
+        for bytes in [4, 8, 60, 96, 112, 128, 500, 4096, 4100, 9000, 32768] {
+            let chunk = Chunk::new(1, 256, 300, rounded(bytes) as u32, Kind::Pool);
+            let mut seen = std::collections::BTreeMap::new();
+            for page in 256..256 + chunk.pages() {
+                let place = chunk.place(page).unwrap();
+                assert!(place.from + place.bytes <= place.unit_bytes);
+                assert!(place.unit_bytes <= chunk.unit_bytes_max());
+                assert!(place.unit <= page && page < place.unit + chunk.unit_pages());
+                assert!(place.owner.index < chunk.units());
+                let other = seen.insert((place.owner.index, place.from), page);
+                assert_eq!(other, None, "{bytes} bytes: two pages in one place");
+            }
+            assert_eq!(chunk.place(256 + chunk.pages()), None);
+            let data = u64::from(chunk.object_bytes) * 300;
+            assert!(
+                u64::from(chunk.units()) * 4 * 32 <= data + 128 * 32,
+                "{bytes} bytes: at most 1/32"
+            );
+        }
+    }
+
+    #[test]
+    fn objects_are_handed_out_once() {
+        let chunk = Chunk::new(1, 0, 130, 64, Kind::Pool);
+        let mut taken: Vec<u32> = (0..130).map(|_| chunk.take().unwrap().0).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, (0..130).collect::<Vec<_>>());
+        assert_eq!(chunk.take(), None);
+        assert!(chunk.give_back(129) && !chunk.give_back(129) && chunk.give_back(5));
+        assert_eq!(chunk.take(), Some((5, true)));
+        assert_eq!(chunk.take(), Some((129, true)));
+        assert_eq!(chunk.take(), None);
+    }
+}

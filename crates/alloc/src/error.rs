@@ -1,0 +1,102 @@
+//! What can go wrong, by what the caller should do; each kind has a number for C.
+
+use std::io;
+
+/// See each variant.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Call [`init`](crate::init) first.
+    #[error("ssd_init has not been called")]
+    NotInitialized,
+    /// It is running already: close it first.
+    #[error("{0}")]
+    State(&'static str),
+    /// Correct the argument.
+    #[error("{0}")]
+    Invalid(String),
+    /// Give it more RAM, or allocate less: what must stay in RAM for these objects would not leave enough for a cache.
+    #[error(
+        "the budget of {budget_bytes} bytes of RAM is too small: {needed_bytes} bytes would be needed"
+    )]
+    Budget {
+        budget_bytes: u64,
+        needed_bytes: u64,
+    },
+    /// Free objects, or give it a larger flash file.
+    #[error(
+        "no room on flash: {allocated_bytes} bytes are allocated, {wanted_bytes} more are wanted, of {capacity_bytes} that can be used"
+    )]
+    NoSpace {
+        allocated_bytes: u64,
+        wanted_bytes: u64,
+        capacity_bytes: u64,
+    },
+    /// No addresses are left in the arena.
+    #[error("no room among {arena_bytes} bytes of addresses: raise address_bytes")]
+    NoAddresses { arena_bytes: u64 },
+    /// A bug of the caller's: nothing begins there.
+    #[error("{address:#x} is not the address of an object: {why}")]
+    BadPointer { address: usize, why: &'static str },
+    /// A bug of the caller's.
+    #[error("{address:#x} was freed already")]
+    DoubleFree { address: usize },
+    /// This kernel cannot do it; ask for the other kind of faults, or use another kernel.
+    #[error("{doing}: {source}")]
+    Kernel {
+        doing: &'static str,
+        source: io::Error,
+    },
+    /// The addresses of a checkpoint's objects are in use in this process: restore earlier, or in another process.
+    #[error(
+        "the addresses from {address:#x} on are taken in this process: restore before anything else maps memory"
+    )]
+    AddressTaken { address: usize },
+    /// Use another checkpoint, or begin anew.
+    #[error("checkpoint {path}: {why}")]
+    Checkpoint { path: String, why: String },
+    /// Of another version of this library.
+    #[error(
+        "checkpoint {path} was made by another version: its format is {found}, this library knows {known}"
+    )]
+    Version {
+        path: String,
+        found: u32,
+        known: u32,
+    },
+    /// A forked child has no flash memory: allocate in the parent, or initialize anew after exec.
+    #[error("this process was forked from the one that initialized it")]
+    Forked,
+    /// The flash file or the object store on it.
+    #[error(transparent)]
+    Flash(#[from] duramen_flash::Error),
+}
+
+impl Error {
+    pub(crate) fn kernel(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Kernel { doing, source }
+    }
+
+    /// The number in `duramen_alloc.h`.
+    pub fn code(&self) -> i32 {
+        use duramen_flash::Error as Flash;
+        match self {
+            Error::NotInitialized | Error::State(_) => -1,
+            Error::Invalid(_) => -2,
+            Error::Budget { .. } | Error::NoAddresses { .. } => -3,
+            Error::NoSpace { .. } | Error::Flash(Flash::Full { .. }) => -4,
+            Error::BadPointer { .. } => -5,
+            Error::DoubleFree { .. } => -6,
+            Error::Kernel { .. } => -7,
+            Error::AddressTaken { .. } => -8,
+            Error::Checkpoint { .. }
+            | Error::Flash(
+                Flash::DamagedCheckpoint { .. } | Flash::Foreign { .. } | Flash::Superseded { .. },
+            ) => -9,
+            Error::Version { .. } | Error::Flash(Flash::Newer { .. }) => -10,
+            Error::Forked => -11,
+            Error::Flash(Flash::InUse { .. }) => -12,
+            Error::Flash(Flash::TooSmall { .. } | Flash::TooLargeDevice { .. }) => -2,
+            Error::Flash(_) => -13,
+        }
+    }
+}

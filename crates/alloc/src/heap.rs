@@ -1,0 +1,578 @@
+//! The heap of a process: what is in which layer, and how a page comes and goes.
+//!
+//! **Invariants**
+//! - A1: the newest content of a unit is, in this order: in its dirty pages, in the cache, on flash; nowhere: zeros.
+//! - A2: RAM: pages shown, their page tables, cache, object tables and what flash needs are within the budget; what grows is taken from
+//!   the cache before it is used.
+//! - A3: what is allocated fits on flash: it was counted before an address was handed out.
+//!
+//! **Concurrency** a fault handler calls [`Heap::fault`] on the thread that faulted, which holds no lock of ours: nobody here touches a
+//! page of the arena with a lock held, but pages that are shown and owned (buffer's B1).
+//!
+//! Paper: [Badam11 §3.2, Figure 1].
+
+use crate::atm::Atm;
+use crate::buffer::{Buffer, Claim, Try, Unit};
+use crate::cache::{self, Cache};
+use crate::chunk::{Chunk, Kind, Place};
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::pager::{PAGE_BYTES, Pager, REGION_PAGES};
+use crate::pool::Pools;
+use duramen_flash::{BLOCK_BYTES, Error as FlashError, ObjectStore, Scratch};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Pages that are taken away by one system call.
+const EVICTED_AT_ONCE: usize = 32;
+/// Page tables that are given back by one.
+const REGIONS_AT_ONCE: usize = 16;
+/// Addresses that a program may leave for a later life [`crate::set_root`].
+pub(crate) const ROOTS: usize = 16;
+/// Of flash, in percent: what may be allocated. The rest is what the collector needs to go on without copying too much.
+const USABLE_PERCENT: u64 = 85;
+/// Blocks of flash that hold no objects of ours: the superblock's, and the collector's reserve.
+const BLOCKS_APART: u64 = 16;
+
+/// Sizes, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub ram: u64,
+    /// What does not depend on what is allocated.
+    pub fixed: u64,
+    pub flash: u64,
+    pub pages: usize,
+}
+
+impl Budget {
+    /// # Errors
+    /// [`Error::Budget`].
+    pub fn new(
+        ram: u64,
+        page_buffer: u64,
+        device: u64,
+        pages_max: Option<usize>,
+    ) -> Result<Budget, Error> {
+        let wanted = match page_buffer {
+            0 => (ram / 24).min(25 << 20), // [Badam11 §3.2]
+            bytes => bytes,
+        };
+        let pages = (wanted as usize / PAGE_BYTES).max(PAGES_LEAST);
+        let pages = pages.min(pages_max.unwrap_or(usize::MAX));
+        // A page that is shown may need a page of the page table of its own.
+        let shown = 2 * (pages + EVICTED_AT_ONCE) as u64 * PAGE_BYTES as u64;
+        let images = 11 * BLOCK_BYTES as u64;
+        let blocks = device / BLOCK_BYTES as u64;
+        let threads = 512 << 10;
+        let fixed = shown + images + blocks * 40 + threads;
+        let needed = fixed + cache::BYTES_LEAST;
+        if ram < needed {
+            return Err(Error::Budget {
+                budget_bytes: ram,
+                needed_bytes: needed,
+            });
+        }
+        let usable = blocks.saturating_sub(BLOCKS_APART) * BLOCK_BYTES as u64;
+        Ok(Budget {
+            ram,
+            fixed,
+            flash: usable / 100 * USABLE_PERCENT,
+            pages,
+        })
+    }
+}
+
+/// With fewer pages, threads would take away what others are about to use.
+const PAGES_LEAST: usize = 128;
+
+/// What a thread that serves a fault works with.
+struct Worker {
+    scratch: Scratch,
+    page: Box<[u8; PAGE_BYTES]>,
+    pages: Vec<u64>,
+    taken: Vec<(u64, Place, Unit)>,
+}
+
+impl Worker {
+    fn new() -> Worker {
+        Worker {
+            scratch: Scratch::new(PAGE_BYTES),
+            page: Box::new([0; PAGE_BYTES]),
+            pages: Vec::with_capacity(EVICTED_AT_ONCE),
+            taken: Vec::with_capacity(EVICTED_AT_ONCE),
+        }
+    }
+}
+
+/// What became of a fault.
+pub(crate) enum Fault {
+    Served,
+    NotOurs,
+    Failed(Error),
+}
+
+/// Counts since the heap was made.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub shown: AtomicU64,
+    pub from_cache: AtomicU64,
+    pub from_flash: AtomicU64,
+    pub fresh: AtomicU64,
+    pub write_faults: AtomicU64,
+    pub hidden: AtomicU64,
+    pub saved: AtomicU64,
+    pub allocated_bytes: AtomicU64,
+    pub allocations: AtomicU64,
+}
+
+/// See the file's head.
+pub(crate) struct Heap {
+    pub pager: Pager,
+    pub atm: Atm,
+    pub buffer: Buffer,
+    pub cache: Cache,
+    pub store: ObjectStore,
+    pub pools: Pools,
+    pub memory: Mutex<Memory>,
+    pub budget: Budget,
+    pub counters: Counters,
+    /// RAM of object tables and the like.
+    pub tables_bytes: AtomicU64,
+    /// Of flash, by what is allocated (A3).
+    pub flash_bytes: AtomicU64,
+    pub next_table: AtomicU32,
+    pub roots: [AtomicUsize; ROOTS],
+    /// Pages that must not leave.
+    pub pinned: AtomicUsize,
+    /// Held shared by who allocates or frees, alone by a checkpoint.
+    pub changing: RwLock<()>,
+    workers: Mutex<Vec<Worker>>,
+}
+
+impl Heap {
+    pub fn new(pager: Pager, store: ObjectStore, budget: Budget) -> Result<Heap, Error> {
+        let arena_pages = (pager.bytes() / PAGE_BYTES) as u64;
+        let memory = Error::kernel("reserving memory");
+        let made = Atm::new(arena_pages).and_then(|atm| {
+            let buffer = Buffer::new(budget.pages, arena_pages)?;
+            Ok((atm, buffer, Cache::new(budget.ram - budget.fixed)?))
+        });
+        let (atm, buffer, cache) = made.map_err(memory)?;
+        Ok(Heap {
+            pager,
+            atm,
+            buffer,
+            cache,
+            store,
+            pools: Pools::default(),
+            memory: Mutex::default(),
+            budget,
+            counters: Counters::default(),
+            tables_bytes: AtomicU64::new(0),
+            flash_bytes: AtomicU64::new(0),
+            next_table: AtomicU32::new(1),
+            roots: Default::default(),
+            pinned: AtomicUsize::new(0),
+            changing: RwLock::new(()),
+            workers: Mutex::new((0..4).map(|_| Worker::new()).collect()),
+        })
+    }
+
+    pub fn contains(&self, address: usize) -> bool {
+        let start = self.pager.start();
+        (start..start + self.pager.bytes()).contains(&address)
+    }
+
+    /// The page that an address of the arena lies in.
+    pub fn page_of(&self, address: usize) -> u64 {
+        ((address - self.pager.start()) / PAGE_BYTES) as u64
+    }
+
+    pub fn address_of(&self, page: u64) -> usize {
+        self.pager.start() + page as usize * PAGE_BYTES
+    }
+
+    /// Serves an access to the arena that the processor could not make.
+    pub fn fault(&self, address: usize, write: Option<bool>) -> Fault {
+        let page = self.page_of(address);
+        let Some(chunk) = self.atm.chunk(page) else {
+            return Fault::NotOurs;
+        };
+        match chunk.place(page) {
+            Some(place) if chunk.is_used_page(page) => match self.bring(page, &place, write) {
+                Ok(()) => Fault::Served,
+                Err(error) => Fault::Failed(error),
+            },
+            _ => Fault::NotOurs,
+        }
+    }
+
+    /// Makes a page accessible.
+    pub fn bring(&self, page: u64, place: &Place, write: Option<bool>) -> Result<(), Error> {
+        let bit = 1 << place.nth;
+        match self.buffer.claim(place, write) {
+            Claim::Settled => Ok(()),
+            Claim::Write(mut unit) => {
+                let allowed = self.pager.allow_writes(page);
+                if allowed.is_ok() {
+                    unit.dirty |= bit;
+                }
+                self.buffer.release(place.unit, unit);
+                self.counters.write_faults.fetch_add(1, Ordering::Relaxed);
+                allowed.map_err(Error::kernel("allowing writes to a page"))
+            }
+            Claim::Show(mut unit) => {
+                let writable = write == Some(true);
+                let shown = self.show(page, place, writable);
+                if shown.is_ok() {
+                    unit.shown |= bit;
+                    unit.dirty |= bit * u32::from(writable);
+                }
+                self.buffer.release(place.unit, unit);
+                if shown.is_ok() {
+                    self.buffer.queue(page);
+                }
+                shown
+            }
+        }
+    }
+
+    fn worker(&self) -> Worker {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let worker = workers.pop();
+        drop(workers);
+        worker.unwrap_or_else(Worker::new)
+    }
+
+    fn give_back(&self, worker: Worker) {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.push(worker);
+    }
+
+    /// Shows a page of a unit that the caller owns.
+    fn show(&self, page: u64, place: &Place, writable: bool) -> Result<(), Error> {
+        let mut worker = self.worker();
+        let mut full = self.buffer.enter();
+        for _ in 0..4 {
+            if !full {
+                break;
+            }
+            // If flash takes nothing more, pages that need not be saved may still leave; the next one who evicts is told.
+            let evicted = self.evict(&mut worker);
+            if evicted.is_err() && self.buffer.shown() > 2 * self.budget.pages {
+                self.buffer.leave(1);
+                self.give_back(worker);
+                return evicted.map(drop);
+            }
+            full = self.buffer.shown() > self.buffer.pages_max;
+        }
+        self.buffer.regions().enter(page);
+        if self.buffer.regions().are_many() {
+            self.give_back_tables();
+        }
+        let filled = self.fill(place, &mut worker);
+        let shown = filled.and_then(|()| {
+            let shown = self.pager.show(page, &worker.page, writable);
+            shown.map_err(Error::kernel("showing a page"))
+        });
+        self.give_back(worker);
+        if shown.is_err() {
+            self.buffer.regions().leave(page);
+            self.buffer.leave(1);
+        }
+        self.counters.shown.fetch_add(1, Ordering::Relaxed);
+        shown
+    }
+
+    /// A page's content, and zeros behind it, in the worker's page (A1).
+    fn fill(&self, place: &Place, worker: &mut Worker) -> Result<(), Error> {
+        let (into, behind) = worker.page.split_at_mut(place.bytes);
+        behind.fill(0);
+        if self.cache.get(place.unit, place.from, into) {
+            self.counters.from_cache.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let Some(found) = self.store.read(place.owner, &mut worker.scratch)? else {
+            into.fill(0);
+            self.counters.fresh.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
+        assert_eq!(found.len(), place.unit_bytes, "a unit is stored whole (A1)");
+        into.copy_from_slice(&found[place.from..place.from + place.bytes]);
+        self.counters.from_flash.fetch_add(1, Ordering::Relaxed);
+        // It need not be cached: an error is for who has something to lose.
+        let _ = self.cache.put(place.unit, found, false, &self.spill());
+        Ok(())
+    }
+
+    /// Takes the oldest pages away; returns how many.
+    fn evict(&self, worker: &mut Worker) -> Result<usize, Error> {
+        let mut pages = std::mem::take(&mut worker.pages);
+        pages.clear();
+        self.buffer.oldest(EVICTED_AT_ONCE, &mut pages);
+        worker.taken.clear();
+        let mut failed = None;
+        for page in &pages {
+            let place = self.atm.chunk(*page).and_then(|chunk| chunk.place(*page));
+            let Some(place) = place else {
+                continue; // its chunk is gone
+            };
+            let unit = match self.buffer.try_own(place.unit) {
+                Try::Gone => continue,
+                Try::Later => {
+                    self.buffer.queue(*page);
+                    continue;
+                }
+                Try::Own(unit) => unit,
+            };
+            if unit.shown >> place.nth & 1 == 0 {
+                self.buffer.release(place.unit, unit); // it had left, and was in the queue twice
+                continue;
+            }
+            if unit.dirty >> place.nth & 1 == 1
+                && let Err(error) = self.save(*page, &place, worker)
+            {
+                self.buffer.release(place.unit, unit);
+                self.buffer.queue(*page);
+                failed = Some(error);
+                continue;
+            }
+            worker.taken.push((*page, place, unit));
+        }
+        pages.clear();
+        pages.extend(worker.taken.iter().map(|(page, ..)| *page));
+        let hidden = self.pager.hide(&pages);
+        worker.pages = pages;
+        hidden.map_err(Error::kernel("taking pages away"))?;
+        for (page, place, mut unit) in worker.taken.drain(..) {
+            unit.shown &= !(1 << place.nth);
+            unit.dirty &= !(1 << place.nth);
+            self.buffer.release(place.unit, unit);
+            self.buffer.regions().leave(page);
+        }
+        let count = worker.pages.len();
+        self.buffer.leave(count);
+        self.counters
+            .hidden
+            .fetch_add(count as u64, Ordering::Relaxed);
+        match failed {
+            Some(error) if count == 0 => Err(error),
+            _ => Ok(count),
+        }
+    }
+
+    /// Brings a dirty page's content into the cache. Its unit is the caller's; if it fails, the page is as before.
+    fn save(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
+        self.pager
+            .forbid_writes(page)
+            .map_err(Error::kernel("forbidding writes to a page"))?;
+        let content = self.pager.content(page, place.bytes);
+        let saved = if place.unit_bytes == place.bytes {
+            self.cache.put(place.unit, content, true, &self.spill())
+        } else if self.cache.patch(place.unit, place.from, content) {
+            Ok(())
+        } else {
+            self.save_part(place, content, worker)
+        };
+        if saved.is_err() {
+            self.pager
+                .allow_writes(page)
+                .map_err(Error::kernel("allowing writes to a page"))?;
+        }
+        self.counters.saved.fetch_add(1, Ordering::Relaxed);
+        saved
+    }
+
+    /// One page of a unit of many that is not in the cache.
+    fn save_part(&self, place: &Place, content: &[u8], worker: &mut Worker) -> Result<(), Error> {
+        let mut whole = [0; PAGE_BYTES];
+        let whole = &mut whole[..place.unit_bytes];
+        if let Some(found) = self.store.read(place.owner, &mut worker.scratch)? {
+            whole.copy_from_slice(found);
+        }
+        whole[place.from..place.from + place.bytes].copy_from_slice(content);
+        self.cache.put(place.unit, whole, true, &self.spill())
+    }
+
+    /// Hands an object to flash.
+    pub fn spill(&self) -> impl Fn(u64, &[u8]) -> Result<(), Error> {
+        |unit, bytes| {
+            let place = self.atm.chunk(unit).and_then(|chunk| chunk.place(unit));
+            let Some(place) = place else {
+                return Ok(()); // freed meanwhile
+            };
+            match self.store.write(place.owner, bytes) {
+                Err(FlashError::NoSuchOwner { .. }) => Ok(()), // as above
+                done => done.map_err(Error::from),
+            }
+        }
+    }
+
+    fn give_back_tables(&self) {
+        let regions = self.buffer.regions().empty(REGIONS_AT_ONCE);
+        // If the kernel does not want to, the tables stay; the regions are without pages all the same.
+        let _ = self.pager.hide_regions(&regions);
+        self.buffer.regions().gone(&regions);
+    }
+
+    /// Forgets a unit: shown pages, cache, flash. It reads as zeros then.
+    pub fn forget(&self, place: &Place) -> Result<(), Error> {
+        let mut unit = self.buffer.own(place.unit);
+        let hidden = self.hide_unit(place.unit, unit);
+        self.cache.remove(place.unit);
+        let freed = self.store.free(place.owner);
+        if hidden.is_ok() {
+            (unit.shown, unit.dirty) = (0, 0);
+        }
+        self.buffer.release(place.unit, unit);
+        hidden?;
+        freed?;
+        Ok(())
+    }
+
+    /// Takes the pages of an owned unit away, unsaved.
+    pub fn hide_unit(&self, name: u64, unit: Unit) -> Result<(), Error> {
+        let mut pages = [0; 32];
+        let mut count = 0;
+        for nth in (0..32).filter(|nth| unit.shown >> nth & 1 == 1) {
+            pages[count] = name + nth;
+            count += 1;
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let hidden = self.pager.hide(&pages[..count]);
+        hidden.map_err(Error::kernel("taking pages away"))?;
+        for page in &pages[..count] {
+            self.buffer.regions().leave(*page);
+        }
+        self.buffer.leave(count);
+        Ok(())
+    }
+
+    /// Everything that is dirty goes to flash; pages stay shown.
+    pub fn clean(&self) -> Result<(), Error> {
+        let mut worker = self.worker();
+        for name in self.buffer.units_in(0..u64::MAX) {
+            let mut unit = self.buffer.own(name);
+            let chunk = self.atm.chunk(name);
+            let mut saved = Ok(());
+            let dirty = unit.dirty;
+            for nth in (0..32).filter(|nth| dirty >> nth & 1 == 1) {
+                let page = name + nth;
+                let place = chunk.as_ref().and_then(|chunk| chunk.place(page));
+                saved = place.map_or(Ok(()), |place| self.save(page, &place, &mut worker));
+                if saved.is_err() {
+                    break;
+                }
+                unit.dirty &= !(1 << nth);
+            }
+            self.buffer.release(name, unit);
+            if let Err(error) = saved {
+                self.give_back(worker);
+                return Err(error);
+            }
+        }
+        self.give_back(worker);
+        self.cache.clean(&self.spill())
+    }
+
+    /// Takes RAM for tables from the cache (A2).
+    pub fn charge(&self, bytes: u64) -> Result<(), Error> {
+        let tables = self.tables_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        let needed = self.budget.fixed + tables + cache::BYTES_LEAST;
+        if needed > self.budget.ram {
+            self.tables_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(Error::Budget {
+                budget_bytes: self.budget.ram,
+                needed_bytes: needed,
+            });
+        }
+        let left = self.budget.ram - self.budget.fixed - tables;
+        self.cache.limit(left, &self.spill())
+    }
+
+    /// Tables that are gone.
+    pub fn discharge(&self, bytes: u64) {
+        let before = self.tables_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        let left = self.budget.ram - self.budget.fixed - (before - bytes);
+        // More than before: nothing has to leave.
+        let _ = self.cache.limit(left, &self.spill());
+    }
+
+    /// Counts flash for something that is allocated (A3).
+    pub fn reserve_flash(&self, bytes: u64) -> Result<(), Error> {
+        let taken = self.flash_bytes.fetch_add(bytes, Ordering::AcqRel);
+        if taken + bytes > self.budget.flash {
+            self.flash_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(Error::NoSpace {
+                allocated_bytes: taken,
+                wanted_bytes: bytes,
+                capacity_bytes: self.budget.flash,
+            });
+        }
+        Ok(())
+    }
+
+    pub fn release_flash(&self, bytes: u64) {
+        self.flash_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// A new chunk, with addresses and an object table.
+    pub fn add_chunk(
+        &self,
+        objects: u32,
+        object_bytes: u32,
+        kind: Kind,
+    ) -> Result<Arc<Chunk>, Error> {
+        let table = self.next_table.fetch_add(1, Ordering::Relaxed);
+        let stride = (object_bytes as usize).div_ceil(PAGE_BYTES) as u64;
+        let pages = u64::from(objects) * stride;
+        let first = self.atm.reserve(pages).ok_or(Error::NoAddresses {
+            arena_bytes: self.pager.bytes() as u64,
+        })?;
+        let chunk = Arc::new(Chunk::new(table, first, objects, object_bytes, kind));
+        let ram = chunk.ram_bytes() + u64::from(chunk.units()) * 4;
+        let added = self.charge(ram).and_then(|()| {
+            let added = self
+                .store
+                .add_table(table, chunk.units(), chunk.unit_bytes_max());
+            added
+                .inspect_err(|_| self.discharge(ram))
+                .map_err(Error::from)
+        });
+        if let Err(error) = added {
+            self.atm.give_back(first, pages);
+            return Err(error);
+        }
+        self.atm.add(Arc::clone(&chunk));
+        Ok(chunk)
+    }
+
+    /// Forgets a chunk with all of its objects. Nobody uses them any more.
+    pub fn remove_chunk(&self, chunk: &Chunk) -> Result<(), Error> {
+        let pages = chunk.first..chunk.first + chunk.pages();
+        for name in self.buffer.units_in(pages.clone()) {
+            let unit = self.buffer.own(name);
+            let hidden = self.hide_unit(name, unit);
+            let left = if hidden.is_ok() {
+                Unit::default()
+            } else {
+                unit
+            };
+            self.buffer.release(name, left);
+            hidden?;
+        }
+        let unit_pages = chunk.unit_pages();
+        for unit in 0..u64::from(chunk.units()) {
+            self.cache.remove(chunk.first + unit * unit_pages);
+        }
+        self.store.remove_table(chunk.table);
+        self.atm.remove(chunk);
+        self.atm.give_back(chunk.first, chunk.pages());
+        self.discharge(chunk.ram_bytes() + u64::from(chunk.units()) * 4);
+        Ok(())
+    }
+}
+
+const _: () = assert!(REGION_PAGES as usize * PAGE_BYTES == 2 << 20);

@@ -1,0 +1,59 @@
+//! Any program's heap on an SSD: ordinary pointers at addresses that never change, objects packed in a log on flash, and a hard budget
+//! of RAM. For C it is `include/duramen_alloc.h`; the functions here are the same.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), duramen_alloc::Error> {
+//! duramen_alloc::init(&duramen_alloc::Options {
+//!     flash_file: "/mnt/ssd/heap".into(),
+//!     flash_bytes: 64 << 30,
+//!     ram_bytes: 4 << 30,
+//!     ..Default::default()
+//! })?;
+//! let object = duramen_alloc::oalloc(1, 128)?; // zeros; read it, write it
+//! unsafe { object.write(7) };
+//! unsafe { duramen_alloc::free(object)? };
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An object allocated by [`oalloc`] lies on pages of its own, so that the faults of the processor say which object is used: objects,
+//! not pages, are cached in RAM and written to flash. [`malloc`] is for everything else; there a page is the object.
+//!
+//! | file | what |
+//! |---|---|
+//! | `heap` | how a page comes and goes |
+//! | `buffer` | which pages are shown, and who works on what |
+//! | `cache` | objects in RAM |
+//! | `chunk`, `atm` | from an address to an object's name |
+//! | `pool`, `memory` | `oalloc`; `malloc` |
+//! | `pager` | userfaultfd, `mprotect` |
+//! | `signal` | the fault handler |
+//! | `checkpoint` | the heap's state for a later life |
+//! | `session` | what a program calls; `c`: the same for C |
+//!
+//! **Concurrency** any thread may call anything, but [`close`] and [`restore`], for which the program must be quiet.
+//!
+//! Paper: [Badam11]; differs: see each file.
+
+mod atm;
+mod buffer;
+mod c;
+mod cache;
+mod checkpoint;
+mod chunk;
+mod error;
+mod heap;
+mod mapping;
+mod memory;
+mod pager;
+mod pool;
+mod session;
+mod signal;
+mod stats;
+
+pub use error::Error;
+pub use pager::Faults;
+pub use session::{
+    Options, Stats, calloc, checkpoint, close, free, init, malloc, oalloc, pin, realloc, restore,
+    root, set_root, stats, stride, unpin, usable_bytes,
+};

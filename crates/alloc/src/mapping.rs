@@ -1,0 +1,84 @@
+//! Anonymous memory of our own, which goes back to the system piece by piece.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// Zeros, until they are written to.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it owns its memory, like a `Box`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above: shared, it is only read.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub fn new(bytes: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, both, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // A huge page would be charged whole for what is used of it. Kernels without huge pages refuse; that is as good.
+        // SAFETY: advice about memory that was just mapped.
+        unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { start, bytes })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped until this is dropped; changed only through `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped until this is dropped; borrowed by the caller alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// These bytes, whole pages, are zeros again and take no memory.
+    pub fn discard(&mut self, from: usize, bytes: usize) {
+        let part = &mut self.bytes_mut()[from..from + bytes];
+        // SAFETY: a part of this mapping. Should it fail, the memory stays: nobody relies on the zeros.
+        unsafe { libc::madvise(part.as_mut_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody borrows it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Counters that begin as zeros; those that were never written take no memory.
+pub(crate) struct Counters<T> {
+    mapping: Mapping,
+    kind: std::marker::PhantomData<T>,
+}
+
+/// Atomic integers for which zeros are a value.
+pub(crate) trait Counter {}
+impl Counter for std::sync::atomic::AtomicU16 {}
+impl Counter for std::sync::atomic::AtomicU32 {}
+
+impl<T: Counter> Counters<T> {
+    pub fn new(count: usize) -> io::Result<Counters<T>> {
+        Ok(Counters {
+            mapping: Mapping::new(count.max(1) * size_of::<T>())?,
+            kind: std::marker::PhantomData,
+        })
+    }
+
+    pub fn all(&self) -> &[T] {
+        let bytes = self.mapping.bytes;
+        // SAFETY: a page's alignment is more than enough, zeros are a value of each `Counter`, and they are changed as atomics alone.
+        unsafe {
+            std::slice::from_raw_parts(self.mapping.start.as_ptr().cast(), bytes / size_of::<T>())
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Memory of any length: `ssd_malloc` and its kin. Best fit with coalescing over runs of pages.
+//!
+//! **Invariants**
+//! - Y1: blocks of a run, free ones included, follow each other without gaps; a bit says where each begins.
+//! - Y2: two free blocks never lie side by side; each free block is in both maps, and nothing else is.
+//! - Y3: a page that lies in free blocks wholly is neither in RAM nor on flash.
+//!
+//! **Concurrency** one lock, held while pages are forgotten, never while one is touched.
+//!
+//! **Layout** nothing of ours lies beside a block: freeing one touches no page. One bit for 16 bytes, and two map entries a free block.
+//!
+//! Paper: [Badam11 §3.4, Coalescing Allocator]; differs: the allocator's own data is in RAM instead of in headers on the pages.
+
+use crate::chunk::{Chunk, Kind};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::pager::PAGE_BYTES;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+const GRAIN_BYTES: usize = 16;
+/// Pages of a run [Badam11 §3.4].
+const RUN_PAGES: u32 = 10_000;
+/// From here on a block has a run of its own.
+const LARGE_BYTES: usize = 1 << 20;
+/// Longest block.
+const BLOCK_BYTES_MAX: usize = 1 << 42;
+/// RAM that two map entries take, about; charged for so many at once.
+const ENTRY_BYTES: u64 = 96;
+const ENTRIES_AT_ONCE: usize = 4096;
+
+/// See the file's head.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// By first page.
+    runs: BTreeMap<u64, Run>,
+    /// Free blocks: address and bytes, and the other way round (Y2).
+    by_address: BTreeMap<usize, usize>,
+    by_bytes: BTreeSet<(usize, usize)>,
+    /// Free blocks whose map entries are charged.
+    charged: usize,
+}
+
+/// Pages that blocks lie in.
+pub(crate) struct Run {
+    pub chunk: Arc<Chunk>,
+    start: usize,
+    pub blocks: Blocks,
+}
+
+pub(crate) enum Blocks {
+    /// One block of so many bytes.
+    Large(usize),
+    /// A bit for each grain: a block begins there (Y1).
+    Many(Vec<u64>),
+}
+
+impl Run {
+    fn bytes(&self) -> usize {
+        self.chunk.objects as usize * PAGE_BYTES
+    }
+
+    fn mark(&mut self, address: usize, begins: bool) {
+        let grain = (address - self.start) / GRAIN_BYTES;
+        if let Blocks::Many(bits) = &mut self.blocks
+            && let Some(word) = bits.get_mut(grain / 64)
+        {
+            let bit = 1 << (grain % 64);
+            *word = if begins { *word | bit } else { *word & !bit };
+        }
+    }
+
+    fn begins(&self, address: usize) -> bool {
+        let grain = (address - self.start) / GRAIN_BYTES;
+        match &self.blocks {
+            Blocks::Large(_) => grain == 0,
+            Blocks::Many(bits) => bits[grain / 64] >> (grain % 64) & 1 == 1,
+        }
+    }
+
+    /// Bytes of the block that begins here.
+    fn bytes_at(&self, address: usize) -> usize {
+        let Blocks::Many(bits) = &self.blocks else {
+            return self.bytes();
+        };
+        let grain = (address - self.start) / GRAIN_BYTES;
+        let mut word = (grain + 1) / 64;
+        let mut ahead = bits
+            .get(word)
+            .map_or(0, |bits| bits & (u64::MAX << ((grain + 1) % 64)));
+        while ahead == 0 && word + 1 < bits.len() {
+            word += 1;
+            ahead = bits[word];
+        }
+        let end = match ahead {
+            0 => self.bytes() / GRAIN_BYTES,
+            bits => word * 64 + bits.trailing_zeros() as usize,
+        };
+        (end - grain) * GRAIN_BYTES
+    }
+}
+
+impl Memory {
+    fn add_free(&mut self, address: usize, bytes: usize) {
+        self.by_address.insert(address, bytes);
+        self.by_bytes.insert((bytes, address));
+    }
+
+    fn remove_free(&mut self, address: usize, bytes: usize) {
+        self.by_address.remove(&address);
+        self.by_bytes.remove(&(bytes, address));
+    }
+
+    fn run_of(&mut self, chunk: &Chunk) -> &mut Run {
+        let run = self.runs.get_mut(&chunk.first);
+        run.expect("each chunk of memory has a run (Y1)")
+    }
+
+    /// Whether an address lies in a free block.
+    fn is_free(&self, address: usize) -> bool {
+        let before = self.by_address.range(..=address).next_back();
+        before.is_some_and(|(start, bytes)| address < start + bytes)
+    }
+
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.values()
+    }
+
+    pub fn free_blocks(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.by_address
+            .iter()
+            .map(|(address, bytes)| (*address, *bytes))
+    }
+
+    /// As a checkpoint has it.
+    pub fn restore_run(&mut self, chunk: Arc<Chunk>, start: usize, blocks: Blocks) {
+        let run = Run {
+            start,
+            blocks,
+            chunk: Arc::clone(&chunk),
+        };
+        self.runs.insert(chunk.first, run);
+    }
+
+    /// As a checkpoint has it.
+    pub fn restore_free(&mut self, address: usize, bytes: usize) {
+        self.add_free(address, bytes);
+    }
+}
+
+/// Flash that a block takes, headers included.
+fn flash_bytes(bytes: usize) -> u64 {
+    (bytes + bytes / 128 + 1) as u64
+}
+
+fn bits_of(pages: u32) -> usize {
+    pages as usize * PAGE_BYTES / GRAIN_BYTES / 64
+}
+
+impl Heap {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block of at least so many bytes at a multiple of 16.
+    pub fn allocate_memory(&self, bytes: usize) -> Result<usize, Error> {
+        if bytes > BLOCK_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "{bytes} bytes: at most {BLOCK_BYTES_MAX} can be allocated at once"
+            )));
+        }
+        let _changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
+        let bytes = bytes.max(1).next_multiple_of(GRAIN_BYTES);
+        let bytes = if bytes >= LARGE_BYTES {
+            bytes.next_multiple_of(PAGE_BYTES)
+        } else {
+            bytes
+        };
+        self.reserve_flash(flash_bytes(bytes))?;
+        let allocated = if bytes >= LARGE_BYTES {
+            self.allocate_large(bytes)
+        } else {
+            self.allocate_block(bytes)
+        };
+        let address = allocated.inspect_err(|_| self.release_flash(flash_bytes(bytes)))?;
+        self.count(bytes as u64);
+        Ok(address)
+    }
+
+    fn allocate_large(&self, bytes: usize) -> Result<usize, Error> {
+        let pages = (bytes / PAGE_BYTES) as u32;
+        let chunk = self.add_chunk(pages, PAGE_BYTES as u32, Kind::Memory)?;
+        let start = self.address_of(chunk.first);
+        self.memory()
+            .restore_run(chunk, start, Blocks::Large(bytes));
+        Ok(start)
+    }
+
+    fn allocate_block(&self, bytes: usize) -> Result<usize, Error> {
+        let mut memory = self.memory();
+        let best = memory.by_bytes.range((bytes, 0)..).next().copied();
+        let (found, start) = match best {
+            Some(best) => best,
+            None => self.add_run(&mut memory)?,
+        };
+        memory.remove_free(start, found);
+        if found > bytes {
+            let rest = start + bytes;
+            let page = self.page_of(start);
+            let chunk = self.atm.chunk(page).expect("a run has a chunk");
+            memory.run_of(&chunk).mark(rest, true);
+            memory.add_free(rest, found - bytes);
+        }
+        Ok(start)
+    }
+
+    fn add_run(&self, memory: &mut Memory) -> Result<(usize, usize), Error> {
+        let bits = bits_of(RUN_PAGES);
+        self.charge(bits as u64 * 8)?;
+        let chunk = self.add_chunk(RUN_PAGES, PAGE_BYTES as u32, Kind::Memory);
+        let chunk = chunk.inspect_err(|_| self.discharge(bits as u64 * 8))?;
+        let start = self.address_of(chunk.first);
+        memory.restore_run(chunk, start, Blocks::Many(vec![0; bits]));
+        let page = self.page_of(start);
+        memory
+            .runs
+            .get_mut(&page)
+            .expect("just added")
+            .mark(start, true);
+        let bytes = RUN_PAGES as usize * PAGE_BYTES;
+        memory.add_free(start, bytes);
+        Ok((bytes, start))
+    }
+
+    /// Frees a block; [`Heap::free`] has seen that the address lies in this chunk.
+    pub fn free_memory(&self, address: usize, chunk: &Chunk) -> Result<(), Error> {
+        let mut memory = self.memory();
+        let bytes = self.block_bytes(&mut memory, address, chunk)?;
+        if let Blocks::Large(_) = memory.run_of(chunk).blocks {
+            memory.runs.remove(&chunk.first);
+            drop(memory);
+            self.remove_chunk(chunk)?;
+        } else {
+            self.coalesce(&mut memory, address, bytes, chunk)?;
+            self.charge_entries(&mut memory)?;
+            drop(memory);
+        }
+        self.release_flash(flash_bytes(bytes));
+        self.uncount(bytes as u64);
+        Ok(())
+    }
+
+    /// Bytes of the block that was handed out at this address.
+    fn block_bytes(
+        &self,
+        memory: &mut Memory,
+        address: usize,
+        chunk: &Chunk,
+    ) -> Result<usize, Error> {
+        if memory.is_free(address) {
+            return Err(Error::DoubleFree { address });
+        }
+        let run = memory.run_of(chunk);
+        let begins = address.is_multiple_of(GRAIN_BYTES) && run.begins(address);
+        if !begins {
+            return Err(Error::BadPointer {
+                address,
+                why: "it lies within a block",
+            });
+        }
+        Ok(run.bytes_at(address))
+    }
+
+    /// Joins a freed block with its free neighbours, and forgets the pages that are free wholly since (Y2, Y3).
+    fn coalesce(
+        &self,
+        memory: &mut Memory,
+        address: usize,
+        bytes: usize,
+        chunk: &Chunk,
+    ) -> Result<(), Error> {
+        let run = memory.run_of(chunk);
+        let (run_start, run_end) = (run.start, run.start + run.bytes());
+        let (mut start, mut end) = (address, address + bytes);
+        let behind = (end < run_end)
+            .then(|| memory.by_address.get(&end).copied())
+            .flatten();
+        if let Some(behind) = behind {
+            memory.remove_free(end, behind);
+            memory.run_of(chunk).mark(end, false);
+            end += behind;
+        }
+        let before = memory.by_address.range(run_start..address).next_back();
+        if let Some((before, its)) = before.map(|(before, its)| (*before, *its))
+            && before + its == address
+        {
+            memory.remove_free(before, its);
+            memory.run_of(chunk).mark(address, false);
+            start = before;
+        }
+        memory.add_free(start, end - start);
+        let first = start.max(address / PAGE_BYTES * PAGE_BYTES);
+        let last = end.min((address + bytes).next_multiple_of(PAGE_BYTES));
+        let pages = first.next_multiple_of(PAGE_BYTES)..last / PAGE_BYTES * PAGE_BYTES;
+        for page in pages.step_by(PAGE_BYTES).map(|page| self.page_of(page)) {
+            let place = chunk.place(page).expect("a page of this chunk");
+            self.forget(&place)?;
+        }
+        Ok(())
+    }
+
+    /// RAM of the maps is taken from the cache, some entries at once.
+    fn charge_entries(&self, memory: &mut Memory) -> Result<(), Error> {
+        let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
+        let bytes = ENTRY_BYTES * ENTRIES_AT_ONCE as u64;
+        if wanted > memory.charged {
+            self.charge(bytes)?;
+            memory.charged += ENTRIES_AT_ONCE;
+        } else if wanted + 2 * ENTRIES_AT_ONCE <= memory.charged {
+            self.discharge(bytes);
+            memory.charged -= ENTRIES_AT_ONCE;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the block at an address of this chunk, if one was handed out there.
+    pub fn memory_bytes(&self, address: usize, chunk: &Chunk) -> Option<usize> {
+        self.block_bytes(&mut self.memory(), address, chunk).ok()
+    }
+}

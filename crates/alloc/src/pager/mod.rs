@@ -1,0 +1,206 @@
+//! Pages of the arena: shown to the program, write-protected, and taken away again.
+//!
+//! **Invariants**
+//! - P1: a page is shown whole at once: no thread ever sees a part of it.
+//! - P2: a page whose writes were forbidden does not change until they are allowed again: who writes to it faults.
+//!
+//! **Concurrency** any thread may call anything; who owns a page (its unit is busy) is the page buffer's matter.
+//!
+//! Paper: [Badam11 §3.2, SSDAlloc's Paging]; differs: userfaultfd instead of `mprotect` where the kernel has it, three times as fast
+//! and without a mapping of its own for each page. Writes are tracked by synchronous write protection: with the asynchronous kind
+//! (`UFFD_FEATURE_WP_ASYNC`), a write between looking whether a page is dirty and taking it away would be lost.
+
+mod protect;
+mod userfault;
+
+use std::io;
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Pages under one page of the page table, which the kernel gives back as a whole.
+pub(crate) const REGION_PAGES: u64 = 512;
+
+/// How pages are shown and taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Faults {
+    /// userfaultfd in SIGBUS mode.
+    Userfault,
+    /// `mprotect` and SIGSEGV, on kernels without it: slower, and each page is a mapping of its own, of which there are few.
+    Protect,
+}
+
+/// See the file's head.
+pub(crate) enum Pager {
+    Userfault(userfault::Userfault),
+    Protect(protect::Protect),
+}
+
+impl Pager {
+    /// Reserves `bytes` of addresses at `at`, or nearby if that is taken and not `exactly` wanted.
+    pub fn reserve(kind: Faults, at: usize, bytes: usize, exactly: bool) -> io::Result<Pager> {
+        Ok(match kind {
+            Faults::Userfault => {
+                Pager::Userfault(userfault::Userfault::reserve(at, bytes, exactly)?)
+            }
+            Faults::Protect => Pager::Protect(protect::Protect::reserve(at, bytes, exactly)?),
+        })
+    }
+
+    pub fn kind(&self) -> Faults {
+        match self {
+            Pager::Userfault(_) => Faults::Userfault,
+            Pager::Protect(_) => Faults::Protect,
+        }
+    }
+
+    /// First address of the arena.
+    pub fn start(&self) -> usize {
+        match self {
+            Pager::Userfault(pager) => pager.arena.start,
+            Pager::Protect(pager) => pager.arena.start,
+        }
+    }
+
+    /// Bytes of the arena.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Pager::Userfault(pager) => pager.arena.bytes,
+            Pager::Protect(pager) => pager.arena.bytes,
+        }
+    }
+
+    /// Most pages that can be shown at once; `None`: as many as there is memory for.
+    pub fn pages_max(&self) -> Option<usize> {
+        match self {
+            Pager::Userfault(_) => None,
+            Pager::Protect(pager) => Some(pager.pages_max),
+        }
+    }
+
+    /// Shows a page that is not shown (P1).
+    pub fn show(&self, page: u64, bytes: &[u8; PAGE_BYTES], writable: bool) -> io::Result<()> {
+        let at = self.address(page);
+        match self {
+            Pager::Userfault(pager) => pager.show(at, bytes, writable),
+            Pager::Protect(pager) => pager.show(at, bytes, writable),
+        }
+    }
+
+    pub fn allow_writes(&self, page: u64) -> io::Result<()> {
+        let at = self.address(page);
+        match self {
+            Pager::Userfault(pager) => pager.protect(at, false),
+            Pager::Protect(pager) => pager.protect(at, false),
+        }
+    }
+
+    /// P2.
+    pub fn forbid_writes(&self, page: u64) -> io::Result<()> {
+        let at = self.address(page);
+        match self {
+            Pager::Userfault(pager) => pager.protect(at, true),
+            Pager::Protect(pager) => pager.protect(at, true),
+        }
+    }
+
+    /// The bytes of a page that is shown and not written to now (P2), and stays so while they are looked at.
+    pub fn content(&self, page: u64, bytes: usize) -> &[u8] {
+        assert!(bytes <= PAGE_BYTES, "within the page");
+        let at = self.address(page);
+        // SAFETY: the page is shown and its unit belongs to the caller, so it is neither taken away nor written to (P2).
+        unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
+    }
+
+    /// Takes pages away, which need not be shown.
+    pub fn hide(&self, pages: &[u64]) -> io::Result<()> {
+        match self {
+            Pager::Userfault(pager) => {
+                let spans = pages.iter().map(|page| (self.address(*page), PAGE_BYTES));
+                pager.discard(spans)
+            }
+            Pager::Protect(pager) => pages
+                .iter()
+                .try_for_each(|page| pager.hide(self.address(*page), PAGE_BYTES)),
+        }
+    }
+
+    /// Takes whole regions away, their page of the page table included. No page of them is shown now or before this returns.
+    pub fn hide_regions(&self, regions: &[u64]) -> io::Result<()> {
+        match self {
+            Pager::Userfault(pager) => {
+                let bytes = REGION_PAGES as usize * PAGE_BYTES;
+                let spans = regions
+                    .iter()
+                    .map(|region| (self.address(*region * REGION_PAGES), bytes));
+                pager.discard(spans)
+            }
+            Pager::Protect(_) => Ok(()),
+        }
+    }
+
+    fn address(&self, page: u64) -> usize {
+        let offset = page as usize * PAGE_BYTES;
+        assert!(offset < self.bytes(), "page {page} is in the arena");
+        self.start() + offset
+    }
+}
+
+/// Reserved addresses, given back when dropped.
+pub(crate) struct Arena {
+    pub start: usize,
+    pub bytes: usize,
+}
+
+impl Arena {
+    fn reserve(at: usize, bytes: usize, exactly: bool, protection: i32) -> io::Result<Arena> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let map = |at: usize, flags: i32| {
+            // SAFETY: maps new memory; MAP_FIXED_NOREPLACE replaces nothing.
+            let start = unsafe { libc::mmap(at as *mut _, bytes, protection, flags, -1, 0) };
+            if start == libc::MAP_FAILED {
+                Err(io::Error::last_os_error())
+            } else {
+                Ok(Arena {
+                    start: start as usize,
+                    bytes,
+                })
+            }
+        };
+        let there = map(at, flags | libc::MAP_FIXED_NOREPLACE).and_then(|arena| {
+            // Kernels that do not know the flag take the address as a hint.
+            if arena.start == at {
+                Ok(arena)
+            } else {
+                Err(io::Error::from_raw_os_error(libc::EEXIST))
+            }
+        });
+        let arena = match there {
+            Err(error) if !exactly && error.raw_os_error() == Some(libc::EEXIST) => {
+                // Somewhere above, aligned as well.
+                let mut above =
+                    (1..64).map(|n| map(at + n * bytes, flags | libc::MAP_FIXED_NOREPLACE));
+                above.find_map(Result::ok).ok_or(error)?
+            }
+            found => found?,
+        };
+        // A page of the page table must lie in the arena as a whole, and a forked child must not see holes as zeros.
+        // SAFETY: advice about memory that was just mapped.
+        let advised = unsafe {
+            libc::madvise(arena.start as *mut _, bytes, libc::MADV_DONTFORK) == 0
+                && (libc::madvise(arena.start as *mut _, bytes, libc::MADV_NOHUGEPAGE) == 0
+                    || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL))
+        };
+        if advised {
+            Ok(arena)
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped by `reserve`, and nobody looks at it any more: the heap is gone.
+        unsafe { libc::munmap(self.start as *mut _, self.bytes) };
+    }
+}

@@ -1,0 +1,77 @@
+//! Pages by `mprotect` and SIGSEGV, for kernels without userfaultfd. A page that is shown is a mapping of its own: filled elsewhere,
+//! then moved to its place, so that no thread sees a part of it.
+//!
+//! **Invariants**
+//! - M1: at most `pages_max` pages are shown: each may cost two mappings, and the process has `vm.max_map_count` of them.
+
+use super::{Arena, PAGE_BYTES};
+use std::io;
+
+/// See the file's head.
+pub(crate) struct Protect {
+    pub arena: Arena,
+    pub pages_max: usize,
+}
+
+/// What the kernel allows unless it says something else.
+const MAPPINGS: usize = 65_530;
+
+impl Protect {
+    pub fn reserve(at: usize, bytes: usize, exactly: bool) -> io::Result<Protect> {
+        let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+        let mappings = mappings.ok().and_then(|text| text.trim().parse().ok());
+        Ok(Protect {
+            arena: Arena::reserve(at, bytes, exactly, libc::PROT_NONE)?,
+            pages_max: mappings.unwrap_or(MAPPINGS) / 4, // half for the program
+        })
+    }
+
+    pub fn show(&self, at: usize, bytes: &[u8; PAGE_BYTES], writable: bool) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory, filled, then moved over a page of the arena that is not shown and that the caller owns.
+        unsafe {
+            let made = libc::mmap(std::ptr::null_mut(), PAGE_BYTES, both, flags, -1, 0);
+            if made == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), made.cast(), PAGE_BYTES);
+            let readable = writable || libc::mprotect(made, PAGE_BYTES, libc::PROT_READ) == 0;
+            let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            let fork = libc::madvise(made, PAGE_BYTES, libc::MADV_DONTFORK) == 0;
+            if readable && fork {
+                let moved = libc::mremap(made, PAGE_BYTES, PAGE_BYTES, how, at as *mut u8);
+                if moved != libc::MAP_FAILED {
+                    return Ok(());
+                }
+            }
+            let error = io::Error::last_os_error();
+            libc::munmap(made, PAGE_BYTES);
+            Err(error)
+        }
+    }
+
+    pub fn protect(&self, at: usize, protect: bool) -> io::Result<()> {
+        let write = if protect { 0 } else { libc::PROT_WRITE };
+        // SAFETY: a page of the arena that is shown and that the caller owns.
+        let done = unsafe { libc::mprotect(at as *mut _, PAGE_BYTES, libc::PROT_READ | write) };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    pub fn hide(&self, at: usize, bytes: usize) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: replaces pages of the arena that the caller owns.
+        let made = unsafe { libc::mmap(at as *mut _, bytes, libc::PROT_NONE, flags, -1, 0) };
+        if made == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: as above.
+        if unsafe { libc::madvise(at as *mut _, bytes, libc::MADV_DONTFORK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! Objects handed out one by one, and arrays of them: `ssd_oalloc`.
+//!
+//! **Invariants**
+//! - O1: an object that is handed out reads as zeros.
+//! - O2: what is given back was handed out, begins where it was said to begin, and is given back once.
+//!
+//! **Concurrency** each pool has a lock; the list of pools one of its own, taken before it and for a moment.
+//!
+//! Paper: [Badam11 §3.4]: pools start with 128 objects, double, and grow by 10,000 from then on; the run of addresses with the most free
+//! objects is used next.
+
+use crate::chunk::{Chunk, Kind, rounded};
+use crate::error::Error;
+use crate::heap::Heap;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const FIRST_OBJECTS: u32 = 128;
+const STEP_OBJECTS: u32 = 10_000;
+/// Longer objects have a run of addresses of their own.
+const POOLED_BYTES: usize = 32 << 10;
+/// Longest object, and array, in bytes.
+const OBJECT_BYTES_MAX: usize = 1 << 30;
+
+/// Pools by the size that their objects are stored with.
+#[derive(Default)]
+pub(crate) struct Pools(Mutex<BTreeMap<u32, Arc<Mutex<Pool>>>>);
+
+#[derive(Default)]
+pub(crate) struct Pool {
+    chunks: Vec<Arc<Chunk>>,
+    /// The one that is handed out from.
+    current: usize,
+}
+
+impl Pools {
+    fn of(&self, bytes: u32) -> Arc<Mutex<Pool>> {
+        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(pools.entry(bytes).or_default())
+    }
+
+    /// As a checkpoint has it.
+    pub fn restore(&self, chunk: Arc<Chunk>) {
+        let pool = self.of(chunk.object_bytes);
+        lock(&pool).chunks.push(chunk);
+    }
+}
+
+fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// A free object; `None`: the pool must grow.
+    fn take(&mut self) -> Option<(Arc<Chunk>, u32, bool)> {
+        let current = self.chunks.get(self.current);
+        if current.is_none_or(|chunk| chunk.free() == 0) {
+            let chunks = self.chunks.iter().enumerate();
+            self.current = chunks.max_by_key(|(_, chunk)| chunk.free())?.0;
+        }
+        let chunk = &self.chunks[self.current];
+        let (object, again) = chunk.take()?;
+        Some((Arc::clone(chunk), object, again))
+    }
+
+    fn next_objects(&self) -> u32 {
+        let largest = self.chunks.iter().map(|chunk| chunk.objects).max();
+        largest.map_or(FIRST_OBJECTS, |largest| (largest * 2).min(STEP_OBJECTS))
+    }
+}
+
+impl Heap {
+    /// One object, or an array of them, each on pages of its own: the first one's address.
+    pub fn allocate_objects(&self, count: usize, bytes: usize) -> Result<usize, Error> {
+        if count == 0 || bytes == 0 || bytes > OBJECT_BYTES_MAX || u32::try_from(count).is_err() {
+            return Err(Error::Invalid(format!(
+                "{count} objects of {bytes} bytes: at least one of each, objects of at most {OBJECT_BYTES_MAX} bytes"
+            )));
+        }
+        let _changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
+        if count == 1 && bytes <= POOLED_BYTES {
+            return self.allocate_one(rounded(bytes) as u32);
+        }
+        let bytes = rounded(bytes) as u32;
+        let flash = Chunk::new(0, 0, count as u32, bytes, Kind::Array).flash_bytes() * count as u64;
+        self.reserve_flash(flash)?;
+        let chunk = self.add_chunk(count as u32, bytes, Kind::Array);
+        let chunk = chunk.inspect_err(|_| self.release_flash(flash))?;
+        self.count(u64::from(bytes) * count as u64);
+        Ok(self.address_of(chunk.first))
+    }
+
+    fn allocate_one(&self, bytes: u32) -> Result<usize, Error> {
+        let flash = Chunk::new(0, 0, 1, bytes, Kind::Array).flash_bytes();
+        self.reserve_flash(flash)?;
+        let pool = self.pools.of(bytes);
+        let mut pool = lock(&pool);
+        let taken = match pool.take() {
+            Some(taken) => taken,
+            None => {
+                let grown = self.add_chunk(pool.next_objects(), bytes, Kind::Pool);
+                let chunk = grown.inspect_err(|_| self.release_flash(flash))?;
+                pool.chunks.push(chunk);
+                pool.take().expect("a new chunk has free objects")
+            }
+        };
+        drop(pool);
+        let (chunk, object, again) = taken;
+        let address = self.address_of(chunk.first + u64::from(object) * chunk.stride());
+        if again && chunk.unit_pages() > 1 {
+            // It shares its unit with others, so it was not forgotten when it was freed.
+            // SAFETY: the object is nobody's but ours; its pages come by a fault.
+            unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes as usize) };
+        }
+        self.count(u64::from(bytes));
+        Ok(address)
+    }
+
+    /// Counts what was handed out.
+    pub fn count(&self, bytes: u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.counters.allocations.fetch_add(1, Relaxed);
+        self.counters.allocated_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts what was given back.
+    pub fn uncount(&self, bytes: u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.counters.allocated_bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Frees whatever begins at an address (O2).
+    pub fn free(&self, address: usize) -> Result<(), Error> {
+        let bad = |why| Error::BadPointer { address, why };
+        if !self.contains(address) {
+            return Err(bad("it does not lie in memory of this library"));
+        }
+        let _changing = self.changing.read().unwrap_or_else(PoisonError::into_inner);
+        let page = self.page_of(address);
+        let chunk = self.atm.chunk(page);
+        let chunk = chunk.ok_or_else(|| bad("nothing is allocated there"))?;
+        if chunk.kind == Kind::Memory {
+            return self.free_memory(address, &chunk);
+        }
+        let begins = address == self.address_of(page);
+        match chunk.object(page).filter(|_| begins) {
+            Some(object) if chunk.kind == Kind::Pool => self.free_one(address, &chunk, object),
+            Some(0) => {
+                let flash = chunk.flash_bytes() * u64::from(chunk.objects);
+                self.remove_chunk(&chunk)?;
+                self.release_flash(flash);
+                self.uncount(u64::from(chunk.object_bytes) * u64::from(chunk.objects));
+                Ok(())
+            }
+            Some(_) => Err(bad(
+                "it is an element of an array, which is freed as a whole",
+            )),
+            None => Err(bad("it lies within an object")),
+        }
+    }
+
+    fn free_one(&self, address: usize, chunk: &Chunk, object: u32) -> Result<(), Error> {
+        let pool = self.pools.of(chunk.object_bytes);
+        let pool = lock(&pool);
+        if !chunk.is_used(object) {
+            return Err(if object < chunk.fresh() {
+                Error::DoubleFree { address }
+            } else {
+                Error::BadPointer {
+                    address,
+                    why: "no object has been allocated there",
+                }
+            });
+        }
+        if chunk.unit_pages() == 1 {
+            let first = chunk.first + u64::from(object) * chunk.stride();
+            for page in first..first + chunk.stride() {
+                let place = chunk.place(page).expect("a page of an object has a place");
+                self.forget(&place)?; // O1
+            }
+        }
+        chunk.give_back(object);
+        drop(pool);
+        self.release_flash(chunk.flash_bytes());
+        self.uncount(u64::from(chunk.object_bytes));
+        Ok(())
+    }
+
+    /// Bytes that may be used at the address of an object, an array's first element included.
+    pub fn usable_bytes(&self, address: usize) -> Option<usize> {
+        let page = self.contains(address).then(|| self.page_of(address))?;
+        let chunk = self.atm.chunk(page)?;
+        match chunk.kind {
+            Kind::Memory => self.memory_bytes(address, &chunk),
+            Kind::Pool | Kind::Array => {
+                let object = chunk.object(page)?;
+                chunk.is_used(object).then_some(chunk.object_bytes as usize)
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The process's one heap, from `init` to `close`, and what a program calls.
+//!
+//! **Invariants**
+//! - N1: nothing on flash is given up before something is allocated: until then a checkpoint may be restored.
+
+use crate::checkpoint::Frame;
+use crate::error::Error;
+use crate::heap::{Budget, Heap, ROOTS};
+use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
+use crate::signal;
+use duramen_flash::{Device, FileDevice, ObjectStore};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where the arena begins if nobody is there: far from what the system hands out, from programs and from sanitizers.
+const START: usize = 0x2000_0000_0000;
+/// A page for each of 2^30 objects.
+const ADDRESS_BYTES: u64 = 4 << 40;
+
+/// What [`init`] wants to know. Sizes in bytes; 0: as the library thinks best, where this is said.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// A file, which is made if it is not there, or a partition.
+    pub flash_file: PathBuf,
+    /// How long the file is to be; 0: as long as it is.
+    pub flash_bytes: u64,
+    /// RAM that this library may use, all in all; at least about 5 MiB.
+    pub ram_bytes: u64,
+    /// RAM for pages that the program sees; 0: a twenty-fourth of `ram_bytes`, at most 25 MiB.
+    pub page_buffer_bytes: u64,
+    /// Addresses that are reserved; an object of [`oalloc`] takes a page of them, or more. 0: 4 TiB.
+    pub address_bytes: u64,
+    /// `None`: by userfaultfd if the kernel has it, else by `mprotect`.
+    pub faults: Option<Faults>,
+}
+
+/// Counts since [`init`]; sizes in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Stats {
+    pub ram_budget_bytes: u64,
+    /// Pages that the program sees now, object by object or page by page.
+    pub pages_shown_bytes: u64,
+    /// Of page tables under them, about.
+    pub page_table_bytes: u64,
+    pub cache_bytes: u64,
+    pub cached_objects: u64,
+    /// Object tables and what else grows with what is allocated.
+    pub table_bytes: u64,
+    pub fixed_bytes: u64,
+    pub allocated_bytes: u64,
+    pub allocations: u64,
+    /// Pages that came: all, from the cache, from flash, never used before.
+    pub faults: u64,
+    pub from_cache: u64,
+    pub from_flash: u64,
+    pub fresh: u64,
+    /// First writes to pages that had been read.
+    pub write_faults: u64,
+    /// Pages that left, and how many of them had been written to.
+    pub evicted_pages: u64,
+    pub evicted_dirty_pages: u64,
+    /// Objects that left the cache, and how many of them went to flash.
+    pub evicted_objects: u64,
+    pub written_objects: u64,
+    /// Written to flash, all in all, and of that again by the collector.
+    pub flash_written_bytes: u64,
+    pub flash_relocated_bytes: u64,
+    pub flash_capacity_bytes: u64,
+    pub flash_live_bytes: u64,
+    /// Kept for the last checkpoint alone.
+    pub flash_held_bytes: u64,
+    /// 1: userfaultfd; 2: `mprotect`.
+    pub fault_kind: u64,
+}
+
+enum State {
+    Closed,
+    /// Nothing is allocated yet (N1).
+    Ready(Box<Ready>),
+    Running,
+}
+
+struct Ready {
+    device: FileDevice,
+    pager: Pager,
+    options: Options,
+}
+
+static STATE: Mutex<State> = Mutex::new(State::Closed);
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reserve(options: &Options, at: usize, bytes: usize, exactly: bool) -> Result<Pager, Error> {
+    let taken = |error: std::io::Error| match error.raw_os_error() {
+        Some(libc::EEXIST) => Error::AddressTaken { address: at },
+        _ => Error::kernel("reserving addresses for pages that fault")(error),
+    };
+    match options.faults {
+        Some(kind) => Pager::reserve(kind, at, bytes, exactly).map_err(taken),
+        None => match Pager::reserve(Faults::Userfault, at, bytes, exactly) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
+                Pager::reserve(Faults::Protect, at, bytes, exactly).map_err(taken)
+            }
+            found => found.map_err(taken),
+        },
+    }
+}
+
+impl Ready {
+    fn budget(&self) -> Result<Budget, Error> {
+        let options = &self.options;
+        let device = self.device.bytes();
+        let pages_max = self.pager.pages_max();
+        Budget::new(
+            options.ram_bytes,
+            options.page_buffer_bytes,
+            device,
+            pages_max,
+        )
+    }
+}
+
+/// Opens the flash file and reserves addresses. What is on flash stays until the first allocation: [`restore`] may come before it.
+///
+/// # Errors
+/// [`Error::State`], [`Error::Budget`], [`Error::Kernel`], [`Error::Flash`].
+pub fn init(options: &Options) -> Result<(), Error> {
+    if signal::is_forked() {
+        return Err(Error::Forked);
+    }
+    let mut state = state();
+    if !matches!(*state, State::Closed) {
+        return Err(Error::State("it is initialized already; close it first"));
+    }
+    let region = REGION_PAGES * PAGE_BYTES as u64;
+    let bytes = match options.address_bytes {
+        0 => ADDRESS_BYTES,
+        bytes => bytes.next_multiple_of(region),
+    };
+    let pager = reserve(options, START, bytes as usize, false)?;
+    let device = FileDevice::open(&options.flash_file, options.flash_bytes)?;
+    let ready = Ready {
+        device,
+        pager,
+        options: options.clone(),
+    };
+    ready.budget()?;
+    *state = State::Ready(Box::new(ready));
+    Ok(())
+}
+
+/// The heap; made now if this is the first allocation.
+fn heap() -> Result<&'static Heap, Error> {
+    if let Some(heap) = signal::heap() {
+        return Ok(heap);
+    }
+    if signal::is_forked() {
+        return Err(Error::Forked);
+    }
+    let mut state = state();
+    match std::mem::replace(&mut *state, State::Closed) {
+        State::Ready(ready) => {
+            let budget = ready.budget()?;
+            let store = ObjectStore::create(duramen_flash::Options {
+                device: Box::new(ready.device),
+            })?;
+            let kind = ready.pager.kind();
+            let heap = Heap::new(ready.pager, store, budget)?;
+            let heap = signal::install(Box::new(heap), kind)?;
+            *state = State::Running;
+            Ok(heap)
+        }
+        found => {
+            *state = found;
+            signal::heap().ok_or(Error::NotInitialized)
+        }
+    }
+}
+
+/// `count` objects of `bytes` bytes, zeros, each on pages of its own: from one to the next it is [`stride`] bytes. Several are an array,
+/// which is freed as a whole.
+///
+/// # Errors
+/// [`Error::Invalid`], [`Error::Budget`], [`Error::NoSpace`], [`Error::NoAddresses`], [`Error::NotInitialized`].
+pub fn oalloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
+    Ok(heap()?.allocate_objects(count, bytes)? as *mut u8)
+}
+
+/// Bytes from one object of an array to the next.
+pub fn stride(object_bytes: usize) -> usize {
+    crate::chunk::rounded(object_bytes).next_multiple_of(PAGE_BYTES)
+}
+
+/// A block of memory at a multiple of 16. What is in it is not defined.
+///
+/// # Errors
+/// As of [`oalloc`].
+pub fn malloc(bytes: usize) -> Result<*mut u8, Error> {
+    Ok(heap()?.allocate_memory(bytes)? as *mut u8)
+}
+
+/// A block of `count` times `bytes` zeros.
+///
+/// # Errors
+/// As of [`oalloc`].
+pub fn calloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
+    let whole = count.checked_mul(bytes);
+    let whole = whole.ok_or_else(|| Error::Invalid(format!("{count} times {bytes} bytes")))?;
+    let block = malloc(whole)?;
+    // SAFETY: the block is at least so long, and nobody else's.
+    unsafe { std::ptr::write_bytes(block, 0, whole) };
+    Ok(block)
+}
+
+/// A block of `bytes` bytes that begins as the one at `block` does, which is freed if it is another one. Null: a new one.
+///
+/// # Safety
+/// Nobody else uses the block meanwhile.
+///
+/// # Errors
+/// As of [`oalloc`], and [`Error::BadPointer`]; then the block stays as it is.
+pub unsafe fn realloc(block: *mut u8, bytes: usize) -> Result<*mut u8, Error> {
+    if block.is_null() {
+        return malloc(bytes);
+    }
+    let heap = heap()?;
+    let has = heap.usable_bytes(block as usize).ok_or(Error::BadPointer {
+        address: block as usize,
+        why: "no block begins there",
+    })?;
+    if bytes <= has && bytes >= has / 2 {
+        return Ok(block);
+    }
+    let new = malloc(bytes)?;
+    // SAFETY: both are at least so long; they are different blocks.
+    unsafe { std::ptr::copy_nonoverlapping(block, new, has.min(bytes)) };
+    heap.free(block as usize)?;
+    Ok(new)
+}
+
+/// Frees an object, an array or a block. Null: nothing.
+///
+/// # Safety
+/// Nobody uses it any more.
+///
+/// # Errors
+/// [`Error::BadPointer`], [`Error::DoubleFree`]: nothing was changed.
+pub unsafe fn free(object: *mut u8) -> Result<(), Error> {
+    if object.is_null() {
+        return Ok(());
+    }
+    heap()?.free(object as usize)
+}
+
+/// Bytes that may be used of an object, an element of an array or a block; `None`: nothing begins there.
+pub fn usable_bytes(object: *const u8) -> Option<usize> {
+    signal::heap()?.usable_bytes(object as usize)
+}
+
+/// Keeps the pages of so many bytes in RAM until [`unpin`], readable, and writable if `write`: the kernel may use them then (`read(2)`),
+/// which cannot bring them itself.
+///
+/// # Errors
+/// [`Error::BadPointer`]; [`Error::Invalid`]: more than half of the page buffer would be pinned.
+pub fn pin(object: *const u8, bytes: usize, write: bool) -> Result<(), Error> {
+    heap()?.pin(object as usize, bytes, write)
+}
+
+/// See [`pin`]; with the same arguments, once for each time.
+///
+/// # Errors
+/// [`Error::BadPointer`]: it is not pinned.
+pub fn unpin(object: *const u8, bytes: usize) -> Result<(), Error> {
+    heap()?.unpin(object as usize, bytes)
+}
+
+/// Makes everything that is allocated last: [`restore`] brings it back in a later life, at the same addresses. Objects that other threads
+/// write to meanwhile are in it as they were before or after, each whole for itself.
+///
+/// # Errors
+/// [`Error::Flash`]: the checkpoint before, if there is one, holds on.
+pub fn checkpoint(path: &Path) -> Result<(), Error> {
+    heap()?.checkpoint(path)
+}
+
+/// Goes on where a checkpoint was made; after [`init`], before anything is allocated. It reads the checkpoint and none of the data.
+///
+/// # Errors
+/// [`Error::Checkpoint`], [`Error::Version`], [`Error::AddressTaken`], [`Error::Budget`], [`Error::Flash`]: it is closed then, and may be
+/// initialized again.
+pub fn restore(path: &Path) -> Result<(), Error> {
+    if signal::is_forked() {
+        return Err(Error::Forked);
+    }
+    let mut state = state();
+    let ready = match std::mem::replace(&mut *state, State::Closed) {
+        State::Ready(ready) => *ready,
+        State::Closed => return Err(Error::NotInitialized),
+        State::Running => {
+            *state = State::Running;
+            return Err(Error::State("restore comes before anything is allocated"));
+        }
+    };
+    let budget = ready.budget()?;
+    let options = duramen_flash::Options {
+        device: Box::new(ready.device),
+    };
+    let restored = ObjectStore::restore(options, path)?;
+    let frame = Frame::of(&restored.blob, path)?;
+    let pager = if (ready.pager.start(), ready.pager.bytes()) == (frame.start, frame.bytes) {
+        ready.pager
+    } else {
+        drop(ready.pager);
+        reserve(&ready.options, frame.start, frame.bytes, true)?
+    };
+    let kind = pager.kind();
+    let heap = Heap::new(pager, restored.store, budget)?;
+    heap.restore(&restored.blob, path)?;
+    signal::install(Box::new(heap), kind)?;
+    *state = State::Running;
+    Ok(())
+}
+
+/// Remembers an address for a later life, by a number below 16.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn set_root(number: usize, object: *mut u8) -> Result<(), Error> {
+    let root = heap()?.roots.get(number).ok_or_else(|| too_high(number))?;
+    root.store(object as usize, Ordering::Release);
+    Ok(())
+}
+
+/// What was remembered; null: nothing.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn root(number: usize) -> Result<*mut u8, Error> {
+    let root = heap()?.roots.get(number).ok_or_else(|| too_high(number))?;
+    Ok(root.load(Ordering::Acquire) as *mut u8)
+}
+
+fn too_high(number: usize) -> Error {
+    Error::Invalid(format!("root {number}: there are {ROOTS}"))
+}
+
+/// See [`Stats`].
+///
+/// # Errors
+/// [`Error::NotInitialized`].
+pub fn stats() -> Result<Stats, Error> {
+    Ok(heap()?.stats())
+}
+
+/// Gives everything up that no checkpoint holds: memory, addresses, the flash file.
+///
+/// # Safety
+/// No other thread is within this library or touches memory of it, now or later.
+///
+/// # Errors
+/// [`Error::NotInitialized`].
+pub unsafe fn close() -> Result<(), Error> {
+    let mut state = state();
+    match std::mem::replace(&mut *state, State::Closed) {
+        State::Closed => Err(Error::NotInitialized),
+        State::Ready(_) => Ok(()),
+        State::Running => {
+            // SAFETY: the caller's promise.
+            drop(unsafe { signal::uninstall() });
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What the heap counts, in one place; and pages that are kept in RAM.
+
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::pager::{Faults, PAGE_BYTES};
+use crate::session::Stats;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+impl Heap {
+    pub fn stats(&self) -> Stats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let cache = self.cache.counts();
+        let flash = self.store.stats();
+        Stats {
+            ram_budget_bytes: self.budget.ram,
+            pages_shown_bytes: (self.buffer.shown() * PAGE_BYTES) as u64,
+            page_table_bytes: self.buffer.regions().tables() * PAGE_BYTES as u64,
+            cache_bytes: cache.bytes,
+            cached_objects: cache.objects,
+            table_bytes: of(&self.tables_bytes),
+            fixed_bytes: self.budget.fixed,
+            allocated_bytes: of(&self.counters.allocated_bytes),
+            allocations: of(&self.counters.allocations),
+            faults: of(&self.counters.shown),
+            from_cache: of(&self.counters.from_cache),
+            from_flash: of(&self.counters.from_flash),
+            fresh: of(&self.counters.fresh),
+            write_faults: of(&self.counters.write_faults),
+            evicted_pages: of(&self.counters.hidden),
+            evicted_dirty_pages: of(&self.counters.saved),
+            evicted_objects: cache.evicted,
+            written_objects: cache.spilled,
+            flash_written_bytes: flash.bytes_written,
+            flash_relocated_bytes: flash.bytes_relocated,
+            flash_capacity_bytes: flash.capacity_bytes,
+            flash_live_bytes: flash.live_bytes,
+            flash_held_bytes: flash.held_bytes,
+            fault_kind: match self.pager.kind() {
+                Faults::Userfault => 1,
+                Faults::Protect => 2,
+            },
+        }
+    }
+
+    /// See [`crate::pin`].
+    pub fn pin(&self, address: usize, bytes: usize, write: bool) -> Result<(), Error> {
+        let pages = self.pages_of(address, bytes)?;
+        let count = (pages.end - pages.start) as usize;
+        let before = self.pinned.fetch_add(count, Ordering::AcqRel);
+        if before + count > self.budget.pages / 2 {
+            self.pinned.fetch_sub(count, Ordering::AcqRel);
+            return Err(Error::Invalid(format!(
+                "{count} pages to be pinned, {before} are, of {} in the page buffer: at most half",
+                self.budget.pages
+            )));
+        }
+        for page in pages.clone() {
+            if let Err(error) = self.pin_page(page, write) {
+                for pinned in pages.start..page {
+                    self.unpin_page(pinned);
+                }
+                self.pinned.fetch_sub(count, Ordering::AcqRel);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn pin_page(&self, page: u64, write: bool) -> Result<(), Error> {
+        let place = self.atm.chunk(page).and_then(|chunk| chunk.place(page));
+        let place = place.ok_or(Error::BadPointer {
+            address: self.address_of(page),
+            why: "nothing is allocated there",
+        })?;
+        let bit = 1 << place.nth;
+        loop {
+            self.bring(page, &place, Some(write))?;
+            let mut unit = self.buffer.own(place.unit);
+            let is_there = unit.shown & bit != 0 && (!write || unit.dirty & bit != 0);
+            unit.pins += u32::from(is_there);
+            self.buffer.release(place.unit, unit);
+            if is_there {
+                return Ok(());
+            }
+        }
+    }
+
+    fn unpin_page(&self, page: u64) -> bool {
+        let place = self.atm.chunk(page).and_then(|chunk| chunk.place(page));
+        let Some(place) = place else {
+            return false;
+        };
+        let mut unit = self.buffer.own(place.unit);
+        let was = unit.pins > 0;
+        unit.pins -= u32::from(was);
+        self.buffer.release(place.unit, unit);
+        was
+    }
+
+    /// See [`crate::unpin`].
+    pub fn unpin(&self, address: usize, bytes: usize) -> Result<(), Error> {
+        let mut all = true;
+        for page in self.pages_of(address, bytes)? {
+            let was = self.unpin_page(page);
+            self.pinned.fetch_sub(usize::from(was), Ordering::AcqRel);
+            all &= was;
+        }
+        if all {
+            return Ok(());
+        }
+        Err(Error::BadPointer {
+            address,
+            why: "it is not pinned",
+        })
+    }
+
+    fn pages_of(&self, address: usize, bytes: usize) -> Result<std::ops::Range<u64>, Error> {
+        let last = address.checked_add(bytes.max(1) - 1);
+        match last.filter(|last| self.contains(address) && self.contains(*last)) {
+            Some(last) => Ok(self.page_of(address)..self.page_of(last) + 1),
+            None => Err(Error::BadPointer {
+                address,
+                why: "it does not lie in memory of this library",
+            }),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! One heap at a time: the tests of a file share a process, and a process has one.
+#![allow(dead_code)] // each test file uses a part
+
+use duramen_alloc::{Error, Faults, Options};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+pub struct Heap {
+    pub dir: tempfile::TempDir,
+    pub faults: Faults,
+    _alone: MutexGuard<'static, ()>,
+}
+
+pub fn options(dir: &Path, flash: u64, ram: u64, faults: Faults) -> Options {
+    Options {
+        flash_file: dir.join("flash"),
+        flash_bytes: flash,
+        ram_bytes: ram,
+        faults: Some(faults),
+        ..Options::default()
+    }
+}
+
+impl Heap {
+    /// `None`: this kernel cannot do it, and that was said.
+    pub fn open(flash: u64, ram: u64, faults: Faults) -> Option<Heap> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        match duramen_alloc::init(&options(dir.path(), flash, ram, faults)) {
+            Ok(()) => {}
+            Err(error @ Error::Kernel { .. }) => {
+                println!("skipped: {error}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        Some(Heap {
+            dir,
+            faults,
+            _alone: alone,
+        })
+    }
+
+    /// As a process that ends would.
+    pub fn close(&self) {
+        // SAFETY: tests end their threads before.
+        unsafe { duramen_alloc::close() }.unwrap();
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: as above. It may be closed already.
+        let _ = unsafe { duramen_alloc::close() };
+    }
+}
+
+/// Memory of this process that is in RAM and belongs to no file, in bytes.
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon"));
+    let field = line.and_then(|line| line.split_whitespace().nth(1));
+    field.unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Numbers from a seed (SplitMix64).
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % below
+    }
+}
+
+/// An object of words, as its index and version say.
+///
+/// # Safety
+/// It is `words` long and nobody else's.
+pub unsafe fn fill(object: *mut u64, words: usize, index: u64, version: u64) {
+    for word in 0..words {
+        // SAFETY: the caller's promise.
+        unsafe {
+            object
+                .add(word)
+                .write(index << 32 | version << 8 | word as u64 & 0xff)
+        };
+    }
+}
+
+/// Asserts that an object is what `fill` made of it.
+///
+/// # Safety
+/// As of [`fill`].
+pub unsafe fn assert_filled(object: *const u64, words: usize, index: u64, version: u64) {
+    for word in 0..words {
+        // SAFETY: the caller's promise.
+        let found = unsafe { object.add(word).read() };
+        let wanted = index << 32 | version << 8 | word as u64 & 0xff;
+        assert_eq!(found, wanted, "word {word} of object {index}");
+    }
+}

@@ -1,0 +1,242 @@
+//! Objects on flash: many times more than RAM, from many threads, of all sizes.
+
+mod common;
+
+use common::{Dice, Heap, assert_filled, fill, resident_bytes};
+use duramen_alloc::{Error, Faults};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const KINDS: [Faults; 2] = [Faults::Userfault, Faults::Protect];
+
+/// Data is twelve times the budget; each object is read and written at random from several threads, and RSS stays within the budget.
+#[test]
+fn twelve_times_ram_from_four_threads() {
+    const OBJECTS: u64 = 200_000;
+    const WORDS: usize = 64;
+    const RAM: u64 = 8 << 20;
+    let before = resident_bytes();
+    let Some(_heap) = Heap::open(256 << 20, RAM, Faults::Userfault) else {
+        return;
+    };
+    let stride = duramen_alloc::stride(8 * WORDS);
+    let array = duramen_alloc::oalloc(OBJECTS as usize, 8 * WORDS).unwrap() as usize;
+    assert!(OBJECTS * 8 * WORDS as u64 > 12 * RAM);
+    let at = |index: u64| (array + index as usize * stride) as *mut u64;
+    let versions: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    let most = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                most.fetch_max(resident_bytes(), Ordering::SeqCst);
+                std::thread::yield_now();
+            }
+        });
+        let workers: Vec<_> = (0..4u64)
+            .map(|thread| {
+                let versions = &versions;
+                scope.spawn(move || {
+                    let mut mine = vec![0u8; OBJECTS as usize / 4];
+                    let mut dice = Dice(thread);
+                    for index in (thread..OBJECTS).step_by(4) {
+                        // SAFETY: each thread has objects of its own.
+                        unsafe { fill(at(index), WORDS, index, 0) };
+                    }
+                    for _ in 0..5_000 {
+                        let nth = dice.roll(OBJECTS / 4);
+                        let (index, version) = (nth * 4 + thread, &mut mine[nth as usize]);
+                        // SAFETY: as above.
+                        unsafe { assert_filled(at(index), WORDS, index, u64::from(*version)) };
+                        if dice.roll(2) == 0 {
+                            *version = version.wrapping_add(1);
+                            // SAFETY: as above.
+                            unsafe { fill(at(index), WORDS, index, u64::from(*version)) };
+                        }
+                    }
+                    versions[thread as usize].store(mine.len() as u64, Ordering::SeqCst);
+                })
+            })
+            .collect();
+        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Ordering::SeqCst);
+        ended.into_iter().for_each(|ended| ended.unwrap());
+    });
+    let stats = duramen_alloc::stats().unwrap();
+    assert!(stats.from_flash > 1000, "{stats:?}");
+    // What the test itself holds: versions, threads' heaps.
+    let allowed = RAM + RAM / 20 + OBJECTS + (1 << 20);
+    let used = most.load(Ordering::SeqCst).saturating_sub(before);
+    assert!(
+        used <= allowed,
+        "{used} bytes of RAM, {allowed} are allowed: {stats:?}"
+    );
+    assert!(stats.table_bytes <= OBJECTS * 8 * WORDS as u64 / 32 + 4096);
+}
+
+/// Objects of all sizes against a model: allocated, written, read, freed; what is allocated anew is zero.
+#[test]
+fn objects_of_all_sizes_are_what_was_written() {
+    for kind in KINDS {
+        let Some(_heap) = Heap::open(64 << 20, 6 << 20, kind) else {
+            continue;
+        };
+        let sizes = [
+            1, 4, 8, 16, 60, 100, 128, 200, 513, 1000, 2048, 4095, 4096, 4097, 9000, 40_000,
+        ];
+        let mut live: Vec<(*mut u8, usize, u8)> = Vec::new();
+        let mut dice = Dice(5);
+        let mut bytes = 0;
+        for step in 0..8_000u32 {
+            let choice = dice.roll(10);
+            if choice < 5 && bytes < 20 << 20 {
+                let size = sizes[dice.roll(sizes.len() as u64) as usize];
+                let object = duramen_alloc::oalloc(1, size).unwrap();
+                assert!(object.addr().is_multiple_of(4096));
+                let tag = step as u8;
+                // SAFETY: it is so long, and ours.
+                let slice = unsafe { std::slice::from_raw_parts_mut(object, size) };
+                assert!(
+                    slice.iter().all(|byte| *byte == 0),
+                    "{size} bytes, {kind:?}"
+                );
+                slice.fill(tag);
+                live.push((object, size, tag));
+                bytes += size;
+            } else if !live.is_empty() {
+                let nth = dice.roll(live.len() as u64) as usize;
+                let (object, size, tag) = live[nth];
+                // SAFETY: as above.
+                let slice = unsafe { std::slice::from_raw_parts_mut(object, size) };
+                assert!(
+                    slice.iter().all(|byte| *byte == tag),
+                    "{size} bytes, {kind:?}"
+                );
+                if choice < 8 {
+                    live[nth].2 = tag.wrapping_add(1);
+                    slice.fill(tag.wrapping_add(1));
+                } else {
+                    live.swap_remove(nth);
+                    bytes -= size;
+                    // SAFETY: nobody uses it any more.
+                    unsafe { duramen_alloc::free(object) }.unwrap();
+                }
+            }
+        }
+        for (object, size, tag) in live {
+            // SAFETY: as above.
+            let slice = unsafe { std::slice::from_raw_parts(object, size) };
+            assert!(
+                slice.iter().all(|byte| *byte == tag),
+                "{size} bytes, {kind:?}"
+            );
+            // SAFETY: as above.
+            unsafe { duramen_alloc::free(object) }.unwrap();
+        }
+        assert_eq!(duramen_alloc::stats().unwrap().allocated_bytes, 0);
+    }
+}
+
+/// Threads read and write the same objects; each word of an object belongs to one thread, and none of its writes is ever lost.
+#[test]
+fn no_write_is_lost_when_pages_are_taken_away() {
+    const OBJECTS: usize = 3000;
+    for kind in KINDS {
+        // The page buffer holds a few of them.
+        let Some(_heap) = Heap::open(32 << 20, 6 << 20, kind) else {
+            continue;
+        };
+        let stride = duramen_alloc::stride(64);
+        let array = duramen_alloc::oalloc(OBJECTS, 64).unwrap() as usize;
+        std::thread::scope(|scope| {
+            for thread in 0..4usize {
+                scope.spawn(move || {
+                    let mut mine = vec![0u64; OBJECTS];
+                    let mut dice = Dice(thread as u64);
+                    for _ in 0..6_000 {
+                        let index = dice.roll(OBJECTS as u64) as usize;
+                        let word = (array + index * stride) as *mut u64;
+                        // SAFETY: a word of this thread alone.
+                        unsafe {
+                            let word = word.add(thread);
+                            assert_eq!(
+                                word.read_volatile(),
+                                mine[index],
+                                "object {index}, {kind:?}"
+                            );
+                            word.write_volatile(mine[index] + 1);
+                        }
+                        mine[index] += 1;
+                    }
+                });
+            }
+        });
+        assert!(duramen_alloc::stats().unwrap().evicted_dirty_pages > 1000);
+    }
+}
+
+#[test]
+fn misuse_is_an_error() {
+    let Some(heap) = Heap::open(16 << 20, 6 << 20, Faults::Userfault) else {
+        return;
+    };
+    let again = duramen_alloc::init(&common::options(
+        heap.dir.path(),
+        0,
+        6 << 20,
+        Faults::Userfault,
+    ));
+    assert!(matches!(again, Err(Error::State(_))));
+    assert!(matches!(
+        duramen_alloc::oalloc(0, 8),
+        Err(Error::Invalid(_))
+    ));
+    assert!(matches!(
+        duramen_alloc::oalloc(1, 0),
+        Err(Error::Invalid(_))
+    ));
+    let full = duramen_alloc::oalloc(1 << 20, 4096);
+    assert!(matches!(full, Err(Error::NoSpace { .. })), "{full:?}");
+    let object = duramen_alloc::oalloc(1, 100).unwrap();
+    let mut local = 0u8;
+    // SAFETY: nothing of it is freed: that is what is tested.
+    unsafe {
+        let inside = duramen_alloc::free(object.add(8));
+        assert!(
+            matches!(inside, Err(Error::BadPointer { .. })),
+            "{inside:?}"
+        );
+        let foreign = duramen_alloc::free(&raw mut local);
+        assert!(
+            matches!(foreign, Err(Error::BadPointer { .. })),
+            "{foreign:?}"
+        );
+        let never = duramen_alloc::free(object.add(4096 * 5));
+        assert!(matches!(never, Err(Error::BadPointer { .. })), "{never:?}");
+        duramen_alloc::free(object).unwrap();
+        let twice = duramen_alloc::free(object);
+        assert!(matches!(twice, Err(Error::DoubleFree { .. })), "{twice:?}");
+        let array = duramen_alloc::oalloc(10, 100).unwrap();
+        let element = duramen_alloc::free(array.add(4096));
+        assert!(
+            matches!(element, Err(Error::BadPointer { .. })),
+            "{element:?}"
+        );
+        duramen_alloc::free(array).unwrap();
+        let gone = duramen_alloc::free(array);
+        assert!(matches!(gone, Err(Error::BadPointer { .. })), "{gone:?}");
+        duramen_alloc::free(std::ptr::null_mut()).unwrap();
+    }
+    heap.close();
+    assert!(matches!(
+        duramen_alloc::oalloc(1, 8),
+        Err(Error::NotInitialized)
+    ));
+    let poor = duramen_alloc::init(&common::options(
+        heap.dir.path(),
+        0,
+        1 << 20,
+        Faults::Userfault,
+    ));
+    assert!(matches!(poor, Err(Error::Budget { .. })), "{poor:?}");
+    assert!(poor.unwrap_err().to_string().contains("too small"));
+}
