@@ -90,7 +90,14 @@ struct Worker {
     scratch: Scratch,
     page: Box<[u8; PAGE_BYTES]>,
     pages: Vec<u64>,
-    taken: Vec<(u64, Place, Unit)>,
+    taken: Vec<Taken>,
+}
+
+/// A unit of which pages are about to leave: which of them.
+struct Taken {
+    name: u64,
+    unit: Unit,
+    pages: u32,
 }
 
 impl Worker {
@@ -308,57 +315,86 @@ impl Heap {
     /// Takes the oldest pages away; returns how many.
     fn evict(&self, worker: &mut Worker) -> Result<usize, Error> {
         let mut pages = std::mem::take(&mut worker.pages);
-        pages.clear();
-        self.buffer.oldest(EVICTED_AT_ONCE, &mut pages);
-        worker.taken.clear();
-        let mut failed = None;
-        for page in &pages {
+        let mut taken = std::mem::take(&mut worker.taken);
+        let chosen = self.choose(&mut pages, &mut taken, worker);
+        let hidden = self.pager.hide(&pages);
+        let is_hidden = hidden.is_ok();
+        for Taken { name, unit, pages } in taken.drain(..) {
+            let mut unit = unit;
+            if is_hidden {
+                unit.shown &= !pages;
+                unit.dirty &= !pages;
+            }
+            self.buffer.release(name, unit);
+        }
+        let count = pages.len();
+        for page in pages.drain(..) {
+            if is_hidden {
+                self.buffer.regions().leave(page);
+            } else {
+                self.buffer.queue(page);
+            }
+        }
+        (worker.pages, worker.taken) = (pages, taken);
+        hidden.map_err(Error::kernel("taking pages away"))?;
+        self.buffer.leave(count);
+        let counter = &self.counters.hidden;
+        counter.fetch_add(count as u64, Ordering::Relaxed);
+        if count == 0 {
+            chosen.map(|()| 0)
+        } else {
+            Ok(count)
+        }
+    }
+
+    /// Owns the units of the oldest pages, and saves what is dirty of them. An error: some could not be saved, and stay.
+    fn choose(
+        &self,
+        pages: &mut Vec<u64>,
+        taken: &mut Vec<Taken>,
+        worker: &mut Worker,
+    ) -> Result<(), Error> {
+        let mut done = Ok(());
+        self.buffer.oldest(EVICTED_AT_ONCE, pages);
+        pages.retain(|page| {
             let place = self.atm.chunk(*page).and_then(|chunk| chunk.place(*page));
             let Some(place) = place else {
-                continue; // its chunk is gone
+                return false; // its chunk is gone
             };
-            let unit = match self.buffer.try_own(place.unit) {
-                Try::Gone => continue,
+            let bit = 1 << place.nth;
+            let known = taken.iter().position(|taken| taken.name == place.unit);
+            let nth = known.or_else(|| match self.buffer.try_own(place.unit) {
+                Try::Gone => None,
                 Try::Later => {
                     self.buffer.queue(*page);
-                    continue;
+                    None
                 }
-                Try::Own(unit) => unit,
+                Try::Own(unit) => {
+                    taken.push(Taken {
+                        name: place.unit,
+                        unit,
+                        pages: 0,
+                    });
+                    Some(taken.len() - 1)
+                }
+            });
+            let Some(its) = nth.and_then(|nth| taken.get_mut(nth)) else {
+                return false;
             };
-            if unit.shown >> place.nth & 1 == 0 {
-                self.buffer.release(place.unit, unit); // it had left, and was in the queue twice
-                continue;
+            if its.unit.shown & bit == 0 || its.pages & bit != 0 {
+                return false; // it was in the queue twice
             }
-            if unit.dirty >> place.nth & 1 == 1
+            if its.unit.dirty & bit != 0
                 && let Err(error) = self.save(*page, &place, worker)
             {
-                self.buffer.release(place.unit, unit);
                 self.buffer.queue(*page);
-                failed = Some(error);
-                continue;
+                done = Err(error);
+                return false;
             }
-            worker.taken.push((*page, place, unit));
-        }
-        pages.clear();
-        pages.extend(worker.taken.iter().map(|(page, ..)| *page));
-        let hidden = self.pager.hide(&pages);
-        worker.pages = pages;
-        hidden.map_err(Error::kernel("taking pages away"))?;
-        for (page, place, mut unit) in worker.taken.drain(..) {
-            unit.shown &= !(1 << place.nth);
-            unit.dirty &= !(1 << place.nth);
-            self.buffer.release(place.unit, unit);
-            self.buffer.regions().leave(page);
-        }
-        let count = worker.pages.len();
-        self.buffer.leave(count);
-        self.counters
-            .hidden
-            .fetch_add(count as u64, Ordering::Relaxed);
-        match failed {
-            Some(error) if count == 0 => Err(error),
-            _ => Ok(count),
-        }
+            its.pages |= bit;
+            true
+        });
+        done
     }
 
     /// Brings a dirty page's content into the cache. Its unit is the caller's; if it fails, the page is as before.
