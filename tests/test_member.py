@@ -75,6 +75,13 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def explain(self):
+        """Prints how everything is, and the ends of the logs: for a test that has failed."""
+        command = [harness.BINARY, "status", "--coordinator", self.coordinator.address]
+        print(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        for process in [self.coordinator, *self.members]:
+            print(f"--- port {process.port}, {'runs' if process.process else 'does not run'}", harness.tail(process.log_path), sep="\n")
+
     def running(self):
         return [member for member in self.members if member.process]
 
@@ -116,9 +123,12 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(request, tmp_path):
+    failed = request.session.testsfailed
     made = Cluster(tmp_path)
     yield made
+    if request.session.testsfailed > failed:
+        made.explain()
     made.kill()
 
 
@@ -176,7 +186,12 @@ def test_people_see_how_a_member_is(cluster):
     page = json.loads(first.page("/cluster"))
     assert (page["cluster"], page["servers_up"], page["replicas"]) == ("t", 4, 2)
     assert page["native"] == f"127.0.0.1:{first.native_port}" and page["resp"] == f"127.0.0.1:{first.port}"
-    assert page["enough_backups"] and page["tablets_served"] == 1 and page["recoveries"] == []
+    assert page["enough_backups"] and page["recoveries"] == []
+    # Each tablet is served once; one each, unless somebody was so slow that others had to take it over.
+    harness.wait_until(
+        lambda: sum(json.loads(member.page("/cluster"))["tablets_served"] for member in cluster.members) == 4,
+        "all tablets are served",
+    )
     assert "duramen_cluster_servers_up 4.0" in first.page("/metrics")
     # Two replicas, and only one other: said, and nothing is acknowledged.
     for other in others[1:]:

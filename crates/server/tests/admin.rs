@@ -24,7 +24,7 @@ fn exchange(server: &Server, request: &str) -> String {
     let address = server.addresses().admin.expect("admin is on");
     let mut stream = TcpStream::connect(address).expect("connects");
     stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .expect("timeout");
     stream.write_all(request.as_bytes()).expect("sends");
     let mut reply = String::new();
@@ -44,7 +44,7 @@ fn get(server: &Server, path: &str) -> (String, String) {
 
 #[track_caller]
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         std::thread::yield_now();
@@ -145,7 +145,7 @@ fn oversized_headers_are_refused() {
     let address = server.addresses().admin.expect("admin is on");
     let mut stream = TcpStream::connect(address).expect("connects");
     stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .expect("timeout");
     // The server may close while the rest is being sent.
     let _ = stream.write_all(header.as_bytes());

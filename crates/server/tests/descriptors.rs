@@ -40,7 +40,7 @@ fn clients_are_turned_away_when_descriptors_run_out() {
         connect(&socket, &address).expect("connects");
         let mut stream = TcpStream::from(socket);
         stream
-            .set_read_timeout(Some(Duration::from_secs(30)))
+            .set_read_timeout(Some(Duration::from_secs(60)))
             .expect("timeout");
         stream.write_all(b"PING\r\n").expect("sends");
         let mut reply = [0; 7];
@@ -59,7 +59,7 @@ fn clients_are_turned_away_when_descriptors_run_out() {
     setrlimit(Resource::Nofile, before).expect("restores the limit");
     let mut stream = TcpStream::connect(address).expect("connects");
     stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .expect("timeout");
     stream.write_all(b"PING\r\n").expect("sends");
     let mut reply = [0; 7];

@@ -49,11 +49,11 @@ struct Peer {
 
 impl Peer {
     fn connect(address: SocketAddr) -> Peer {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             match TcpStream::connect(address) {
                 Ok(stream) => {
-                    let timeout = Some(Duration::from_secs(20));
+                    let timeout = Some(Duration::from_secs(60));
                     stream.set_read_timeout(timeout).expect("a timeout");
                     return Peer { stream };
                 }

@@ -61,7 +61,7 @@ impl Etcd {
             .spawn()
             .expect("Debian's etcd-server is installed");
         self.process = Some(process);
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(60);
         while Instant::now() < until {
             let process = self.process.as_mut().expect("it was started");
             if process.try_wait().expect("it is ours").is_some() {

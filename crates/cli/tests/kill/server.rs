@@ -94,7 +94,7 @@ impl Server {
             .status()
             .expect("kill runs");
         assert!(term.success());
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = process.try_wait().expect("it can be asked") {
                 assert!(status.success(), "{status}: {}", self.log());

@@ -25,7 +25,7 @@ impl Wire {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         // Long enough for a busy machine: a server that takes longer is stuck.
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         Ok(Wire {
             out: Vec::new(),
             input: BufReader::new(stream),

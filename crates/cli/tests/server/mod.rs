@@ -69,7 +69,7 @@ impl Server {
 
     /// It can't say which port it took: one that was free a moment ago is tried until it works.
     fn start_peer(program: &str, options: &[&str]) -> Server {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             let port = free.local_addr().expect("it has an address").port();

@@ -8,7 +8,7 @@ use duramen_client::{Client, Condition, Error, Expiry, Options, Outcome, Table, 
 use mock::{Cluster, Faults};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn options(cluster: &Cluster) -> Options {
     let mut options = Options::new(cluster.coordinators());
@@ -212,25 +212,41 @@ fn coordinators_change_without_an_error() {
 #[test]
 fn a_lease_that_ends_is_replaced_and_a_living_one_renewed() {
     let cluster = Cluster::start(1);
-    cluster.set_lease(Duration::from_millis(200));
+    let lease = Duration::from_millis(200);
+    cluster.set_lease(lease);
     let (_, table) = connect(&cluster);
-    for n in 1..=40 {
+    let mut n = 0;
+    let mut increment = || {
+        n += 1;
         assert_eq!(table.increment(b"n", 1), Ok(n));
-        std::thread::sleep(Duration::from_millis(10)); // the passing of a lease is what is tested
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // A machine that stands still may lose one, which is then replaced; but not each time.
+    let mut before = 0;
+    loop {
+        let until = Instant::now() + 2 * lease;
+        while Instant::now() < until {
+            increment();
+            std::thread::sleep(Duration::from_millis(10)); // the passing of a lease is what is tested
+        }
+        if cluster.leases() == before {
+            break; // it was renewed
+        }
+        before = cluster.leases();
+        assert!(Instant::now() < deadline, "{before} leases, none renewed");
     }
-    assert_eq!(cluster.leases(), 1, "it was renewed");
     cluster.set_lease(Duration::ZERO); // the cluster forgets it, which the client can't know
     cluster.set_lease(Duration::from_secs(600));
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(table.increment(b"n", 1), Ok(41));
-    assert_eq!(cluster.leases(), 2);
+    std::thread::sleep(lease);
+    increment();
+    assert_eq!(cluster.leases(), before + 1);
 }
 
 #[test]
 fn a_deadline_ends_a_call_and_says_why() {
     let mut cluster = Cluster::start(2);
     let mut options = options(&cluster);
-    options.deadline = Duration::from_millis(300);
+    options.deadline = Duration::from_secs(2);
     let client = Client::connect(options).expect("the cluster is there");
     let table = client.table("t").expect("it has table t");
     table.set(b"a", b"1").expect("written");
@@ -253,10 +269,7 @@ fn a_deadline_ends_a_call_and_says_why() {
     cluster.kill(0);
     let error = table.set(b"a", b"4").expect_err("nobody is there");
     let text = error.to_string();
-    assert!(
-        text.contains("300ms") && text.contains("recovered"),
-        "{text}"
-    );
+    assert!(text.contains("2s") && text.contains("recovered"), "{text}");
 }
 
 #[test]
