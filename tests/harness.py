@@ -22,6 +22,10 @@ PEER = os.environ.get("DURAMEN_TEST_PEER")
 # How long anything may take before a test calls it stuck, in seconds. Two shared cores are slow at times.
 PATIENCE_S = 60
 
+# For clusters of tests that are not about who is taken for dead: a server that a busy machine keeps from running for a moment is not.
+# One that is killed is noticed within a second all the same, for its connections are refused.
+CALM = ("--verdict-timeout", "3s")
+
 
 def wait_until(condition, what, patience_s=PATIENCE_S, pause_s=0.01):
     """Polls `condition` until it gives something true, and gives that back."""

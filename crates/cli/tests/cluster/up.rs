@@ -10,6 +10,8 @@ const KEYS: usize = 400;
 
 fn up(more: &[&str]) -> Process {
     let mut args = vec!["up", "--servers", "3", "--memory", "64mb"];
+    // On a busy machine nobody is taken for dead who only has to wait for a moment.
+    args.extend(["--verdict-timeout", "3s"]);
     args.extend(more);
     Process::start(&args)
 }
