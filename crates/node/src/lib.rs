@@ -28,6 +28,8 @@ mod ranges;
 mod recovery;
 mod remote;
 pub mod serve;
+#[cfg(test)]
+mod servers;
 mod view;
 
 pub use backup_service::{BackupConfig, BackupService, Reply};

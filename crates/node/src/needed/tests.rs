@@ -1,14 +1,12 @@
 //! A disk with replicas of two logs: one of a server that is UP, one that no list here names.
 
 use super::*;
+use crate::servers::{list, members};
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Chunk, Geometry, Identity, Mode, Options};
-use duramen_base::ids::{Level, ListVersion, SegmentId};
+use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::{Header, Kind};
-use duramen_wire::native::message::{
-    Addresses, Roles, ServerEntry, ServerList, ServerListUpdate, ServerStatus,
-};
 
 const ME: ServerId = ServerId::new(0, 1);
 const MASTER: ServerId = ServerId::new(1, 1);
@@ -20,30 +18,6 @@ struct Rig {
     members: Members,
     now_us: u64,
     _dir: tempfile::TempDir,
-}
-
-fn entry(server: ServerId) -> ServerEntry {
-    ServerEntry {
-        server,
-        addresses: Addresses::default(),
-        rack: None,
-        roles: Roles {
-            master: true,
-            backup: true,
-        },
-        disk: server.number(),
-        read_bytes_per_s: 0,
-        status: ServerStatus::Up,
-        draining: false,
-        copyset: None,
-    }
-}
-
-fn list(version: u64, servers: &[ServerId]) -> ServerList {
-    ServerList {
-        version: ListVersion(version),
-        servers: servers.iter().map(|server| entry(*server)).collect(),
-    }
 }
 
 impl Rig {
@@ -61,15 +35,13 @@ impl Rig {
             hash_seed: 1,
         };
         let backup = Backup::create(disk, &Options::default(), &geometry, &identity).unwrap();
-        let mut members = Members::new();
-        members.apply(&ServerListUpdate::Full(list(1, &[ME, MASTER]).into()));
         Rig {
             needed: Needed {
                 planted,
                 ..Needed::default()
             },
             backup,
-            members,
+            members: members(&[ME, MASTER]),
             now_us: 0,
             _dir: dir,
         }

@@ -2,16 +2,14 @@
 
 use super::*;
 use crate::owned::Owned;
+use crate::servers::members;
 use duramen::{Backups, Call, MemberOptions};
-use duramen_base::ids::{KeyRange, Level, ListVersion};
+use duramen_base::ids::{KeyRange, Level};
 use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::BackupId;
 use duramen_format::certificate::Certificate;
 use duramen_format::entry::NewObject;
-use duramen_wire::native::message::{
-    Addresses, RecoverSegment, RecoverTablet, Roles, ServerEntry, ServerList, ServerListUpdate,
-    ServerStatus, Tablets,
-};
+use duramen_wire::native::message::{RecoverSegment, RecoverTablet, Tablets};
 
 const ME: ServerId = ServerId::new(0, 1);
 const DEAD: ServerId = ServerId::new(1, 1);
@@ -95,29 +93,9 @@ impl Rig {
             recoveries.begin(0, &store, order(), &Ranges::default()),
             "a repetition"
         );
-        let servers = SOURCES.into_iter().map(|server| ServerEntry {
-            server,
-            addresses: Addresses::default(),
-            rack: None,
-            roles: Roles {
-                master: true,
-                backup: true,
-            },
-            disk: server.number(),
-            read_bytes_per_s: 0,
-            status: ServerStatus::Up,
-            draining: false,
-            copyset: None,
-        });
-        let list = ServerList {
-            version: ListVersion(1),
-            servers: servers.collect(),
-        };
-        let mut members = Members::new();
-        members.apply(&ServerListUpdate::Full(list.into()));
         Rig {
             recoveries,
-            members,
+            members: members(&SOURCES),
             now_us: 0,
             _store: store,
         }
