@@ -677,6 +677,18 @@ impl Backup {
         Ok(())
     }
 
+    /// Syncs if at least so many bytes of the write-ahead log are only buffered: whoever has to sync later finds little to do.
+    /// Beside commits, by another thread than theirs.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn sync_ahead(&self, at_least: u64) -> Result<(), Error> {
+        if self.state().ring.unsynced() < at_least {
+            return Ok(());
+        }
+        self.sync()
+    }
+
     /// All replicas, by id.
     pub fn replicas(&self) -> Vec<ReplicaInfo> {
         let state = self.state();

@@ -205,7 +205,11 @@ impl Backup {
     fn write_blocks(&self, at: u64, blocks: &[u8]) -> io::Result<()> {
         for (index, part) in blocks.chunks(WRITE_BYTES).enumerate() {
             let at = at + (index * WRITE_BYTES) as u64;
-            self.frames.write_at(at, part)?;
+            if self.options.frames_past_cache {
+                self.frames.write_parts(at, &[part])?;
+            } else {
+                self.frames.write_at(at, part)?;
+            }
         }
         #[cfg(feature = "planted")]
         if self.planted(crate::planted::Bug::SlotBeforeData) {

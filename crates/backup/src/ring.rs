@@ -55,6 +55,15 @@ impl Ring {
         self.head - self.tail
     }
 
+    /// Bytes of commits that are not known to be durable.
+    pub(crate) fn unsynced(&self) -> u64 {
+        let first = self
+            .live
+            .partition_point(|live| live.lsn <= self.durable_lsn);
+        let start = self.live.get(first).map_or(self.head, |live| live.start);
+        self.head - start
+    }
+
     /// Takes note of a commit that was written.
     pub(crate) fn written(&mut self, start: u64, bytes: u64) {
         self.committed_lsn += 1;
@@ -138,6 +147,10 @@ mod tests {
         ring.trimmed(&header, tail);
         let start = ring.place(8192).unwrap();
         assert_eq!(ring.at(start), RING_AT);
+        ring.durable_lsn = 2;
+        assert_eq!(ring.unsynced(), 12_288); // what was trimmed is durable
+        ring.durable_lsn = 3;
+        assert_eq!(ring.unsynced(), 0);
         ring.written(start, 8192);
         assert_eq!(ring.place(8192), None);
         let (header, tail) = ring.header_from(99);

@@ -67,6 +67,9 @@ pub struct Options {
     pub bypass_bytes: u32,
     /// The background flush empties the write-ahead log down to this part of it, in percent.
     pub wal_fill_percent: u8,
+    /// Closed segments go to their frames past the page cache in mode buffered too: nobody reads them again but a recovery, and
+    /// copying them costs the processor several times what the device needs for them.
+    pub frames_past_cache: bool,
     /// A bug to be found by tests.
     #[cfg(feature = "planted")]
     pub planted: Option<crate::planted::Bug>,
@@ -77,6 +80,7 @@ impl Default for Options {
         Options {
             bypass_bytes: (128 * KIB) as u32,
             wal_fill_percent: 50,
+            frames_past_cache: false,
             #[cfg(feature = "planted")]
             planted: None,
         }

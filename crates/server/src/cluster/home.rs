@@ -138,7 +138,10 @@ impl Home {
             source,
         })?;
         let disk = Arc::new(OsDisk::new(&dir, size.mode));
-        let options = duramen_backup::Options::default();
+        let options = duramen_backup::Options {
+            frames_past_cache: true,
+            ..duramen_backup::Options::default()
+        };
         let expected = Expected {
             cluster: Some(self.cluster.clone()),
             server: Some(self.disk),

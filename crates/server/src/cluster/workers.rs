@@ -108,6 +108,9 @@ impl Drop for Workers {
 
 /// How often the disk is looked at for work.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// What is only buffered is synced when it is so much, before a closing or a second that has passed asks for it: masters wait for
+/// those.
+const SYNC_AHEAD_BYTES: u64 = 256 << 10;
 /// After a step that could not be done (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
@@ -139,6 +142,7 @@ impl Chores {
 fn run(backup: &Backup, scrub_ms: &AtomicU64, is_over: &AtomicBool) -> Result<(), Error> {
     let mut scrubbed = Instant::now();
     while !is_over.load(Ordering::Acquire) {
+        backup.sync_ahead(SYNC_AHEAD_BYTES)?;
         match backup.flush_step() {
             Ok(true) => {}
             Ok(false) => std::thread::park_timeout(LOOK_EVERY),

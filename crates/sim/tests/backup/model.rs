@@ -38,6 +38,7 @@ pub fn options(planted: Option<Bug>) -> Options {
         bypass_bytes: 9000,
         wal_fill_percent: 40,
         planted,
+        ..Options::default()
     }
 }
 
