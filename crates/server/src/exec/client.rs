@@ -1,5 +1,6 @@
 //! What the commands remember about one connection.
 
+use super::own_part::Flushing;
 use super::wait::Wait;
 use crate::shared::ClientRecord;
 use duramen_base::ids::{Level, TabletsVersion};
@@ -98,6 +99,8 @@ pub struct Client {
     /// When its patience ends with keys that no server of the cluster serves now, in milliseconds since the Unix epoch; 0: its
     /// next request waits for nobody.
     pub(crate) unserved_until_ms: u64,
+    /// How far its FLUSHALL is.
+    pub(crate) flushing: Option<Flushing>,
 }
 
 impl Client {
@@ -116,6 +119,7 @@ impl Client {
             wait: Wait::default(),
             asked_level: None,
             unserved_until_ms: 0,
+            flushing: None,
         }
     }
 

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Engine(Box<Error>),
     /// It had no effect, and may have one in a moment: show it again, or fail with this text.
     NotNow(&'static str),
+    /// It is not done, and notes how far it is: show it again when the others have had their turn.
+    GoesOn,
 }
 
 impl From<Error> for Failure {
@@ -53,7 +55,7 @@ impl Failure {
         match self {
             Failure::NotNow(_) => true,
             Failure::Engine(error) => matches!(**error, Error::TryAgain),
-            Failure::Text(_) | Failure::Owned(_) => false,
+            Failure::Text(_) | Failure::Owned(_) | Failure::GoesOn => false,
         }
     }
 
@@ -62,6 +64,7 @@ impl Failure {
         match self {
             Failure::Text(text) | Failure::NotNow(text) => (*text).to_string(),
             Failure::Owned(text) => text.to_string(),
+            Failure::GoesOn => "ERR not done yet: ask again".to_string(),
             Failure::Engine(error) => match &**error {
                 Error::OutOfMemory {
                     live_bytes,

@@ -511,7 +511,10 @@ impl Step<'_> {
                 families[spec.family as usize] += 1;
                 self.execute(spec, hands, turn, way, false);
             }
-            Admitted::Answered => families[Family::Other as usize] += 1,
+            Admitted::Answered => {
+                turn.client.flushing = None;
+                families[Family::Other as usize] += 1;
+            }
             Admitted::Later => return false,
         }
         databases::observe(hands.shared, hands.local, turn.client);
@@ -556,6 +559,7 @@ impl Step<'_> {
             self.show_again(turn);
         } else {
             turn.client.unserved_until_ms = 0;
+            turn.client.flushing = None;
         }
     }
 }
@@ -570,7 +574,9 @@ impl Context<'_> {
         self.client.last_command = number as u16;
         self.local.command(self.shared, number).calls.add(1);
         if let Err(failure) = self.dispatch(way, hashes) {
-            if self.local.needs_alone || self.is_to_be_shown_again(&failure) {
+            self.local.not_now = matches!(failure, Failure::GoesOn);
+            let again = self.local.needs_alone || self.local.not_now;
+            if again || self.is_to_be_shown_again(&failure) {
                 return self.out.truncate(start);
             }
             self.fail(start, &failure);

@@ -17,7 +17,8 @@ pub(crate) struct Local {
     slow_us: i64,
     /// The command found no memory to lock its keys and is to run again, alone in the store, where it needs no locks.
     pub(crate) needs_alone: bool,
-    /// The command had no effect and is to be shown again: its keys are on their way to another server, or from one.
+    /// The command is to be shown again: it had no effect, as its keys are on their way to another server or from one, or it
+    /// does a part in each round.
     pub(crate) not_now: bool,
     /// What this thread knows of the cluster.
     pub(super) views: ViewCache,

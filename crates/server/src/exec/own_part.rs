@@ -4,6 +4,8 @@
 //! - P1: nothing is shown that this member does not serve: what it is still receiving, or has not purged yet, is not there.
 //! - P2: what FLUSHALL deletes, it deletes key by key, with tombstones. A floor for the whole table, as a single server writes it,
 //!   would also delete what comes later from other members with older versions; a purge would come back with a recovery.
+//! - P3: no round of the reactor is spent on a flush for longer than about a millisecond: it goes on when everybody else has had a
+//!   turn, and is answered when all that it did is durable.
 
 use super::context::{Context, Done, Failure};
 use super::group::Way;
@@ -15,6 +17,15 @@ use std::sync::Arc;
 
 /// Keys that a flush deletes under one guard: less than a millisecond, so that nobody waits long for this guard.
 const FLUSH_STEP: usize = 256;
+/// Such steps in one round (P3).
+const STEPS_PER_ROUND: usize = 4;
+
+/// How far a flush is that goes on in the next round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flushing {
+    table: TableId,
+    cursor: u64,
+}
 
 /// What is served here of the selected table.
 pub(super) struct OwnPart {
@@ -53,28 +64,51 @@ pub(super) fn flush(
             "ERR a member of a cluster deletes its part of a table step by step, and so not inside MULTI",
         ));
     };
-    for table in tables {
-        match flush_table(ctx, member, session, *table) {
+    let begun = ctx.client.flushing.take();
+    let first = begun.and_then(|begun| tables.iter().position(|table| *table == begun.table));
+    let mut cursor = begun
+        .filter(|_| first.is_some())
+        .map_or(0, |begun| begun.cursor);
+    let mut steps = STEPS_PER_ROUND;
+    for table in &tables[first.unwrap_or(0)..] {
+        match flush_table(ctx, member, session, *table, cursor, &mut steps) {
             Err(Failure::Engine(error)) if matches!(*error, Error::NoSuchTable(_)) => {}
-            done => done?,
+            Err(failure) => return Err(failure),
+            Ok(0) => {}
+            Ok(cursor) => {
+                let table = *table;
+                ctx.client.flushing = Some(Flushing { table, cursor });
+                return Err(Failure::GoesOn); // P3
+            }
+        }
+        cursor = 0;
+    }
+    if begun.is_some() {
+        // What the rounds before did was nobody's reply yet.
+        let level = ctx.local.level_of(ctx.shared, ctx.client);
+        let log = ctx.shared.store().log();
+        if let Some(appended) = log.map(|log| log.appended()) {
+            ctx.client.settle_position(&appended, level);
         }
     }
     Ok(())
 }
 
+/// Goes on at `cursor` for at most `steps`; returns where it stopped, 0: it is done.
 fn flush_table(
     ctx: &mut Context<'_>,
     member: &Membership,
     session: &mut Session,
     table: TableId,
-) -> Done {
+    mut cursor: u64,
+    steps: &mut usize,
+) -> Result<u64, Failure> {
     let level = ctx.local.level_of_table(ctx.shared, table);
     let mut keys: Vec<(KeyHash, Box<[u8]>)> = Vec::new();
-    let mut cursor = 0;
     loop {
         let mut guard = session.pin();
         keys.clear();
-        let next = guard.scan(table, cursor, FLUSH_STEP, |object| {
+        cursor = guard.scan(table, cursor, FLUSH_STEP, |object| {
             keys.push((guard.hash(object.key), object.key.into()));
         })?;
         let done = keys
@@ -82,10 +116,10 @@ fn flush_table(
             .try_for_each(|(hash, key)| remove(ctx, member, &mut guard, table, *hash, key));
         ctx.client.settle(&mut guard, level);
         done?;
-        if next == 0 {
-            return Ok(());
+        *steps = steps.saturating_sub(1);
+        if cursor == 0 || *steps == 0 {
+            return Ok(cursor);
         }
-        cursor = next;
     }
 }
 

@@ -414,6 +414,36 @@ fn there_is_one_database_and_tables_are_the_coordinators() {
     assert!(!tables.contains("db1"), "{tables}");
 }
 
+/// P3 of `own_part`: a large flush takes several rounds, others have their turns between them, and only the last one answers.
+#[test]
+fn a_large_flush_is_done_in_rounds() {
+    let mut member = Member::new(1);
+    member.tell(
+        &[(KeyRange::ALL, ME, true)],
+        &[KeyRange::ALL],
+        &[KeyRange::ALL],
+    );
+    let session = &mut member.session;
+    for n in 0..5000 {
+        session.expect(&format!("SET k{n} v"), "+OK\r\n");
+    }
+    let mut other = session.server.client(0);
+    let (mut left, mut rounds) = (5000, 1);
+    while session.ask("FLUSHALL").is_empty() {
+        rounds += 1;
+        let answer = run(&mut session.executor, &mut other, b"DBSIZE\r\n");
+        let now = answer.trim_matches([':', '\r', '\n']).parse::<u64>();
+        let now = now.expect("a number");
+        assert!(now < left, "each round deletes something: {now} of {left}");
+        left = now;
+    }
+    assert!(rounds > 2, "{rounds}");
+    session.expect("DBSIZE", ":0\r\n");
+    session.expect("SET again v", "+OK\r\n");
+    session.expect("FLUSHDB", "+OK\r\n");
+    session.expect("DBSIZE", ":0\r\n");
+}
+
 #[test]
 fn whole_tables_are_the_own_part_of_them() {
     let mut member = Member::new(1);
