@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Silence of a leader after which another one takes over.
-const LEASE: Duration = Duration::from_millis(1500);
+const LEASE: Duration = Duration::from_millis(1200);
 /// A single question is answered in this time, or the connection is dropped.
 const TIMEOUT: Duration = Duration::from_millis(1000);
 /// A change is made within this time, or it is unknown whether it was: so long a restart of etcd is not noticed.
