@@ -3,6 +3,7 @@
 //! All processes of a run share one machine and one disk, whoever they belong to. Each row prints how many copies are durable, and
 //! how, when a write is acknowledged.
 
+mod alarms;
 mod migration;
 mod reads;
 mod writes;
@@ -31,6 +32,9 @@ pub struct ClusterArgs {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
+    /// How long false alarms are watched for [default: 10; with --quick a quarter]
+    #[arg(long, value_name = "N")]
+    pub minutes: Option<f64>,
 }
 
 /// Parts of the figure.
@@ -42,6 +46,8 @@ pub enum Part {
     Reads,
     /// Latency of requests while a tablet moves to another server
     Migration,
+    /// Whether a server that lives is called crashed under full load
+    Alarms,
 }
 
 /// The programs, and where they keep their data.
@@ -80,6 +86,9 @@ pub fn run(args: &ClusterArgs) -> Result<Report> {
     }
     if wanted(Part::Migration) {
         migration::run(&args.options, &programs, &mut report)?;
+    }
+    if wanted(Part::Alarms) {
+        alarms::run(&args.options, args.minutes, &programs, &mut report)?;
     }
     Ok(report)
 }
