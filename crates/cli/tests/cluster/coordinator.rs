@@ -217,3 +217,42 @@ fn who_does_not_have_the_token_is_turned_away() {
     ask(&["--cluster-token-file", &empty]).expect_error(2, "1 to 1024 bytes");
     ask(&["--cluster-token-file", "/nowhere"]).expect_error(2, "the cluster's token in");
 }
+
+/// It is no matter of patience: whoever is asked will not become another cluster.
+#[test]
+fn a_cluster_of_another_name_is_said_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = format!("redb:{}", folder.path().join("store").display());
+    let coordinator = start(&store, &["--cluster", "one"]);
+    for call in [
+        &["status", "--cluster", "two", "--timeout", "60s"][..],
+        &["table", "list", "--cluster", "two", "--timeout", "60"],
+        &["tablet", "list", "--cluster", "two", "--timeout", "60s"],
+    ] {
+        let answer = coordinator.call(call).run();
+        answer.expect_error(
+            3,
+            "the other side belongs to cluster `one`, this one to `two`",
+        );
+    }
+    // Whoever does not say the name means whoever answers.
+    coordinator.call(&["table", "list"]).run().expect(0);
+    // A store of another cluster, once its own coordinator is gone.
+    let mut coordinator = coordinator;
+    coordinator.terminate();
+    assert_eq!(coordinator.wait().0.code(), Some(0));
+    let call = [
+        "coordinator",
+        "--cluster",
+        "two",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "no",
+        "--store",
+        &store,
+    ];
+    crate::command::duramen(&call)
+        .run()
+        .expect_error(5, "the store holds cluster `one`, not `two`");
+}

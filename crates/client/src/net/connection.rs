@@ -29,6 +29,29 @@ pub(super) struct Connection {
     used: Instant,
 }
 
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum Unopened {
+    /// There may be one later.
+    Failed(String),
+    /// Whoever is there belongs to another cluster, or speaks another version.
+    Foreign(String),
+}
+
+impl From<String> for Unopened {
+    fn from(why: String) -> Unopened {
+        Unopened::Failed(why)
+    }
+}
+
+impl From<Unopened> for String {
+    fn from(why: Unopened) -> String {
+        match why {
+            Unopened::Failed(why) | Unopened::Foreign(why) => why,
+        }
+    }
+}
+
 impl Connection {
     /// Connects and exchanges hellos.
     pub fn open(
@@ -36,9 +59,9 @@ impl Connection {
         cluster: &str,
         token: &[u8],
         timeout: Duration,
-    ) -> Result<Connection, String> {
+    ) -> Result<Connection, Unopened> {
         if timeout.is_zero() {
-            return Err("no time is left".to_owned());
+            return Err("no time is left".to_owned().into());
         }
         let stream = connect(address, timeout).map_err(|error| error.to_string())?;
         let ready = stream
@@ -61,13 +84,14 @@ impl Connection {
         Ok(connection)
     }
 
-    fn hello(&mut self, cluster: &str, timeout: Duration) -> Result<(), String> {
+    fn hello(&mut self, cluster: &str, timeout: Duration) -> Result<(), Unopened> {
         let deadline = Instant::now() + timeout;
         loop {
             match parse_hello(&self.input).map_err(|error| error.to_string())? {
                 HelloParsed::Incomplete { .. } => self.fill(deadline)?,
                 HelloParsed::Hello { hello, bytes } => {
-                    hello.agree(cluster).map_err(|error| error.to_string())?;
+                    let agreed = hello.agree(cluster);
+                    agreed.map_err(|error| Unopened::Foreign(error.to_string()))?;
                     self.input.drain(..bytes);
                     return Ok(());
                 }

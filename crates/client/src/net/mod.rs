@@ -10,7 +10,7 @@ mod pool;
 use crate::client::Options;
 use crate::core::{Ask, Batch, Core, Next, Send, Settled, Work};
 use crate::error::Error;
-use connection::Connection;
+use connection::{Connection, Unopened};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, PEER_FRAME_BYTES_MAX, Reply, Trouble, encode_to_coordinator,
 };
@@ -156,7 +156,11 @@ impl Shared {
         question: &ToCoordinator,
         timeout: Duration,
     ) -> Result<CoordinatorAnswer, Failure> {
-        let mut connection = self.pool.take(address, timeout).map_err(Failure::NotSent)?;
+        let taken = self.pool.take(address, timeout);
+        let mut connection = taken.map_err(|unopened| match unopened {
+            Unopened::Failed(why) => Failure::NotSent(why),
+            Unopened::Foreign(why) => Failure::Never(Error::Refused(format!("{address}: {why}"))),
+        })?;
         let envelope = Envelope {
             request: connection.next_request(),
             ..Envelope::default()

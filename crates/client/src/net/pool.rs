@@ -1,6 +1,6 @@
 //! Connections that wait for their next call.
 
-use super::connection::Connection;
+use super::connection::{Connection, Unopened};
 use crate::client::Options;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ impl Pool {
     }
 
     /// A connection to this address that the other side has not closed as far as can be seen: an idle one, or a new one.
-    pub fn take(&self, address: &str, timeout: Duration) -> Result<Connection, String> {
+    pub fn take(&self, address: &str, timeout: Duration) -> Result<Connection, Unopened> {
         while let Some(connection) = self.pop(address) {
             if connection.is_open() {
                 return Ok(connection);
