@@ -11,6 +11,8 @@ pub enum Bug {
     OldAttemptCounts,
     /// Others are told before it is persisted.
     TellsBeforePersisting,
+    /// What a leader does not know it denies without asking the store whether it still leads.
+    DeniesAtOnce,
     /// A server that comes back is added before its old id is crashed.
     AddedBeforeCrashed,
     /// A step of the server list is applied whatever version came before.

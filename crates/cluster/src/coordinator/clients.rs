@@ -42,14 +42,17 @@ impl Coordinator {
 
     /// Those that must be remembered, and for how long at least: leases never become shorter. A client that was never heard of
     /// counts as ended: its id was stored before it was told.
-    pub(super) fn clients_alive(&self, asked: Vec<ClientId>) -> CoordinatorAnswer {
+    pub(super) fn clients_alive(&mut self, asked: Vec<ClientId>) -> CoordinatorAnswer {
+        let count = asked.len();
         let alive = asked.into_iter().filter_map(|id| {
             let left_us = self.clients.get(&id)?.saturating_sub(self.now_us);
             Some((id, u32::try_from(left_us / 1000).unwrap_or(u32::MAX)))
         });
-        CoordinatorAnswer::ClientsAlive {
-            clients: alive.collect(),
+        let clients: Vec<_> = alive.collect();
+        if clients.len() < count {
+            self.ask_store(); // K8: the others would be forgotten
         }
+        CoordinatorAnswer::ClientsAlive { clients }
     }
 
     pub(super) fn arm_clients(&mut self) {

@@ -17,6 +17,8 @@
 //! - K6: a crashed server leaves the list when no tablet waits for its log any more, and not before.
 //! - K7: a tablet that was recovered is served by its new owner only after the read lease of the old one has run out, also if the
 //!   leader changes meanwhile.
+//! - K8: what is denied waits for the store, which knows who leads: a leader that slept does not know what came after it, and
+//!   whoever is told that something is over drops it, or ends.
 //!
 //! **Concurrency** one thread calls it. When the store failed, it refuses everything: make a new one from what the store holds.
 //!
@@ -287,6 +289,9 @@ impl Coordinator {
 
     fn asked(&mut self, reply: ReplyId, sender: ServerId, question: ToCoordinator) {
         if let Some(answer) = self.consider(reply, sender, question) {
+            if denies(&answer) {
+                self.ask_store();
+            }
             self.tell(Output::Answer { reply, answer });
         }
     }
@@ -304,7 +309,7 @@ impl Coordinator {
             ToCoordinator::AreAlive { clients } => self.clients_alive(clients),
             ToCoordinator::Map { table, since } => self.map(table, since),
             ToCoordinator::Servers => {
-                self.put_meta(); // so it waits for the store, which knows who leads: a log that is not named is dropped
+                self.ask_store(); // a log that is not named is dropped
                 CoordinatorAnswer::Servers(self.published.list())
             }
             ToCoordinator::Admin(admin) => self.administer(admin),
@@ -582,6 +587,13 @@ impl Coordinator {
         }
     }
 
+    /// What is said next waits for the store to say that this one leads (K8).
+    fn ask_store(&mut self) {
+        if !self.config.planted.is(Bug::DeniesAtOnce) {
+            self.put_meta();
+        }
+    }
+
     /// What this server is told of its tablets changed.
     fn affect(&mut self, server: ServerId) {
         self.touch_map();
@@ -601,6 +613,15 @@ impl Coordinator {
         self.step.push(change);
         self.put_meta();
     }
+}
+
+/// Whether it says that something is not, rather than what is.
+fn denies(answer: &CoordinatorAnswer) -> bool {
+    use CoordinatorAnswer::{Refused, Stale};
+    matches!(
+        answer,
+        Stale | Refused(Refusal::NotUp(_) | Refusal::Invalid(_))
+    )
 }
 
 fn refused(refusal: Refusal) -> CoordinatorAnswer {

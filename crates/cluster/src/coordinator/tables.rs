@@ -224,7 +224,7 @@ impl Coordinator {
     }
 
     /// All that a server is told.
-    pub(super) fn tablets_of(&self, id: ServerId) -> Tablets {
+    pub fn tablets_of(&self, id: ServerId) -> Tablets {
         let owned = self.owned.get(&id).into_iter().flatten();
         let mut tablets: Vec<TabletEntry> = owned
             .filter_map(|(table, first)| {

@@ -1,14 +1,16 @@
 //! Who is a member: enlisting, crashing, and being told of it.
 
 use crate::rig::{Asked, Rig, enlist};
-use duramen_base::ids::{ClientId, ListVersion, ServerId, TabletsVersion};
+use duramen_base::ids::{
+    ClientId, ListVersion, MigrationId, RecoveryId, SegmentId, ServerId, TabletsVersion,
+};
 use duramen_cluster::coordinator::Input;
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_cluster::membership::{Applied, Members};
 use duramen_cluster::planted::{Bug, Planted};
 use duramen_wire::native::message::{
-    Admin, CoordinatorAnswer, Enlist, FromCoordinator, Refusal, ServerAnswer, ServerChange,
-    ServerListUpdate, ServerStatus, ToCoordinator,
+    Admin, CoordinatorAnswer, Enlist, FromCoordinator, MigrationOutcome, PartitionOutcome, Refusal,
+    ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, ToCoordinator,
 };
 
 #[test]
@@ -62,6 +64,67 @@ fn a_replaced_server_crashes_before_its_successor_is_added() {
         answer,
         Some(CoordinatorAnswer::Refused(Refusal::NotUp(first)))
     );
+}
+
+/// Asks a leader that slept while another one took over for what only that one knows; returns whether it said anything.
+fn denied_by_who_slept(planted: Planted, question: ToCoordinator) -> bool {
+    let mut rig = Rig::planted(planted);
+    let member = rig.enlist_some(2)[0];
+    rig.be_good();
+    let mut next = rig.store.peer("another");
+    rig.store.expire();
+    next.acquire().unwrap().expect("nobody leads");
+    rig.stores = false;
+    let denied = rig.ask(member, question).is_some();
+    if let Some((_, batch)) = rig.waiting.pop_front() {
+        let reason = rig.store.commit(&batch).unwrap_err().to_string();
+        rig.handle(Input::StoreFailed { reason });
+        let is_refused = |answer| matches!(answer, &CoordinatorAnswer::Refused(Refusal::Store(_)));
+        assert!(rig.answers.values().any(is_refused));
+    }
+    denied
+}
+
+/// K8. (A target that heard `Stale` of a leader that was none any more never reported again, and its source stayed locked.)
+#[test]
+fn who_slept_does_not_deny_what_came_after_it() {
+    let questions = [
+        ToCoordinator::MigrationDone {
+            migration: MigrationId(77),
+            server: ServerId::new(0, 1),
+            outcome: MigrationOutcome::Complete {
+                creation: SegmentId(5),
+            },
+        },
+        ToCoordinator::PartitionDone {
+            recovery: RecoveryId(77),
+            partition: 0,
+            server: ServerId::new(0, 1),
+            outcome: PartitionOutcome::Replayed {
+                creation: SegmentId(5),
+                bytes: 1,
+                entries: 1,
+            },
+        },
+        ToCoordinator::AreAlive {
+            clients: vec![ClientId(77)],
+        },
+        ToCoordinator::ClientLease {
+            client: Some(ClientId(77)),
+        },
+        ToCoordinator::Confirm {
+            server: ServerId::new(7, 1),
+            list_version: ListVersion(1),
+            tablets_version: TabletsVersion(1),
+        },
+        ToCoordinator::Servers,
+    ];
+    for question in questions {
+        let good = Planted::default();
+        assert!(!denied_by_who_slept(good, question.clone()), "{question:?}");
+        let bad = Planted::one(Bug::DeniesAtOnce);
+        assert!(denied_by_who_slept(bad, question.clone()), "{question:?}");
+    }
 }
 
 /// A server's list after everything it was told in some order.
