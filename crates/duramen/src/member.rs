@@ -373,10 +373,13 @@ impl Durable {
             _ if send.kind == Kind::Control => Arc::from(&master.control_bytes(segment)[range]),
             _ => match self.log().unclosed_bytes(segment, from, to) {
                 Some(bytes) => Arc::from(bytes),
-                None => {
-                    let holders = master.holders(segment);
-                    return (!holders.is_empty()).then_some(Bytes::At(holders));
-                }
+                None => match self.log().unswapped_bytes(segment, from, to) {
+                    Some(bytes) => Arc::from(bytes),
+                    None => {
+                        let holders = master.holders(segment);
+                        return (!holders.is_empty()).then_some(Bytes::At(holders));
+                    }
+                },
             },
         };
         flight.last = Some((segment, from, to, bytes.clone()));

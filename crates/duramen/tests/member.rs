@@ -1,7 +1,7 @@
 //! A member's store over backups on real disks: what was acknowledged is found by a recovery, whatever backups were lost, in
 //! whatever order answers came; with threads and without.
 
-use duramen::engine::TableId;
+use duramen::engine::{SidePlan, TableId};
 use duramen::{Backups, Bytes, Call, Level, MemberOptions, Options, Store};
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Chunk, Error, Geometry, Group, Identity, Mode, ReplicaId};
@@ -9,7 +9,7 @@ use duramen_base::ids::SegmentId;
 use duramen_cluster::control::State;
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
-use duramen_format::entry::{self, Kind as EntryKind};
+use duramen_format::entry::{self, Kind as EntryKind, NewObject};
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -485,4 +485,46 @@ fn writers_on_threads_are_acknowledged_while_a_backup_is_lost() {
     });
     let gone: Vec<BackupId> = cluster.lost.lock().unwrap().iter().copied().collect();
     assert!(cluster.recover(&gone) == *model.lock().unwrap());
+}
+
+/// A side log's survivor is whole on all its replicas, and then all of them are lost before its swap: what memory holds of it is
+/// put elsewhere, or the swap would wait for ever.
+#[test]
+fn a_survivor_that_lost_all_its_replicas_before_its_swap_is_written_again() {
+    let mut dice = Dice(1);
+    let cluster = cluster(6, Level::Synced, false);
+    write(&cluster, &mut dice, 0, b"value");
+    let side = cluster.store.engine().side_log(SidePlan::default());
+    let value = vec![7; 20_000];
+    let object = NewObject {
+        table: T.0,
+        version: 9,
+        expires_at_ms: None,
+        key: b"key 1",
+        value: &value,
+        victim: SegmentId::NONE,
+    };
+    let mut bytes = vec![0; object.padded_bytes()];
+    object.write_to(&mut bytes);
+    side.replay(&bytes).unwrap();
+    let commit = side.commit().unwrap();
+    let mut holders = BTreeSet::new();
+    while holders.len() < 3 || side.unwritten() > 0 {
+        while cluster.store.background_step().unwrap() {}
+        let event = cluster.net.take(None).expect("a survivor is on its way");
+        if let Event::Call(call) = &event
+            && call.send.kind == Kind::Survivor
+        {
+            holders.insert(call.send.backup);
+        }
+        cluster.handle(event);
+        while cluster.store.background_step().unwrap() {}
+    }
+    assert!(!commit.is_durable());
+    for holder in holders {
+        cluster.lose(holder);
+    }
+    cluster.settle(&mut dice, || commit.is_durable());
+    let found = cluster.recover(&[]);
+    assert!(found.get(&b"key 1"[..]) == Some(&value), "it is recovered");
 }

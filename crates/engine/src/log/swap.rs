@@ -19,6 +19,8 @@
 //! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable its windows are *held*: no cleaner
 //!   and no expiry touches them, so that they can be given up as a whole. What the consumer was handed stays in place until
 //!   the consumer has reported it, whatever became of the side log.
+//! - D7: a survivor stays in memory as it was closed until its Swap is durable: should all its replicas be lost before, there
+//!   is no other copy of these bytes, and the Swap waits for them for ever.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the queues. The list's
 //! lock may be taken under the queue's, never the other way round.
@@ -118,7 +120,7 @@ struct Searched {
     droppable: AtomicU32,
     /// Swaps done until then, plus one; 0 = never searched.
     at: AtomicU64,
-    /// 1: the window holds a survivor without a frame.
+    /// 1: the window holds a survivor without a frame, or one that is not swapped in yet (D7).
     unwritten: AtomicBool,
     /// 1: the window is part of a side log whose Swap is not durable (D6).
     held: AtomicBool,
@@ -130,6 +132,8 @@ struct Queues {
     announced: Vec<Pass>,
     /// Closed and not durable, in the order of closing.
     survivors: VecDeque<Unwritten>,
+    /// Durable and not swapped in, with their windows (D7).
+    written: HashMap<u64, u32>,
     pending: VecDeque<Pending>,
     /// Victims of the pass at work.
     working: Vec<SegmentId>,
@@ -392,7 +396,7 @@ impl Swaps {
         });
     }
 
-    /// False: the window holds a survivor without a frame, and must stay as it is.
+    /// False: the window holds a survivor without a frame, or one that is not swapped in yet (D7), and must stay as it is.
     pub fn is_written(&self, window: u32) -> bool {
         !self.windows[window as usize]
             .unwritten
@@ -529,6 +533,7 @@ impl Swaps {
                 .survivors
                 .iter()
                 .position(|waiting| waiting.segment == *segment);
+            queues.written.remove(&segment.0);
             match at {
                 Some(at) if queues.survivors[at].handed => queues.survivors[at].abandoned = true,
                 Some(at) => {
@@ -587,9 +592,7 @@ impl Swaps {
         {
             pending.unwritten -= 1;
         }
-        self.windows[window as usize]
-            .unwritten
-            .store(false, Ordering::Release);
+        queues.written.insert(segment.0, window);
         self.progress.fetch_add(1, Ordering::Relaxed);
         Some(())
     }
@@ -621,6 +624,10 @@ impl Swaps {
         for segment in &swap.add {
             let life = list.segments.get_mut(&segment.0);
             *life.expect("a survivor is listed from its opening") = Life::Settled;
+            if let Some(window) = queues.written.remove(&segment.0) {
+                let known = &self.windows[window as usize];
+                known.unwritten.store(false, Ordering::Release);
+            }
         }
         for segment in &swap.remove {
             list.segments.remove(&segment.0);
@@ -697,6 +704,13 @@ impl Log {
     /// The survivor's frame is closed and durable; or it was abandoned meanwhile, and nobody reads its bytes any more.
     pub fn survivor_durable(&self, segment: SegmentId) {
         let _ = self.swaps.durable(segment); // said twice: nothing new
+    }
+
+    /// Bytes `from..to` of a survivor that is durable and not swapped in yet (D7). Copied: it may be given up at any time.
+    pub fn unswapped_bytes(&self, segment: SegmentId, from: u32, to: u32) -> Option<Vec<u8>> {
+        let queues = self.swaps.queues();
+        let window = *queues.written.get(&segment.0)?;
+        Some(self.memory.slice(window, from, to - from).to_vec()) // under the lock: `abandon` takes it first
     }
 
     /// The next Swap that may be recorded (D2); the same until [`swapped`](Self::swapped).
