@@ -234,7 +234,7 @@ impl Replica {
         if let Some(certificate) = staged.certificate {
             self.certificate = certificate;
             self.uncertified_from = None;
-        } else {
+        } else if self.received > self.certificate.length {
             self.uncertified_from.get_or_insert(lsn);
         }
         self.closed |= staged.close;

@@ -329,6 +329,55 @@ fn scenario_39_openings_are_refused_in_time() {
     }
 }
 
+/// A replica that was opened, and of which nothing more came, does not hold up the write-ahead log: its master may wait for
+/// room here itself.
+#[test]
+fn an_opening_without_data_does_not_hold_up_the_log() {
+    let disk = fresh_disk(6);
+    let backup = open(&disk);
+    let opening = Chunk {
+        bytes: &[],
+        certificate: None,
+        ..chunk(&[], 0, 0, 0, false)
+    };
+    backup.stage_of(LOG, opening).expect("there is room");
+    backup.commit(Level::Synced).expect("there is room");
+    let bytes = content(1, 0, GEOMETRY.segment_bytes);
+    let mut written = 0;
+    for segment in 20..400 {
+        let mut chunk = chunk(&bytes, 0, 3_000, 0, true);
+        (chunk.segment, chunk.close) = (SegmentId(segment), true);
+        backup.stage_of(LOG + 1, chunk).expect("there is room");
+        written += backup.commit(Level::Synced).expect("and in the log").bytes;
+        while backup.flush_step().expect("the disk works") {}
+        let other = ReplicaId {
+            log: LOG + 1,
+            segment: SegmentId(segment),
+        };
+        backup.free_of(other).expect("it is there");
+    }
+    assert!(written > 2 * GEOMETRY.wal_bytes, "{written}");
+    drop(backup);
+    disk.cut_power();
+    disk.restart();
+    let backup = open(&disk);
+    let found = backup.replicas_of(LOG);
+    assert_eq!((found.len(), found[0].length), (1, 0), "{found:?}");
+    let all = content(ID.segment.0, 0, 500);
+    let more = Chunk {
+        open: false,
+        ..chunk(&all, 0, 500, 0, true)
+    };
+    backup.stage_of(LOG, more).expect("it goes on");
+    backup.commit(Level::Synced).expect("there is room");
+    let mut into = vec![0; GEOMETRY.segment_bytes as usize];
+    assert_eq!(
+        backup.read_of(ID, &mut into).expect("it is there").length,
+        500
+    );
+    assert!(into[..500] == all);
+}
+
 /// Three masters that wait for their answers before they send more share commits; one that is alone does not wait.
 #[test]
 fn chunks_of_several_masters_share_a_commit() {
