@@ -2,6 +2,7 @@
 //!
 //! **Rules**
 //! - L1: the replicas of a segment lie on different servers, none of them its master, in different racks where racks are named.
+//!   Two lives of one machine are one server: until there is a verdict about the old one both are in the list.
 //! - L2: of five random candidates the one is taken that would be done reading first, were its master to crash now.
 //! - L3: copysets depend on the members alone, not on the order in which they came and went: all masters see the same ones. Server
 //!   slots, written in base R, are grouped R by R where they differ in one digit alone: as many digits, as many groups for each
@@ -43,6 +44,10 @@ pub struct Member {
     pub backup: BackupId,
     /// Servers of one rack fail together.
     pub rack: Option<String>,
+    /// Where it answers: two lives at one address are one machine. Empty: nobody knows.
+    pub address: String,
+    /// Its data directory; 0: nobody knows.
+    pub disk: u64,
     /// Microseconds in which it reads one segment.
     pub read_us: u32,
 }
@@ -52,8 +57,25 @@ impl From<BackupId> for Member {
         Member {
             backup,
             rack: None,
+            address: String::new(),
+            disk: 0,
             read_us: 1,
         }
+    }
+}
+
+impl Member {
+    /// L1.
+    fn is_one_machine_with(&self, other: &Member) -> bool {
+        !self.address.is_empty() && self.address == other.address
+            || self.disk != 0 && self.disk == other.disk
+    }
+
+    /// Whether replicas of one segment may lie here and there (L1).
+    fn goes_with(&self, other: &Member) -> bool {
+        self.backup != other.backup
+            && (self.rack.is_none() || self.rack != other.rack)
+            && !self.is_one_machine_with(other)
     }
 }
 
@@ -62,6 +84,8 @@ pub struct Placement {
     layout: Layout,
     replicas: usize,
     members: BTreeMap<BackupId, Member>,
+    /// They keep what they have, and get nothing more; `true`: as long as there is another life of the same machine.
+    retired: BTreeMap<BackupId, (Member, bool)>,
     /// Replicas of this master that a recovery would read there.
     load: BTreeMap<BackupId, u32>,
     random: u64,
@@ -77,6 +101,7 @@ impl Placement {
             layout,
             replicas,
             members: BTreeMap::new(),
+            retired: BTreeMap::new(),
             load: BTreeMap::new(),
             random: seed ^ 0x9E37_79B9_7F4A_7C15,
             groups: Vec::new(),
@@ -84,15 +109,44 @@ impl Placement {
         }
     }
 
+    /// It may be chosen from now on, and an older life of the same machine no more: it may be over.
     pub fn add(&mut self, member: Member) {
+        self.retired.remove(&member.backup);
+        let older = self.members.values();
+        let older = older
+            .filter(|other| other.backup != member.backup && other.is_one_machine_with(&member));
+        let older: Vec<BackupId> = older.map(|other| other.backup).collect();
+        for other in older {
+            self.retire(other);
+            if let Some((_, is_superseded)) = self.retired.get_mut(&other) {
+                *is_superseded = true;
+            }
+        }
         self.members.insert(member.backup, member);
         self.stale = true;
     }
 
-    pub fn remove(&mut self, backup: BackupId) {
-        self.members.remove(&backup);
+    /// It is not chosen any more, and keeps what it has.
+    pub fn retire(&mut self, backup: BackupId) {
+        if let Some(member) = self.members.remove(&backup) {
+            self.retired.insert(backup, (member, false));
+        }
         self.load.remove(&backup);
         self.stale = true;
+    }
+
+    /// It is gone, with what it had.
+    pub fn remove(&mut self, backup: BackupId) {
+        self.retire(backup);
+        let Some((gone, _)) = self.retired.remove(&backup) else {
+            return;
+        };
+        let mut others = self.retired.values();
+        let other = others
+            .find(|(other, is_superseded)| *is_superseded && other.is_one_machine_with(&gone));
+        if let Some((other, _)) = other.cloned() {
+            self.add(other); // whichever was heard of last was over
+        }
     }
 
     pub fn has(&self, backup: BackupId) -> bool {
@@ -113,6 +167,12 @@ impl Placement {
             *self.load.entry(chosen).or_default() += 1;
         }
         Some(chosen)
+    }
+
+    /// Whether [`choose`](Self::choose) would find somebody.
+    pub fn can_choose(&mut self, holding: &[BackupId], refusing: &BTreeSet<BackupId>) -> bool {
+        let possible = self.possible(holding);
+        possible.iter().any(|backup| !refusing.contains(backup))
     }
 
     /// A segment that this backup was to read first is gone.
@@ -141,16 +201,14 @@ impl Placement {
                 return others;
             }
         }
-        let racks: BTreeSet<&String> = holding
-            .iter()
-            .filter_map(|backup| self.members.get(backup)?.rack.as_ref())
-            .collect();
+        let known = |backup: &BackupId| {
+            let member = self.members.get(backup);
+            member.or_else(|| Some(&self.retired.get(backup)?.0))
+        };
+        let holders: Vec<&Member> = holding.iter().filter_map(known).collect();
         let fits = |member: &&Member| {
-            !holding.contains(&member.backup)
-                && member
-                    .rack
-                    .as_ref()
-                    .is_none_or(|rack| !racks.contains(rack))
+            let mut holders = holders.iter();
+            !holding.contains(&member.backup) && holders.all(|holder| holder.goes_with(member))
         };
         self.members
             .values()
@@ -225,11 +283,8 @@ pub fn copysets<'a>(
 /// The members in a group's slots, or whoever stands in for them. `None`: there are too few racks or servers.
 fn fill(group: &[u64], by_slot: &BTreeMap<u64, &Member>) -> Option<Vec<BackupId>> {
     let mut chosen: Vec<&Member> = Vec::with_capacity(group.len());
-    let fits = |chosen: &[&Member], member: &Member| {
-        chosen.iter().all(|other| {
-            other.backup != member.backup && (other.rack.is_none() || other.rack != member.rack)
-        })
-    };
+    let fits =
+        |chosen: &[&Member], member: &Member| chosen.iter().all(|other| other.goes_with(member));
     let mut missing = Vec::new();
     for slot in group {
         match by_slot.get(slot) {

@@ -23,6 +23,7 @@ fn member(slot: u64, rack: Option<u64>) -> Member {
         backup: BackupId(1 << 32 | slot),
         rack: rack.map(|rack| format!("rack {rack}")),
         read_us: 100,
+        ..Member::from(BackupId(0))
     }
 }
 
@@ -53,6 +54,62 @@ fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
     assert_eq!(last, Some(member(8, None).backup));
     placement.remove(member(8, None).backup);
     assert_eq!(placement.choose(&[], &refusing), None);
+}
+
+/// A machine lost its disk and is back before anybody has called its old life crashed: both are in the list. Whatever one of them
+/// holds the other one does not get.
+#[test]
+fn two_lives_of_one_machine_are_one_server() {
+    for layout in [Layout::Scatter, Layout::Copysets { groups: 2 }] {
+        let life = |slot: u64, address: &str, disk: u64| Member {
+            address: address.to_owned(),
+            disk,
+            ..member(slot, None)
+        };
+        let mut placement = Placement::new(layout, 2, 1);
+        let (old, other) = (life(0, "a:1", 10), life(1, "b:1", 11));
+        placement.add(old.clone());
+        placement.add(other.clone());
+        let segment = place(&mut placement, 2);
+        assert_eq!(segment.len(), 2);
+        let new = life(2, "a:1", 12);
+        let moved = life(3, "c:1", 11);
+        placement.add(new.clone());
+        for _ in 0..50 {
+            let holding = place(&mut placement, 3);
+            let both = BTreeSet::from([new.backup, other.backup]);
+            assert_eq!(
+                BTreeSet::from_iter(holding),
+                both,
+                "the old life gets nothing"
+            );
+        }
+        let nobody = BTreeSet::new();
+        let chosen = placement.choose(&[old.backup], &nobody);
+        assert_eq!(
+            chosen,
+            Some(other.backup),
+            "the new life does not get what the old one has"
+        );
+        assert_eq!(placement.choose(&[old.backup, other.backup], &nobody), None);
+        placement.remove(other.backup);
+        assert_eq!(placement.choose(&[old.backup], &nobody), None);
+        placement.add(moved.clone());
+        assert_eq!(placement.choose(&[old.backup], &nobody), Some(moved.backup));
+        placement.add(other.clone());
+        assert_eq!(
+            placement.choose(&[new.backup, moved.backup], &nobody),
+            None,
+            "one directory"
+        );
+        placement.remove(old.backup);
+        assert!(!placement.has(old.backup) && placement.has(new.backup));
+        // Heard of in the other order: the verdict about the old life brings the new one back.
+        placement.add(old.clone());
+        assert!(!placement.has(new.backup));
+        placement.remove(old.backup);
+        assert!(placement.has(new.backup));
+    }
 }
 
 /// Of five candidates the one that would be done first: the fullest disk has little more than the average, and a slow one less.

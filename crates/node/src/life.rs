@@ -181,6 +181,8 @@ pub(crate) fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> plac
     placement::Member {
         backup: BackupId(entry.server.number()),
         rack: entry.rack.clone(),
+        address: entry.addresses.native.clone(),
+        disk: entry.disk,
         read_us: u32::try_from(read_us).unwrap_or(u32::MAX).max(1),
     }
 }

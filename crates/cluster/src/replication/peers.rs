@@ -1,6 +1,6 @@
 //! What a master hears of its backups: that they come, go, refuse, come back, and what they still hold.
 
-use super::segment::Replica;
+use super::segment::{Replica, Segment};
 use super::{BackupId, Bug, Found, InFlight, Kind, Level, Master, Rejection, SegmentId, Ticket};
 use crate::placement::Member;
 use std::collections::BTreeSet;
@@ -17,6 +17,9 @@ impl Master {
         if !self.refusing.is_empty() {
             self.refusing.clear();
             self.look_at_incomplete();
+            let refused = |segment: &Segment| segment.replicas.iter().any(|r| r.refused);
+            let refused = self.segments.iter().filter(|(_, segment)| refused(segment));
+            self.active.extend(refused.map(|(id, _)| *id));
         }
     }
 
@@ -86,10 +89,14 @@ impl Master {
     }
 
     /// An opening was refused: somebody else is asked. A repetition of it may have been taken all the same: so what is there
-    /// counts as lost, and is freed.
+    /// counts as lost, and is freed. If there is nobody else the same opening is sent again after a while: each loss of a
+    /// control segment's replica would cost a control segment, for nothing.
     fn refused(&mut self, sent: &InFlight) {
-        let segment = self.segments.get_mut(&sent.segment);
-        let Some(replica) = segment.and_then(|segment| segment.replica_mut(sent.backup)) else {
+        let Some(segment) = self.segments.get_mut(&sent.segment) else {
+            return;
+        };
+        let holding: Vec<BackupId> = segment.replicas.iter().map(|r| r.backup).collect();
+        let Some(replica) = segment.replica_mut(sent.backup) else {
             return;
         };
         if replica.buffered.open {
@@ -98,6 +105,11 @@ impl Master {
             return;
         }
         self.refusing.insert(sent.backup);
+        if !self.placement.can_choose(&holding, &self.refusing) {
+            replica.in_flight = replica.in_flight.saturating_sub(1);
+            replica.refused = true;
+            return;
+        }
         if self.config.has_bug(Bug::RefusedForgotten) {
             let segment = self.segment_mut(sent.segment);
             segment
@@ -266,7 +278,7 @@ impl Master {
 
     /// A backup that is UP gets no new replicas: it is about to be stopped, and keeps what it has.
     pub fn backup_retires(&mut self, backup: BackupId) {
-        self.placement.remove(backup);
+        self.placement.retire(backup);
     }
 
     /// For people: what is not done yet.

@@ -214,7 +214,13 @@ impl Master {
         if replica.in_flight > 0 && !one_stream {
             return None; // one call per replica at a time: 90-traps.md §C
         }
-        let before = replica.sent;
+        if replica.refused && self.refusing.contains(&replica.backup) {
+            return None;
+        }
+        let before = match replica.refused {
+            true => Progress::default(),
+            false => replica.sent,
+        };
         let open = !before.open;
         let certificate = match (data, snapshot) {
             (true, _) => queued,
@@ -239,6 +245,7 @@ impl Master {
             return None;
         }
         segment.was_placed = true;
+        replica.refused = false;
         replica.sent = Progress {
             epoch,
             open: true,

@@ -56,6 +56,8 @@ pub(super) struct Replica {
     pub primary: bool,
     /// Sends that are not acknowledged yet.
     pub in_flight: u32,
+    /// Its opening was refused, and nobody else can have it: it is sent again, as it was.
+    pub refused: bool,
 }
 
 impl Replica {
@@ -72,6 +74,7 @@ impl Replica {
             syncing: Progress::default(),
             primary: false,
             in_flight: 0,
+            refused: false,
         }
     }
 

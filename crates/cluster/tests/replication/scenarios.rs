@@ -1,6 +1,10 @@
 //! Scenarios of 90-traps.md §I that need several backups, by name.
 
 use super::{World, config, finish, seeds};
+use duramen_base::ids::{Level, SegmentId};
+use duramen_cluster::control::State;
+use duramen_cluster::replication::{BackupId, Config, Effect, Master, Rejection, Send};
+use duramen_format::segment::Kind;
 
 /// Survivors are on their way when a backup is lost: open segments go on at a higher epoch, the control log in a new segment.
 /// Whenever everybody crashes, the log is complete.
@@ -40,4 +44,65 @@ fn scenario_12_survivors_are_open_when_the_epochs_grow() {
         assert!(world.swaps.is_empty() && world.losses == 1);
     }
     assert!(on_their_way > 50, "{on_their_way}");
+}
+
+/// Two backups for two replicas, and one of them has no room: it is asked again and again for the same control segment, and when
+/// it has room the log goes on. (Each refusal cost a control segment, which the other one had to keep.)
+#[test]
+fn a_refusal_when_there_is_nobody_else_costs_nothing() {
+    let config = Config {
+        replicas: 2,
+        coordinated: true,
+        ..config(false)
+    };
+    let (good, short) = (BackupId(1), BackupId(2));
+    let mut master = Master::new(config, State::default(), &[good, short], &[]);
+    let mut next = 0;
+    let mut sends = |master: &mut Master| {
+        let mut effects = Vec::new();
+        let mut next_id = || {
+            next += 1;
+            SegmentId(next)
+        };
+        master.poll(&mut next_id, &mut effects);
+        let sends = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Send(send) => Some(send),
+            _ => None,
+        });
+        sends.collect::<Vec<Send>>()
+    };
+    let mut asked = 0;
+    let mut first = None;
+    for _ in 0..50 {
+        for send in sends(&mut master) {
+            assert_eq!(*first.get_or_insert(send.segment), send.segment);
+            if send.backup == good {
+                master.acked(send.ticket, Level::Synced);
+            } else {
+                asked += 1;
+                assert!(send.open && send.from == 0);
+                master.rejected(send.ticket, Rejection::Busy);
+            }
+        }
+        assert!(sends(&mut master).is_empty(), "it rests");
+        master.forgive();
+    }
+    assert!(asked > 40, "{asked}");
+    assert_eq!(master.control_reached(), 0);
+    for send in sends(&mut master) {
+        master.acked(send.ticket, Level::Synced);
+    }
+    sends(&mut master);
+    master.control_head_noted(first.expect("it was opened"));
+    assert!(master.control_reached() > 0 && master.is_idle());
+    // Somebody else comes: a refusal moves the replica there.
+    let third = BackupId(3);
+    master.opened(SegmentId(100), Kind::Head, 0);
+    let opening = sends(&mut master);
+    let opening = opening.iter().find(|send| send.backup == short);
+    let ticket = opening.expect("both get it").ticket;
+    master.backup_up(third);
+    master.rejected(ticket, Rejection::Busy);
+    let moved = sends(&mut master);
+    assert!(moved.iter().any(|send| send.backup == third && send.open));
 }

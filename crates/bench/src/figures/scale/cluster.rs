@@ -304,9 +304,8 @@ impl Cluster {
         let mut placement = Placement::new(Layout::Scatter, plan.replicas, plan.seed);
         for id in ids.keys().filter(|id| **id != dead_id) {
             placement.add(Member {
-                backup: BackupId(id.number()),
-                rack: None,
                 read_us: (SEGMENT_BYTES as f64 / machine.disk_read * 1e6) as u32,
+                ..Member::from(BackupId(id.number()))
             });
         }
         let mut cluster = Cluster {

@@ -89,12 +89,11 @@ fn trial(way: Way, spread: f64, seed: u64) -> f64 {
     let mut placement = Placement::new(Layout::Scatter, 3, seed);
     for disk in 0..DISKS {
         placement.add(Member {
-            backup: BackupId(1 << 32 | disk as u64),
-            rack: None,
             read_us: match way {
                 Way::ReadTime => (read_s(disk) * 1e6) as u32,
                 _ => 1000,
             },
+            ..Member::from(BackupId(1 << 32 | disk as u64))
         });
     }
     let mut segments = [0u64; DISKS];
