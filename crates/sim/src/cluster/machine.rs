@@ -73,8 +73,6 @@ pub(super) struct Machine {
     pub slow_us: u64,
     /// Its disk has lost, or may have lost, what it had acknowledged.
     pub is_ruined: bool,
-    /// It has another disk than it had at the beginning.
-    pub has_new_disk: bool,
     wakes_at_us: u64,
     /// It dies after so many outputs, for so long.
     pub dies_after: Option<(u32, u64)>,
@@ -103,7 +101,6 @@ impl Machine {
             offset_us: random.below(1 << 40) + n as u64,
             slow_us: 0,
             is_ruined: false,
-            has_new_disk: false,
             wakes_at_us: u64::MAX,
             dies_after: None,
             cut_us: None,
@@ -123,7 +120,6 @@ impl Machine {
 
     /// Its disk is gone, and it has a new one.
     pub fn replace_disk(&mut self, random: &mut Random) {
-        self.has_new_disk = true;
         self.disk_number = random.next_u64() | 1;
         self.disk = SimDisk::new(self.disk_number, DISK_BYTES).untraced();
         self.stored = None;
