@@ -19,8 +19,8 @@
 //! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable its windows are *held*: no cleaner
 //!   and no expiry touches them, so that they can be given up as a whole. What the consumer was handed stays in place until
 //!   the consumer has reported it, whatever became of the side log.
-//! - D7: a survivor stays in memory as it was closed until its Swap is durable: should all its replicas be lost before, there
-//!   is no other copy of these bytes, and the Swap waits for them for ever.
+//! - D7: what a side log wrote can be had from memory, as it was closed, until its Swap is durable: should all its replicas be
+//!   lost before, there is no other copy of these bytes, and the Swap would wait for them for ever.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the queues. The list's
 //! lock may be taken under the queue's, never the other way round.
@@ -120,7 +120,7 @@ struct Searched {
     droppable: AtomicU32,
     /// Swaps done until then, plus one; 0 = never searched.
     at: AtomicU64,
-    /// 1: the window holds a survivor without a frame, or one that is not swapped in yet (D7).
+    /// 1: the window holds a survivor without a frame.
     unwritten: AtomicBool,
     /// 1: the window is part of a side log whose Swap is not durable (D6).
     held: AtomicBool,
@@ -132,7 +132,7 @@ struct Queues {
     announced: Vec<Pass>,
     /// Closed and not durable, in the order of closing.
     survivors: VecDeque<Unwritten>,
-    /// Durable and not swapped in, with their windows (D7).
+    /// Of side logs, durable and not swapped in, with their windows (D7).
     written: HashMap<u64, u32>,
     pending: VecDeque<Pending>,
     /// Victims of the pass at work.
@@ -396,7 +396,7 @@ impl Swaps {
         });
     }
 
-    /// False: the window holds a survivor without a frame, or one that is not swapped in yet (D7), and must stay as it is.
+    /// False: the window holds a survivor without a frame, and must stay as it is.
     pub fn is_written(&self, window: u32) -> bool {
         !self.windows[window as usize]
             .unwritten
@@ -592,7 +592,11 @@ impl Swaps {
         {
             pending.unwritten -= 1;
         }
-        queues.written.insert(segment.0, window);
+        let known = &self.windows[window as usize];
+        if known.held.load(Ordering::Acquire) {
+            queues.written.insert(segment.0, window); // D7
+        }
+        known.unwritten.store(false, Ordering::Release);
         self.progress.fetch_add(1, Ordering::Relaxed);
         Some(())
     }
@@ -624,10 +628,7 @@ impl Swaps {
         for segment in &swap.add {
             let life = list.segments.get_mut(&segment.0);
             *life.expect("a survivor is listed from its opening") = Life::Settled;
-            if let Some(window) = queues.written.remove(&segment.0) {
-                let known = &self.windows[window as usize];
-                known.unwritten.store(false, Ordering::Release);
-            }
+            queues.written.remove(&segment.0);
         }
         for segment in &swap.remove {
             list.segments.remove(&segment.0);
@@ -706,7 +707,7 @@ impl Log {
         let _ = self.swaps.durable(segment); // said twice: nothing new
     }
 
-    /// Bytes `from..to` of a survivor that is durable and not swapped in yet (D7). Copied: it may be given up at any time.
+    /// Bytes `from..to` of what a side log wrote that is durable and not swapped in yet (D7). Copied: it may be given up at any time.
     pub fn unswapped_bytes(&self, segment: SegmentId, from: u32, to: u32) -> Option<Vec<u8>> {
         let queues = self.swaps.queues();
         let window = *queues.written.get(&segment.0)?;
