@@ -4,7 +4,7 @@ use crate::dead_log::object;
 use crate::disk::{Name, replay};
 use crate::world::{Random, State, TABLE, World};
 use duramen_base::ids::{KeyRange, RouteHash};
-use duramen_engine::{Bug, SidePlan, Store};
+use duramen_engine::{Bug, Error, SidePlan, Store};
 use duramen_format::hash::KeyHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -143,11 +143,17 @@ fn write_while_allowed(
             return;
         }
         let hash = guard.hash(key);
-        if random.below(4) == 0 {
-            guard.remove(TABLE, hash, key).unwrap();
+        let done = if random.below(4) == 0 {
+            guard.remove(TABLE, hash, key).map(drop)
         } else {
             let value = random.below(1 << 40).to_le_bytes();
-            guard.write(TABLE, hash, key, &value, None).unwrap();
+            guard.write(TABLE, hash, key, &value, None).map(drop)
+        };
+        match done {
+            Ok(()) => {}
+            // It was outside, in search of a head or of memory, while somebody waited for guards: nothing was written.
+            Err(Error::TryAgain) => continue,
+            Err(error) => panic!("{error}"),
         }
         written.fetch_add(1, Ordering::Relaxed);
         drop(guard);
