@@ -17,14 +17,15 @@ use crate::cache::{self, Cache};
 use crate::chunk::{Chunk, Kind, Place};
 use crate::error::Error;
 use crate::memory::Memory;
-use crate::pager::{PAGE_BYTES, Pager, REGION_PAGES};
+use crate::pager::lift::{self, Lift};
+use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
 use crate::pool::Pools;
 use duramen_flash::{BLOCK_BYTES, Error as FlashError, ObjectStore, Scratch};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Pages that are taken away by one system call.
-const EVICTED_AT_ONCE: usize = 32;
+const EVICTED_AT_ONCE: usize = lift::PAGES;
 /// Page tables that are given back by one.
 const REGIONS_AT_ONCE: usize = 16;
 /// Addresses that a program may leave for a later life [`crate::set_root`].
@@ -89,8 +90,19 @@ const PAGES_LEAST: usize = 128;
 struct Worker {
     scratch: Scratch,
     page: Box<[u8; PAGE_BYTES]>,
+    lift: Option<Lift>,
+    batch: Batch,
+}
+
+/// Pages that are about to leave.
+#[derive(Default)]
+struct Batch {
     pages: Vec<u64>,
-    taken: Vec<Taken>,
+    /// The units they belong to.
+    units: Vec<Taken>,
+    dirty: Vec<(u64, Place)>,
+    /// Why some of them stay.
+    failed: Option<Error>,
 }
 
 /// A unit of which pages are about to leave: which of them.
@@ -100,13 +112,32 @@ struct Taken {
     pages: u32,
 }
 
+impl Batch {
+    /// A page does not leave after all.
+    fn stays(&mut self, page: u64, place: &Place) {
+        self.pages.retain(|other| *other != page);
+        for taken in self
+            .units
+            .iter_mut()
+            .filter(|taken| taken.name == place.unit)
+        {
+            taken.pages &= !(1 << place.nth);
+        }
+    }
+}
+
 impl Worker {
-    fn new() -> Worker {
+    fn new(kind: Faults) -> Worker {
         Worker {
             scratch: Scratch::new(PAGE_BYTES),
             page: Box::new([0; PAGE_BYTES]),
-            pages: Vec::with_capacity(EVICTED_AT_ONCE),
-            taken: Vec::with_capacity(EVICTED_AT_ONCE),
+            lift: (kind == Faults::Userfault).then(Lift::new).flatten(),
+            batch: Batch {
+                pages: Vec::with_capacity(EVICTED_AT_ONCE),
+                units: Vec::with_capacity(EVICTED_AT_ONCE),
+                dirty: Vec::with_capacity(EVICTED_AT_ONCE),
+                failed: None,
+            },
         }
     }
 }
@@ -165,6 +196,7 @@ impl Heap {
             Ok((atm, buffer, Cache::new(budget.ram - budget.fixed)?))
         });
         let (atm, buffer, cache) = made.map_err(memory)?;
+        let kind = pager.kind();
         Ok(Heap {
             pager,
             atm,
@@ -181,7 +213,7 @@ impl Heap {
             roots: Default::default(),
             pinned: AtomicUsize::new(0),
             changing: RwLock::new(()),
-            workers: Mutex::new((0..4).map(|_| Worker::new()).collect()),
+            workers: Mutex::new((0..4).map(|_| Worker::new(kind)).collect()),
         })
     }
 
@@ -248,7 +280,7 @@ impl Heap {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let worker = workers.pop();
         drop(workers);
-        worker.unwrap_or_else(Worker::new)
+        worker.unwrap_or_else(|| Worker::new(self.pager.kind()))
     }
 
     fn give_back(&self, worker: Worker) {
@@ -314,47 +346,46 @@ impl Heap {
 
     /// Takes the oldest pages away; returns how many.
     fn evict(&self, worker: &mut Worker) -> Result<usize, Error> {
-        let mut pages = std::mem::take(&mut worker.pages);
-        let mut taken = std::mem::take(&mut worker.taken);
-        let chosen = self.choose(&mut pages, &mut taken, worker);
-        let hidden = self.pager.hide(&pages);
-        let is_hidden = hidden.is_ok();
-        for Taken { name, unit, pages } in taken.drain(..) {
+        let mut batch = std::mem::take(&mut worker.batch);
+        self.choose(&mut batch);
+        let mut done = self.take_away(&mut batch, worker);
+        for Taken { name, unit, pages } in batch.units.drain(..) {
             let mut unit = unit;
-            if is_hidden {
+            if done.is_ok() {
                 unit.shown &= !pages;
                 unit.dirty &= !pages;
             }
             self.buffer.release(name, unit);
         }
-        let count = pages.len();
-        for page in pages.drain(..) {
-            if is_hidden {
+        let count = if done.is_ok() { batch.pages.len() } else { 0 };
+        for page in batch.pages.drain(..) {
+            if done.is_ok() {
                 self.buffer.regions().leave(page);
             } else {
                 self.buffer.queue(page);
             }
         }
-        (worker.pages, worker.taken) = (pages, taken);
-        hidden.map_err(Error::kernel("taking pages away"))?;
         self.buffer.leave(count);
         let counter = &self.counters.hidden;
         counter.fetch_add(count as u64, Ordering::Relaxed);
-        if count == 0 {
-            chosen.map(|()| 0)
-        } else {
-            Ok(count)
+        if let Some(error) = batch.failed.take()
+            && count == 0
+        {
+            done = Err(error);
         }
+        worker.batch = batch;
+        done.map(|()| count)
     }
 
-    /// Owns the units of the oldest pages, and saves what is dirty of them. An error: some could not be saved, and stay.
-    fn choose(
-        &self,
-        pages: &mut Vec<u64>,
-        taken: &mut Vec<Taken>,
-        worker: &mut Worker,
-    ) -> Result<(), Error> {
-        let mut done = Ok(());
+    /// Owns the units of the oldest pages.
+    fn choose(&self, batch: &mut Batch) {
+        let Batch {
+            pages,
+            units,
+            dirty,
+            ..
+        } = batch;
+        dirty.clear();
         self.buffer.oldest(EVICTED_AT_ONCE, pages);
         pages.retain(|page| {
             let place = self.atm.chunk(*page).and_then(|chunk| chunk.place(*page));
@@ -362,7 +393,7 @@ impl Heap {
                 return false; // its chunk is gone
             };
             let bit = 1 << place.nth;
-            let known = taken.iter().position(|taken| taken.name == place.unit);
+            let known = units.iter().position(|taken| taken.name == place.unit);
             let nth = known.or_else(|| match self.buffer.try_own(place.unit) {
                 Try::Gone => None,
                 Try::Later => {
@@ -370,31 +401,69 @@ impl Heap {
                     None
                 }
                 Try::Own(unit) => {
-                    taken.push(Taken {
+                    units.push(Taken {
                         name: place.unit,
                         unit,
                         pages: 0,
                     });
-                    Some(taken.len() - 1)
+                    Some(units.len() - 1)
                 }
             });
-            let Some(its) = nth.and_then(|nth| taken.get_mut(nth)) else {
+            let Some(its) = nth.and_then(|nth| units.get_mut(nth)) else {
                 return false;
             };
             if its.unit.shown & bit == 0 || its.pages & bit != 0 {
                 return false; // it was in the queue twice
             }
-            if its.unit.dirty & bit != 0
-                && let Err(error) = self.save(*page, &place, worker)
-            {
-                self.buffer.queue(*page);
-                done = Err(error);
-                return false;
-            }
             its.pages |= bit;
+            if its.unit.dirty & bit != 0 {
+                dirty.push((*page, place));
+            }
             true
         });
-        done
+    }
+
+    /// Takes a batch's pages away, and brings what is dirty into the cache. What cannot be saved stays, and leaves the batch.
+    fn take_away(&self, batch: &mut Batch, worker: &mut Worker) -> Result<(), Error> {
+        let mut dirty = std::mem::take(&mut batch.dirty);
+        let lifted = !dirty.is_empty()
+            && worker.lift.as_mut().is_some_and(|lift| {
+                let spans = dirty.iter().map(|(page, place)| (*page, place.bytes));
+                self.pager.lift(lift, spans, &batch.pages).is_ok()
+            });
+        for (page, place) in dirty.drain(..) {
+            let saved = if lifted {
+                self.save_lifted(page, &place, worker)
+            } else {
+                self.save(page, &place, worker)
+            };
+            if let Err(error) = saved {
+                batch.stays(page, &place);
+                self.buffer.queue(page);
+                batch.failed = Some(error);
+            }
+        }
+        batch.dirty = dirty;
+        if lifted {
+            return Ok(());
+        }
+        let hidden = self.pager.hide(&batch.pages);
+        hidden.map_err(Error::kernel("taking pages away"))
+    }
+
+    /// As [`save`](Self::save) for a page that is away already, and comes back if it fails.
+    fn save_lifted(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
+        let mut whole = [0; PAGE_BYTES];
+        if let Some(lift) = &mut worker.lift {
+            lift.next(&mut whole[..place.bytes]);
+        }
+        self.counters.saved.fetch_add(1, Ordering::Relaxed);
+        let saved = self.save_content(place, &whole[..place.bytes], worker);
+        if saved.is_err() {
+            let back = self.pager.show(page, &whole, true);
+            back.expect("a page comes back where it was: what was written would be lost");
+        }
+        saved
     }
 
     /// Brings a dirty page's content into the cache. Its unit is the caller's; if it fails, the page is as before.
@@ -403,13 +472,7 @@ impl Heap {
             .forbid_writes(page)
             .map_err(Error::kernel("forbidding writes to a page"))?;
         let content = self.pager.content(page, place.bytes);
-        let saved = if place.unit_bytes == place.bytes {
-            self.cache.put(place.unit, content, true, &self.spill())
-        } else if self.cache.patch(place.unit, place.from, content) {
-            Ok(())
-        } else {
-            self.save_part(place, content, worker)
-        };
+        let saved = self.save_content(place, content, worker);
         if saved.is_err() {
             self.pager
                 .allow_writes(page)
@@ -417,6 +480,21 @@ impl Heap {
         }
         self.counters.saved.fetch_add(1, Ordering::Relaxed);
         saved
+    }
+
+    fn save_content(
+        &self,
+        place: &Place,
+        content: &[u8],
+        worker: &mut Worker,
+    ) -> Result<(), Error> {
+        if place.unit_bytes == place.bytes {
+            self.cache.put(place.unit, content, true, &self.spill())
+        } else if self.cache.patch(place.unit, place.from, content) {
+            Ok(())
+        } else {
+            self.save_part(place, content, worker)
+        }
     }
 
     /// One page of a unit of many that is not in the cache.

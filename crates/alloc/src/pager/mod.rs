@@ -10,6 +10,7 @@
 //! and without a mapping of its own for each page. Writes are tracked by synchronous write protection: with the asynchronous kind
 //! (`UFFD_FEATURE_WP_ASYNC`), a write between looking whether a page is dirty and taking it away would be lost.
 
+pub(crate) mod lift;
 mod protect;
 mod userfault;
 
@@ -136,6 +137,19 @@ impl Pager {
             }
             Pager::Protect(_) => Ok(()),
         }
+    }
+
+    /// Takes pages away, of which `dirty` ones (with the bytes of their contents) may be written to until they are gone: `lift` has
+    /// their contents then. An error: nothing has happened.
+    pub fn lift(
+        &self,
+        lift: &mut lift::Lift,
+        dirty: impl Iterator<Item = (u64, usize)>,
+        pages: &[u64],
+    ) -> io::Result<()> {
+        lift.refer(dirty.map(|(page, bytes)| (self.address(page), bytes)))?;
+        self.hide(pages).expect("memory of ours can be given back");
+        Ok(())
     }
 
     fn address(&self, page: u64) -> usize {
