@@ -91,6 +91,8 @@ struct Worker {
     scratch: Scratch,
     page: Box<[u8; PAGE_BYTES]>,
     lift: Option<Lift>,
+    /// Taken while it is in use.
+    lifted: Option<Box<[u8; PAGE_BYTES]>>,
     batch: Batch,
 }
 
@@ -131,6 +133,7 @@ impl Worker {
         Worker {
             scratch: Scratch::new(PAGE_BYTES),
             page: Box::new([0; PAGE_BYTES]),
+            lifted: Some(Box::new([0; PAGE_BYTES])),
             lift: (kind == Faults::Userfault).then(Lift::new).flatten(),
             batch: Batch {
                 pages: Vec::with_capacity(EVICTED_AT_ONCE),
@@ -453,16 +456,20 @@ impl Heap {
 
     /// As [`save`](Self::save) for a page that is away already, and comes back if it fails.
     fn save_lifted(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
-        let mut whole = [0; PAGE_BYTES];
+        // No page on the stack: a thread's stack for signals may have no more than two.
+        let mut whole = worker.lifted.take().expect("it is put back below");
+        let (content, behind) = whole.split_at_mut(place.bytes);
+        behind.fill(0);
         if let Some(lift) = &mut worker.lift {
-            lift.next(&mut whole[..place.bytes]);
+            lift.next(content);
         }
         self.counters.saved.fetch_add(1, Ordering::Relaxed);
-        let saved = self.save_content(place, &whole[..place.bytes], worker);
+        let saved = self.save_content(place, content, worker);
         if saved.is_err() {
             let back = self.pager.show(page, &whole, true);
             back.expect("a page comes back where it was: what was written would be lost");
         }
+        worker.lifted = Some(whole);
         saved
     }
 
@@ -499,10 +506,10 @@ impl Heap {
 
     /// One page of a unit of many that is not in the cache.
     fn save_part(&self, place: &Place, content: &[u8], worker: &mut Worker) -> Result<(), Error> {
-        let mut whole = [0; PAGE_BYTES];
-        let whole = &mut whole[..place.unit_bytes];
-        if let Some(found) = self.store.read(place.owner, &mut worker.scratch)? {
-            whole.copy_from_slice(found);
+        let whole = &mut worker.page[..place.unit_bytes];
+        match self.store.read(place.owner, &mut worker.scratch)? {
+            Some(found) => whole.copy_from_slice(found),
+            None => whole.fill(0),
         }
         whole[place.from..place.from + place.bytes].copy_from_slice(content);
         self.cache.put(place.unit, whole, true, &self.spill())

@@ -53,8 +53,12 @@ pub(crate) fn install(heap: Box<Heap>, kind: Faults) -> Result<&'static Heap, Er
     // SAFETY: of plain integers and pointers, for which zero is "nothing".
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_fault as *const () as usize;
-    // ONSTACK: a program with a stack of its own for signals gets it used. NODEFER: a handler that was there before may fault in turn.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+    // NODEFER: a handler that was there before may fault in turn.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
+    if kind == Faults::Protect {
+        // Who is told when a stack has overflown needs another one; else the thread's own has more room.
+        action.sa_flags |= libc::SA_ONSTACK;
+    }
     if SIGNAL.load(Ordering::Acquire) != signal {
         // SAFETY: plain system calls; PREVIOUS is nobody's before a handler is installed.
         let done = unsafe {
