@@ -14,8 +14,7 @@ fn twelve_times_ram_from_four_threads() {
     const OBJECTS: u64 = 200_000;
     const WORDS: usize = 64;
     const RAM: u64 = 8 << 20;
-    let before = resident_bytes();
-    let Some(_heap) = Heap::open(256 << 20, RAM, Faults::Userfault) else {
+    let Some(heap) = Heap::open(256 << 20, RAM, Faults::Userfault) else {
         return;
     };
     let stride = duramen_alloc::stride(8 * WORDS);
@@ -65,7 +64,9 @@ fn twelve_times_ram_from_four_threads() {
     assert!(stats.from_flash > 1000, "{stats:?}");
     // What the test itself holds: versions, threads' heaps.
     let allowed = RAM + RAM / 20 + OBJECTS + (1 << 20);
-    let used = most.load(Ordering::SeqCst).saturating_sub(before);
+    let used = most
+        .load(Ordering::SeqCst)
+        .saturating_sub(heap.resident_before);
     assert!(
         used <= allowed,
         "{used} bytes of RAM, {allowed} are allowed: {stats:?}"

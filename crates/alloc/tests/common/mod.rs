@@ -10,6 +10,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 pub struct Heap {
     pub dir: tempfile::TempDir,
     pub faults: Faults,
+    /// RAM that the process had when it was opened, in bytes.
+    pub resident_before: u64,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -27,6 +29,7 @@ impl Heap {
     /// `None`: this kernel cannot do it, and that was said.
     pub fn open(flash: u64, ram: u64, faults: Faults) -> Option<Heap> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let resident_before = resident_bytes();
         let dir = tempfile::tempdir().unwrap();
         match duramen_alloc::init(&options(dir.path(), flash, ram, faults)) {
             Ok(()) => {}
@@ -39,6 +42,7 @@ impl Heap {
         Some(Heap {
             dir,
             faults,
+            resident_before,
             _alone: alone,
         })
     }
