@@ -115,3 +115,36 @@ fn cpp_under_address_sanitizer() {
         &SHARED,
     );
 }
+
+/// As the header says: `cc program.c $(pkg-config --cflags --libs duramen_alloc)`, after `scripts/install-alloc`.
+#[test]
+fn installed_and_found_by_pkg_config() {
+    if Command::new("pkg-config")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        println!("skipped: no pkg-config here");
+        return;
+    }
+    let prefix = tempfile::tempdir().unwrap();
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let installed = Command::new(top.join("scripts/install-alloc"))
+        .arg("--from")
+        .arg(libraries())
+        .arg(prefix.path())
+        .output()
+        .unwrap();
+    assert!(installed.status.success(), "{}", said(&installed));
+    let found = Command::new("pkg-config")
+        .args(["--cflags", "--libs", "duramen_alloc"])
+        .env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig"))
+        .output()
+        .unwrap();
+    assert!(found.status.success(), "{}", said(&found));
+    let flags = String::from_utf8(found.stdout).unwrap();
+    let library = format!("-Wl,-rpath,{}/lib", prefix.path().display());
+    let mut flags: Vec<&str> = flags.split_whitespace().collect();
+    flags.push(&library);
+    run("c++", "heap.cpp", &["-std=c++17"], &flags);
+}
