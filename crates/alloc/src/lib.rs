@@ -33,7 +33,7 @@
 //!
 //! **Concurrency** any thread may call anything, but [`close`] and [`restore`], for which the program must be quiet.
 //!
-//! Paper: [Badam11]; differs: see each file.
+//! Paper: [Badam11 §3, §4]; differs: see each file.
 
 mod atm;
 mod buffer;
