@@ -5,6 +5,8 @@
 //!
 //! **Invariants**
 //! - A1: what is kept takes at most `bytes_max`, and one segment more for a request that nobody foresaw.
+//! - A3: what has been given wholly is forgotten, and its memory used again; who asks once more has it read once more. Nothing is read
+//!   while [`UNASKED_BYTES_MAX`] bytes lie here that nobody has asked for.
 //! - A2: a replica that could not be read stays bad: nobody waits for it twice.
 //!
 //! **Concurrency**: none. Whoever drives it reads (without a lock on this) what [`wanted`](ReadAhead::wanted) names.
@@ -15,8 +17,11 @@ use std::sync::Arc;
 use duramen_base::ids::SegmentId;
 
 use crate::error::Error;
-use crate::many::Sorted;
+use crate::many::{Sorted, Spare};
 use crate::types::ReplicaId;
+
+/// Read ahead of the first question: enough that the disk is at work while entries are divided.
+const UNASKED_BYTES_MAX: usize = 32 << 20;
 
 /// What there is of a segment.
 pub enum Lookup {
@@ -35,10 +40,12 @@ pub struct ReadAhead {
     /// Asked for before its turn.
     urgent: BTreeSet<SegmentId>,
     reading: BTreeSet<SegmentId>,
-    ready: BTreeMap<SegmentId, (Arc<Sorted>, u32)>,
+    /// With the number of bytes that were given of it.
+    ready: BTreeMap<SegmentId, (Arc<Sorted>, usize)>,
     bad: BTreeSet<SegmentId>,
     bytes: usize,
     bytes_max: usize,
+    spare: Arc<Spare>,
 }
 
 impl ReadAhead {
@@ -53,6 +60,7 @@ impl ReadAhead {
             bad: BTreeSet::new(),
             bytes: 0,
             bytes_max,
+            spare: Arc::default(),
         }
     }
 
@@ -65,8 +73,8 @@ impl ReadAhead {
                 segment
             }
             None => loop {
-                if self.bytes >= self.bytes_max {
-                    return None; // A1
+                if self.bytes >= self.bytes_max || self.unasked_bytes() >= UNASKED_BYTES_MAX {
+                    return None; // A1, A3
                 }
                 let segment = self.queue.pop_front()?;
                 if !self.is_known(segment) {
@@ -79,6 +87,16 @@ impl ReadAhead {
             log: self.log,
             segment,
         })
+    }
+
+    /// Where the memory for what is read comes from.
+    pub fn spare(&self) -> &Arc<Spare> {
+        &self.spare
+    }
+
+    fn unasked_bytes(&self) -> usize {
+        let ready = self.ready.values().filter(|(_, given)| *given == 0);
+        ready.map(|(sorted, _)| sorted.memory_bytes()).sum()
     }
 
     fn is_known(&self, segment: SegmentId) -> bool {
@@ -105,8 +123,7 @@ impl ReadAhead {
 
     /// What is there of a segment. One that is not is read next.
     pub fn get(&mut self, segment: SegmentId) -> Lookup {
-        if let Some((sorted, given)) = self.ready.get_mut(&segment) {
-            *given += 1;
+        if let Some((sorted, _)) = self.ready.get(&segment) {
             return Lookup::Ready(sorted.clone());
         }
         if self.bad.contains(&segment) {
@@ -116,6 +133,18 @@ impl ReadAhead {
             self.urgent.insert(segment);
         }
         Lookup::NotYet
+    }
+
+    /// So many bytes of a segment were given to somebody (A3).
+    pub fn given(&mut self, segment: SegmentId, bytes: usize) {
+        let Some((sorted, given)) = self.ready.get_mut(&segment) else {
+            return;
+        };
+        *given += bytes;
+        let all = (**sorted).as_ref().len();
+        if all > 0 && *given >= all {
+            self.drop_segment(segment);
+        }
     }
 
     /// All who want a segment have it.

@@ -39,7 +39,7 @@ pub use ahead::{Lookup, ReadAhead};
 pub use backup::Backup;
 pub use error::Error;
 pub use group::{Answered, Group};
-pub use many::{Sorted, Wanted};
+pub use many::{Sorted, Spare, Wanted};
 pub use types::{
     Chunk, Committed, Damaged, Expected, Geometry, Identity, Mode, Options, Place, ReplicaId,
     ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,

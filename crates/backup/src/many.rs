@@ -8,6 +8,9 @@
 //!
 //! **Concurrency**: a fence is raised under the locks `staging` and `state`, which every change of a replica takes too.
 
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
 use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash::KeyHasher;
@@ -22,6 +25,9 @@ const FRAMES_KEPT: u32 = 2;
 /// Openings are refused while more of the write-ahead log is in use, in percent: the commits of what is open come first.
 const WAL_OPEN_PERCENT: u64 = 75;
 
+/// For the first guess of how many entries a segment has.
+const USUAL_ENTRY_BYTES: usize = 128;
+
 /// Keys of one table that a recovery wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
@@ -31,18 +37,60 @@ pub struct Wanted {
     pub since: SegmentId,
 }
 
+/// Table, route hash and place of an entry.
+type Located = (u32, RouteHash, u32);
+
+/// Memory of [`Sorted`] that is used again: fresh memory is slow to touch.
+#[derive(Default)]
+pub struct Spare {
+    free: Mutex<Vec<(Vec<u8>, Vec<Located>)>>,
+}
+
+/// Most that are kept.
+const SPARE_MAX: usize = 8;
+
+impl Spare {
+    fn take(&self) -> (Vec<u8>, Vec<Located>) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.pop().unwrap_or_default()
+    }
+
+    fn put(&self, bytes: Vec<u8>, entries: Vec<Located>) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < SPARE_MAX {
+            free.push((bytes, entries));
+        }
+    }
+}
+
 /// A replica's entries, ordered by table and route hash: those of a range lie side by side.
 pub struct Sorted {
     pub info: ReplicaInfo,
     bytes: Vec<u8>,
-    /// Table, route hash and place of each entry.
-    entries: Vec<(u32, RouteHash, u32)>,
+    entries: Vec<Located>,
+    /// Where the memory goes.
+    spare: Weak<Spare>,
+}
+
+impl Drop for Sorted {
+    fn drop(&mut self) {
+        if let Some(spare) = self.spare.upgrade() {
+            let bytes = std::mem::take(&mut self.bytes);
+            spare.put(bytes, std::mem::take(&mut self.entries));
+        }
+    }
+}
+
+impl AsRef<[u8]> for Sorted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Sorted {
     /// Bytes it takes in memory.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.len() + self.entries.len() * size_of::<(u32, RouteHash, u32)>()
+        self.bytes.len() + self.entries.len() * size_of::<Located>()
     }
 
     /// Entries of one range, whole ones as they lie in the log, one after another.
@@ -53,9 +101,14 @@ impl Sorted {
             .unwrap_or(&[])
     }
 
-    /// Of [`range`](Self::range) the entries from byte `from` on, as many whole ones as `bytes_max` bytes hold, but one at least, and
-    /// their number. `None`: no entry begins there.
-    pub fn piece(&self, wanted: &Wanted, from: usize, bytes_max: usize) -> Option<(&[u8], u32)> {
+    /// Of [`range`](Self::range) the entries from byte `from` on, as many whole ones as `bytes_max` bytes hold, but one at least:
+    /// where they lie in [`as_ref`](Self::as_ref), and their number. `None`: no entry begins there.
+    pub fn piece(
+        &self,
+        wanted: &Wanted,
+        from: usize,
+        bytes_max: usize,
+    ) -> Option<(Range<usize>, u32)> {
         let (first, end) = self.places(wanted);
         let start = self.offset(first).checked_add(from)?;
         let of = self.entries.get(first..end)?;
@@ -67,8 +120,7 @@ impl Sorted {
         let count = of[at + 1..].partition_point(|(_, _, at)| *at as usize <= limit);
         let is_last_whole = self.offset(end) <= limit;
         let count = (count + usize::from(is_last_whole)).max(1);
-        let bytes = self.bytes.get(start..self.offset(first + at + count))?;
-        Some((bytes, count as u32))
+        Some((start..self.offset(first + at + count), count as u32))
     }
 
     /// Indices of the first entry of a range, and of the one after its last.
@@ -89,6 +141,11 @@ impl Sorted {
         let place = self.entries.get(index);
         place.map_or(self.bytes.len(), |(_, _, at)| *at as usize)
     }
+}
+
+/// What entries are ordered by: table, route hash, place in the segment.
+fn rank(table: u32, route: RouteHash, at: usize) -> u128 {
+    u128::from(table) << 96 | u128::from(route.0) << 32 | at as u128
 }
 
 impl Backup {
@@ -171,8 +228,8 @@ impl Backup {
         Ok(freed)
     }
 
-    /// Reads a replica, verifies it and each of its entries, and orders them for recovery masters. `scratch` is grown to the
-    /// size of a segment.
+    /// Reads a replica, verifies it, and orders its entries for recovery masters. `scratch` is grown to the size of a segment;
+    /// `spare` gives what is kept, and gets it back.
     ///
     /// # Errors
     /// [`Error::UnknownSegment`]; [`Error::DamagedSegment`] (M3): another replica has to do.
@@ -181,27 +238,36 @@ impl Backup {
         id: ReplicaId,
         hasher: &KeyHasher,
         scratch: &mut Vec<u8>,
+        spare: &Arc<Spare>,
     ) -> Result<Sorted, Error> {
         scratch.resize(self.geometry.segment_bytes as usize, 0);
         let info = self.read_of(id, scratch)?;
         let bytes = &scratch[..info.length as usize];
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(bytes.len() / USUAL_ENTRY_BYTES);
         self.walk(id, bytes, &mut |at, entry| {
-            found.push((entry.table, entry.route(hasher), at, entry.padded_bytes));
+            found.push(rank(entry.table, entry.route(hasher), at));
         })?;
-        found.sort_unstable_by_key(|(table, route, at, _)| (*table, *route, *at));
-        let mut sorted = Sorted {
-            info,
-            bytes: Vec::with_capacity(bytes.len()),
-            entries: Vec::with_capacity(found.len()),
-        };
-        for (table, route, at, length) in found {
-            sorted
-                .entries
-                .push((table, route, sorted.bytes.len() as u32));
-            sorted.bytes.extend_from_slice(&bytes[at..at + length]);
+        found.sort_unstable();
+        let (mut into, mut entries) = spare.take();
+        into.clear();
+        into.reserve(bytes.len());
+        entries.clear();
+        entries.reserve(found.len());
+        for rank in found {
+            let (table, route, at) = ((rank >> 96) as u32, (rank >> 32) as u64, rank as u32);
+            let rest = &bytes[at as usize..];
+            let length = entry::parse_again(rest)
+                .expect("it was just walked over")
+                .padded_bytes;
+            entries.push((table, RouteHash(route), into.len() as u32));
+            into.extend_from_slice(&rest[..length]);
         }
-        Ok(sorted)
+        Ok(Sorted {
+            info,
+            bytes: into,
+            entries,
+            spare: Arc::downgrade(spare),
+        })
     }
 
     /// Reads a replica, verifies it, and appends the entries of each range to the bucket of the same number.
@@ -215,7 +281,7 @@ impl Backup {
         hasher: &KeyHasher,
         buckets: &mut [Vec<u8>],
     ) -> Result<ReplicaInfo, Error> {
-        let sorted = self.read_sorted(id, hasher, &mut Vec::new())?;
+        let sorted = self.read_sorted(id, hasher, &mut Vec::new(), &Arc::default())?;
         for (wanted, bucket) in ranges.iter().zip(buckets) {
             bucket.extend_from_slice(sorted.range(wanted));
         }

@@ -24,6 +24,7 @@ use duramen_cluster::replication::{
 use duramen_engine::{LogOptions, Piece};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
+use duramen_wire::native::Slice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,12 +34,17 @@ const WRITES_MAX: usize = 16;
 /// Survivors that are written at once: a recovery's way to the disks.
 const SURVIVORS_MAX: usize = 4;
 const FREES_MAX: usize = 3;
+/// Buffers for survivors: those under way, and some whose last copy is still being sent; and those that stay when none is.
+const SPARE_MAX: usize = 2 * SURVIVORS_MAX;
+const SPARE_KEPT: usize = 1;
+/// Their lengths are multiples of this: survivors are about equally long.
+const SPARE_UNIT: usize = 1 << 20;
 
 /// Where the bytes of a call come from.
 #[derive(Clone, Debug)]
 pub enum Bytes {
     /// These.
-    Here(Arc<[u8]>),
+    Here(Slice),
     /// Not in memory any more: any of these has the whole segment, closed.
     At(Vec<BackupId>),
 }
@@ -101,9 +107,11 @@ pub(crate) struct Flight {
     wants_sync: bool,
     syncing: BTreeSet<BackupId>,
     /// Survivors that are being written.
-    survivors: BTreeMap<SegmentId, (Certificate, Arc<[u8]>)>,
+    survivors: BTreeMap<SegmentId, (Certificate, Slice)>,
+    /// Memory for the next ones: fresh memory is slow to touch.
+    spare: Vec<Arc<Vec<u8>>>,
     /// The bytes of the last call: all replicas get the same.
-    last: Option<(SegmentId, u32, u32, Arc<[u8]>)>,
+    last: Option<(SegmentId, u32, u32, Slice)>,
 }
 
 /// What has to be on the replicas.
@@ -358,7 +366,7 @@ impl Durable {
     fn bytes_of(&self, commit: &mut Commit, send: &Send) -> Option<Bytes> {
         let (segment, from, to) = (send.segment, send.from, send.certificate.length);
         if from == to {
-            return Some(Bytes::Here(Arc::default()));
+            return Some(Bytes::Here(Slice::default()));
         }
         let Commit { flight, master, .. } = commit;
         if let Some((known, at, end, bytes)) = &flight.last
@@ -367,14 +375,13 @@ impl Durable {
             return Some(Bytes::Here(bytes.clone()));
         }
         let range = from as usize..to as usize;
-        let bytes: Arc<[u8]> = match flight.survivors.get(&segment) {
-            Some((_, bytes)) if from == 0 && to as usize == bytes.len() => bytes.clone(),
-            Some((_, bytes)) => Arc::from(&bytes[range]),
-            _ if send.kind == Kind::Control => Arc::from(&master.control_bytes(segment)[range]),
+        let bytes: Slice = match flight.survivors.get(&segment) {
+            Some((_, bytes)) => bytes.part(range),
+            _ if send.kind == Kind::Control => master.control_bytes(segment)[range].into(),
             _ => match self.log().unclosed_bytes(segment, from, to) {
-                Some(bytes) => Arc::from(bytes),
+                Some(bytes) => bytes.into(),
                 None => match self.log().unswapped_bytes(segment, from, to) {
-                    Some(bytes) => Arc::from(bytes),
+                    Some(bytes) => bytes.into(),
                     None => {
                         let holders = master.holders(segment);
                         return (!holders.is_empty()).then_some(Bytes::At(holders));
@@ -425,9 +432,12 @@ impl Durable {
             master.opened(ready.segment, Kind::Survivor, 0);
             master.appended(ready.segment, certificate);
             master.closed(ready.segment);
-            let written = (certificate, Arc::from(ready.bytes));
+            let written = (certificate, copied(&mut flight.spare, ready.bytes));
             flight.survivors.insert(ready.segment, written);
             any = true;
+        }
+        if flight.survivors.is_empty() {
+            flight.spare.truncate(SPARE_KEPT);
         }
         any
     }
@@ -482,6 +492,22 @@ impl Durable {
         }
         false
     }
+}
+
+/// J4, in memory that was used before if some of it is free.
+fn copied(spare: &mut Vec<Arc<Vec<u8>>>, bytes: &[u8]) -> Slice {
+    let free = spare
+        .iter_mut()
+        .position(|buffer| Arc::get_mut(buffer).is_some());
+    let mut buffer = free.map(|at| spare.swap_remove(at)).unwrap_or_default();
+    let into = Arc::get_mut(&mut buffer).expect("nobody else has it");
+    into.clear();
+    into.reserve_exact(bytes.len().next_multiple_of(SPARE_UNIT));
+    into.extend_from_slice(bytes);
+    if spare.len() < SPARE_MAX {
+        spare.push(buffer.clone());
+    }
+    Slice::of(buffer, 0..bytes.len())
 }
 
 /// What a member of a cluster hears. All of it is quick; whoever waits is told.

@@ -1,11 +1,11 @@
 //! What waits to be sent on a connection: small things together, large payloads as they are.
 
+use duramen_wire::native::Slice;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 /// Payloads up to this length are copied behind their body: cheaper than another piece.
 const COPY_MAX: usize = 4 << 10;
@@ -20,7 +20,7 @@ pub enum Payload {
     #[default]
     None,
     Owned(Vec<u8>),
-    Shared(Arc<[u8]>),
+    Shared(Slice),
 }
 
 impl Payload {

@@ -9,7 +9,6 @@ use duramen_wire::native::codec::{
 use duramen_wire::native::message::{Peer, PeerAnswer};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 type TestHub = Hub<u32>;
@@ -143,7 +142,7 @@ fn questions_and_answers_of_any_size_come_whole_and_in_order() {
     for n in 0..sizes.len() {
         let bytes = match n % 2 {
             0 => Payload::Owned(payload(n)),
-            _ => Payload::Shared(Arc::from(payload(n))),
+            _ => Payload::Shared(payload(n).into()),
         };
         ask(&mut client, &address.to_string(), n as u64 + 1, bytes);
     }

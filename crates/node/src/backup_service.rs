@@ -28,10 +28,12 @@ use duramen_cluster::lease::HolderLease;
 use duramen_format::certificate::Certificate;
 use duramen_format::hash::KeyHasher;
 use duramen_format::segment::Kind;
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     Peer, PeerAnswer, ReadReplica, Refusal, ReplicaEntry, Replicas, ServerAnswer, WriteReplica,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Most bytes that one answer to [`Peer::ReadReplica`] carries, whatever was asked for.
@@ -46,7 +48,7 @@ const FULL_AGAIN_MS: u32 = 100;
 pub struct Reply<T> {
     pub tag: T,
     pub answer: PeerAnswer,
-    pub payload: Vec<u8>,
+    pub payload: Slice,
 }
 
 /// What a backup is given.
@@ -146,7 +148,7 @@ impl<T> BackupService<T> {
                 return out.push(Reply {
                     tag,
                     answer,
-                    payload,
+                    payload: payload.into(),
                 });
             }
             Peer::ReadReplica(read) => {
@@ -164,7 +166,7 @@ impl<T> BackupService<T> {
         out.push(Reply {
             tag,
             answer,
-            payload: Vec::new(),
+            payload: Slice::default(),
         });
     }
 
@@ -191,7 +193,7 @@ impl<T> BackupService<T> {
         let refuse = |tag, answer| Reply {
             tag,
             answer,
-            payload: Vec::new(),
+            payload: Slice::default(),
         };
         if let Err(answer) = self.check_master(sender, write.log) {
             return out.push(refuse(tag, answer));
@@ -279,7 +281,7 @@ impl<T> BackupService<T> {
             out.push(Reply {
                 tag,
                 answer,
-                payload: Vec::new(),
+                payload: Slice::default(),
             });
         }
         if !self.syncs.is_empty() {
@@ -296,7 +298,7 @@ impl<T> BackupService<T> {
             out.push(Reply {
                 tag,
                 answer,
-                payload: Vec::new(),
+                payload: Slice::default(),
             });
         }
         Ok(())
@@ -429,7 +431,9 @@ impl<T> BackupService<T> {
     pub fn read_step(&mut self) -> bool {
         for ahead in self.ahead.values_mut() {
             if let Some(id) = ahead.wanted() {
-                let read = self.backup.read_sorted(id, &self.hasher, &mut self.scratch);
+                let spare = ahead.spare().clone();
+                let scratch = &mut self.scratch;
+                let read = self.backup.read_sorted(id, &self.hasher, scratch, &spare);
                 ahead.done(id.segment, read);
                 return true;
             }
@@ -437,16 +441,16 @@ impl<T> BackupService<T> {
         false
     }
 
-    fn read(&mut self, read: &ReadReplica) -> (PeerAnswer, Vec<u8>) {
+    fn read(&mut self, read: &ReadReplica) -> (PeerAnswer, Slice) {
         let Some(ahead) = self.ahead.get_mut(&read.log) else {
-            return (invalid("this log is not being recovered"), Vec::new());
+            return (invalid("this log is not being recovered"), Slice::default());
         };
         let bad = |reason: &str| {
             (
                 PeerAnswer::Bad {
                     reason: reason.to_owned(),
                 },
-                Vec::new(),
+                Slice::default(),
             )
         };
         match ahead.get(read.segment) {
@@ -454,13 +458,17 @@ impl<T> BackupService<T> {
                 PeerAnswer::NotYet {
                     after_ms: READ_AGAIN_MS,
                 },
-                Vec::new(),
+                Slice::default(),
             ),
             Lookup::Bad => bad("the replica is missing or damaged"),
             Lookup::Ready(sorted) if sorted.info.certificate() != read.certificate => {
                 bad("the replica has another certificate") // B5
             }
-            Lookup::Ready(sorted) => cut(&sorted, read),
+            Lookup::Ready(sorted) => {
+                let (answer, payload) = cut(&sorted, read);
+                ahead.given(read.segment, payload.len());
+                (answer, payload)
+            }
         }
     }
 
@@ -549,12 +557,12 @@ impl<T> BackupService<T> {
     }
 }
 
-/// The next entries of what is asked for, whole ones, at least one.
-fn cut(sorted: &Sorted, read: &ReadReplica) -> (PeerAnswer, Vec<u8>) {
-    let wrong = || (invalid("no entry begins there"), Vec::new());
+/// The next entries of what is asked for, whole ones, at least one. What lies side by side is not copied.
+fn cut(sorted: &Arc<Sorted>, read: &ReadReplica) -> (PeerAnswer, Slice) {
     let bytes_max = read.bytes_max.min(ENTRIES_BYTES_MAX) as usize;
     let mut skip = read.offset as usize;
-    let (mut entries, mut payload, mut at) = (0, Vec::new(), read.offset);
+    let (mut entries, mut bytes, mut next) = (0, 0, None);
+    let mut pieces: Vec<Range<usize>> = Vec::new();
     for tablet in &read.tablets {
         let wanted = Wanted {
             table: tablet.table.0,
@@ -566,27 +574,37 @@ fn cut(sorted: &Sorted, read: &ReadReplica) -> (PeerAnswer, Vec<u8>) {
             skip -= length;
             continue;
         }
-        let room = bytes_max.saturating_sub(payload.len());
-        let Some((bytes, count)) = sorted.piece(&wanted, skip, room) else {
-            return wrong();
+        let room = bytes_max.saturating_sub(bytes);
+        let Some((piece, count)) = sorted.piece(&wanted, skip, room) else {
+            return (invalid("no entry begins there"), Slice::default());
         };
-        if entries > 0 && bytes.len() > room {
-            let next = Some(at);
-            return (PeerAnswer::Entries { next, entries }, payload);
+        if entries > 0 && piece.len() > room {
+            next = Some(read.offset + bytes as u32);
+            break;
         }
-        payload.extend_from_slice(bytes);
-        at += bytes.len() as u32;
-        entries += count;
-        if skip + bytes.len() < length {
-            let next = Some(at);
-            return (PeerAnswer::Entries { next, entries }, payload);
+        (bytes, entries) = (bytes + piece.len(), entries + count);
+        let is_whole = skip + piece.len() == length;
+        match pieces.last_mut() {
+            Some(last) if last.end == piece.start => last.end = piece.end,
+            _ => pieces.push(piece),
+        }
+        if !is_whole {
+            next = Some(read.offset + bytes as u32);
+            break;
         }
         skip = 0;
     }
-    if skip > 0 {
-        return wrong();
+    if skip > 0 && pieces.is_empty() {
+        return (invalid("no entry begins there"), Slice::default());
     }
-    let next = None;
+    let payload = match pieces.as_slice() {
+        [piece] => Slice::of(sorted.clone(), piece.clone()),
+        pieces => {
+            let all = (**sorted).as_ref();
+            let parts: Vec<&[u8]> = pieces.iter().map(|piece| &all[piece.clone()]).collect();
+            parts.concat().into()
+        }
+    };
     (PeerAnswer::Entries { next, entries }, payload)
 }
 

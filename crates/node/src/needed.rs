@@ -24,11 +24,11 @@ use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_cluster::membership::Members;
 use duramen_cluster::replication::{BackupId, Found};
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     CoordinatorAnswer, Peer, PeerAnswer, ReplicaEntry, ToCoordinator,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Calls and tokens from here on, up to the next bit, are those of this file.
 const NEEDED_NAMES: u64 = 1 << 59;
@@ -143,7 +143,7 @@ impl Needed {
                 log,
                 replicas: question.replicas.clone(),
             },
-            payload: Arc::default(),
+            payload: Slice::default(),
         });
     }
 

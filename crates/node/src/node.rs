@@ -31,6 +31,7 @@ use crate::serve;
 use duramen::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Refusal,
     ReplicaEntry, ServerAnswer, ServerChange, ServerStatus, ToCoordinator,
@@ -249,7 +250,7 @@ impl Node {
         out.push(NodeOutput::AnswerPeer {
             request,
             answer,
-            payload: Vec::new(),
+            payload: Slice::default(),
         });
     }
 
@@ -299,7 +300,7 @@ impl Node {
                     to,
                     address,
                     question,
-                    payload: Arc::default(),
+                    payload: Slice::default(),
                 }
             }
             Output::Answer { request, answer } => NodeOutput::Answer {
@@ -310,7 +311,7 @@ impl Node {
             Output::AnswerPeer { request, answer } => NodeOutput::AnswerPeer {
                 request,
                 answer,
-                payload: Vec::new(),
+                payload: Slice::default(),
             },
             Output::Delegate { request, question } => self.delegated(now_us, request, question),
             Output::StoreId { server } => NodeOutput::StoreId { server },

@@ -12,6 +12,7 @@ use crate::view::View;
 use duramen::Store;
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     ClusterSettings, Peer, PeerAnswer, ServerAnswer, ToCoordinator,
 };
@@ -48,7 +49,7 @@ pub enum NodeInput {
     /// Another server answered; `None`: it was not reached, or the connection broke.
     PeerAnswered {
         call: PeerCall,
-        answer: Option<(PeerAnswer, Vec<u8>)>,
+        answer: Option<(PeerAnswer, Slice)>,
     },
     /// [`NodeOutput::Job`] is done.
     JobDone(JobDone),
@@ -70,7 +71,7 @@ pub enum NodeOutput {
         to: ServerId,
         address: String,
         question: Peer,
-        payload: Arc<[u8]>,
+        payload: Slice,
     },
     /// Answer the coordinator.
     Answer {
@@ -82,7 +83,7 @@ pub enum NodeOutput {
     AnswerPeer {
         request: RequestId,
         answer: PeerAnswer,
-        payload: Vec<u8>,
+        payload: Slice,
     },
     /// Store this id where the next life finds it, then say [`Input::IdStored`].
     StoreId { server: ServerId },

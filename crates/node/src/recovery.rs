@@ -27,7 +27,9 @@ use duramen::Store;
 use duramen::engine::{SideCommit, SideError, SideLog, SidePlan};
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_cluster::membership::Members;
+use duramen_format::entry::ALIGN_BYTES;
 use duramen_format::segment::Kind;
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     CoordinatorAnswer, PartitionOutcome, Peer, PeerAnswer, ReadReplica, Recover, TableEntry,
     ToCoordinator,
@@ -38,7 +40,7 @@ use std::sync::Arc;
 /// Calls and tokens from here on, up to the next bit, are those of recoveries.
 const RECOVERY_NAMES: u64 = 1 << 62;
 /// Most partitions at once.
-const RUNS_MAX: usize = 2;
+const RUNS_MAX: usize = 4;
 /// Segments that are read at once, for each partition.
 const READS_MAX: usize = 8;
 /// The next segment is one of so many: the one whose backup has the least to do.
@@ -83,6 +85,8 @@ struct Part {
     due_us: u64,
     /// Pieces that are being replayed.
     jobs: u32,
+    /// Entries of this attempt.
+    entries: u64,
 }
 
 enum Stage {
@@ -117,7 +121,9 @@ struct Run {
     /// Replays under way, and their bytes.
     jobs: u32,
     job_bytes: usize,
+    /// Segments that were replayed wholly, and their entries.
     read: u64,
+    entries: u64,
     progress_us: u64,
     stage: Stage,
 }
@@ -234,6 +240,7 @@ impl Recoveries {
             jobs: 0,
             job_bytes: 0,
             read: 0,
+            entries: 0,
             progress_us: now_us + PROGRESS_US,
             stage: Stage::Replaying,
             order,
@@ -319,7 +326,7 @@ impl Recoveries {
         &mut self,
         now_us: u64,
         call: PeerCall,
-        answer: Option<(PeerAnswer, Vec<u8>)>,
+        answer: Option<(PeerAnswer, Slice)>,
         jobs: &mut Vec<Job>,
     ) {
         let found = self.runs.iter_mut().find_map(|(id, run)| {
@@ -341,6 +348,7 @@ impl Recoveries {
                 run.jobs += 1;
                 run.job_bytes += payload.len();
                 let (side, attempt) = (run.side.clone(), part.attempt);
+                let payload = aligned(payload);
                 jobs.push(Job::new("replay", move || {
                     let what = What::Replayed {
                         segment,
@@ -448,6 +456,7 @@ impl Part {
             asked: None,
             due_us: now_us,
             jobs: 0,
+            entries: 0,
         }
     }
 
@@ -458,6 +467,7 @@ impl Part {
         self.offset = Some(0);
         self.asked = None;
         self.jobs = 0;
+        self.entries = 0;
     }
 }
 
@@ -572,7 +582,7 @@ impl Run {
                 call,
                 to: alive[part.failed % alive.len()],
                 question,
-                payload: Arc::default(),
+                payload: Slice::default(),
             });
         }
     }
@@ -593,16 +603,30 @@ impl Run {
             (Err(error @ (SideError::Store(_) | SideError::Closed | SideError::Busy)), _) => {
                 self.fail(&error);
             }
-            (Ok(_), Some(part)) if part.attempt == attempt => {
+            (Ok(entries), Some(part)) if part.attempt == attempt => {
                 part.jobs -= 1;
+                part.entries += entries;
                 if part.jobs == 0 && part.offset.is_none() {
-                    self.parts.remove(&segment); // R6
                     self.read += 1;
+                    self.entries += part.entries;
+                    self.parts.remove(&segment); // R6
+                    self.expect();
                 }
             }
             (Err(SideError::Damaged { .. }), Some(part)) if part.attempt == attempt => part.turn(),
             _ => {} // of an earlier attempt
         }
+    }
+
+    /// Has the index grow in few steps, if it is clear of which table.
+    fn expect(&self) {
+        let mut tables = self.ranges.iter().map(|(table, _)| table);
+        let first = tables.next();
+        if tables.any(|table| Some(table) != first) {
+            return;
+        }
+        let left = (self.parts.len() + self.unread.len()) as u64;
+        self.side.expect(self.entries * left / self.read);
     }
 
     /// After the last segment the side log is committed.
@@ -645,6 +669,14 @@ impl Run {
         self.parts.clear();
         self.unread.clear();
         self.stage = Stage::GivingUp(outcome);
+    }
+}
+
+/// Entries begin at multiples of 8, in memory too. What is large came so.
+fn aligned(entries: Slice) -> Slice {
+    match entries.as_ptr().addr().is_multiple_of(ALIGN_BYTES) {
+        true => entries,
+        false => entries.to_vec().into(),
     }
 }
 

@@ -23,6 +23,7 @@ use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     CoordinatorAnswer, Peer, PeerAnswer, Refusal, ToCoordinator, WriteReplica,
 };
@@ -101,7 +102,7 @@ pub(crate) struct Asked {
     pub call: PeerCall,
     pub to: ServerId,
     pub question: Peer,
-    pub payload: Arc<[u8]>,
+    pub payload: Slice,
 }
 
 /// What an answer means.
@@ -123,7 +124,7 @@ enum What {
     Write {
         ticket: Ticket,
         write: WriteReplica,
-        payload: Arc<[u8]>,
+        payload: Slice,
     },
     /// The bytes of `write`, from the last of `holders`.
     Fetch {
@@ -317,7 +318,7 @@ impl Remote {
         &mut self,
         now_us: u64,
         call: PeerCall,
-        answer: Option<(PeerAnswer, Vec<u8>)>,
+        answer: Option<(PeerAnswer, Slice)>,
         heard: &mut Vec<Heard>,
     ) {
         let Some(mut open) = self.calls.remove(&call) else {
@@ -363,13 +364,7 @@ impl Remote {
     }
 
     /// The bytes of a closed segment have come, or this holder does not have them.
-    fn fetched(
-        &mut self,
-        now_us: u64,
-        fetch: What,
-        bytes: Option<Vec<u8>>,
-        heard: &mut Vec<Heard>,
-    ) {
+    fn fetched(&mut self, now_us: u64, fetch: What, bytes: Option<Slice>, heard: &mut Vec<Heard>) {
         let What::Fetch {
             ticket,
             write,
@@ -383,7 +378,7 @@ impl Remote {
         let good = bytes.filter(|bytes| Certificate::of(bytes) == certificate); // Q4
         let (to, what) = match good {
             Some(bytes) => {
-                let payload = Arc::from(&bytes[write.offset as usize..]);
+                let payload = bytes.part(write.offset as usize..bytes.len());
                 let what = What::Write {
                     ticket,
                     write,
@@ -472,7 +467,7 @@ impl Remote {
     }
 }
 
-fn question(log: ServerId, what: &What) -> (Peer, Arc<[u8]>) {
+fn question(log: ServerId, what: &What) -> (Peer, Slice) {
     let question = match what {
         What::Write { write, payload, .. } => return (Peer::WriteReplica(*write), payload.clone()),
         What::Fetch {
@@ -492,7 +487,7 @@ fn question(log: ServerId, what: &What) -> (Peer, Arc<[u8]>) {
             control: *control,
         },
     };
-    (question, Arc::default())
+    (question, Slice::default())
 }
 
 #[cfg(test)]

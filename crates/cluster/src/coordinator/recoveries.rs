@@ -25,8 +25,9 @@ const RETRY_US: u64 = 2_000_000;
 const REMIND_US: u64 = 5_000_000;
 /// A read lease is measured by another clock, which may run faster or slower by this much, in percent.
 const DRIFT_PERCENT: u64 = 10;
-/// Partitions that a master recovers at a time.
-const AT_ONCE: u32 = 1;
+/// Partitions that a master recovers at a time. More than one only if no master is without: each round reads the whole log once
+/// more, so what can be done in one round is.
+const AT_ONCE: u32 = 4;
 /// Recoveries that ended and are still shown.
 const ENDED_KEPT: usize = 32;
 
@@ -171,14 +172,16 @@ impl Coordinator {
         if self.recoveries.is_empty() {
             return;
         }
-        let mut free: Vec<ServerId> = self
-            .masters_by_load(&[])
-            .into_iter()
-            .filter(|id| {
-                let server = &self.servers[id];
-                server.recovering < AT_ONCE && server.busy_until_us <= self.now_us
-            })
-            .collect();
+        let masters = self.masters_by_load(&[]);
+        // Who has a free place, once for each of them; first those who have nothing.
+        let mut free: Vec<ServerId> = Vec::new();
+        for places in 1..=AT_ONCE {
+            let has_one = |id: &&ServerId| {
+                let server = &self.servers[*id];
+                server.recovering < places && server.busy_until_us <= self.now_us
+            };
+            free.extend(masters.iter().filter(has_one));
+        }
         let mut given = Vec::new();
         for (dead, recovery) in &mut self.recoveries {
             let waiting = recovery

@@ -564,20 +564,40 @@ fn a_busy_master_is_not_waited_for() {
 }
 
 /// Scenario 24: one master for many partitions.
+/// A log that is so many times what one partition may have.
+fn long(case: &Case, times: u64) -> Shelves {
+    let bytes = crate::rig::settings().partition_bytes as u32;
+    let segments: Vec<Record> = (1..=times)
+        .flat_map(|n| [add_open(n, 0), closed(n, bytes)])
+        .collect();
+    let mut shelf = Shelf::default().with_control(case.dead, 10, &segments, false);
+    for n in 1..=times {
+        shelf = shelf.with(n, 0, bytes, true);
+    }
+    case.left.iter().map(|s| (*s, shelf.clone())).collect()
+}
+
+#[test]
+fn what_can_be_done_in_one_round_is_and_masters_share_it() {
+    let mut case = crashed(Planted::default(), 5);
+    let shelves = long(&case, 9);
+    case.show(&shelves);
+    let asked = case.rig.orders();
+    let mut given: BTreeMap<ServerId, usize> = BTreeMap::new();
+    for asked in &asked {
+        *given.entry(asked.to).or_default() += 1;
+    }
+    let mut counts: Vec<usize> = given.into_values().collect();
+    counts.sort_unstable();
+    assert!(asked.len() >= 9 && counts.len() == 4, "{counts:?}");
+    assert!(counts[3] - counts[0] <= 1, "{counts:?}");
+}
+
 #[test]
 fn fewer_masters_than_partitions_take_several_rounds() {
     let mut case = case(Planted::default(), 2);
-    let settings = crate::rig::settings();
-    // The log is seven times what one partition may have.
-    let segments: Vec<Record> = (1..=7)
-        .flat_map(|n| [add_open(n, 0), closed(n, settings.partition_bytes as u32)])
-        .collect();
     case.rig.crash(case.dead);
-    let mut shelf = Shelf::default().with_control(case.dead, 10, &segments, false);
-    for n in 1..=7 {
-        shelf = shelf.with(n, 0, settings.partition_bytes as u32, true);
-    }
-    let shelves = BTreeMap::from([(case.left[0], shelf)]);
+    let shelves = long(&case, 7);
     let orders = case.recovers(&shelves).expect("round by round");
     assert!(orders.len() >= 7, "{}", orders.len());
     let mut ranges: Vec<KeyRange> = orders

@@ -19,7 +19,7 @@
 
 mod settle;
 
-pub(crate) use settle::{grow_if_wanted, has_key};
+pub(crate) use settle::has_key;
 
 use crate::cleaner::context::Step;
 use crate::core::Core;

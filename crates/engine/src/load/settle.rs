@@ -272,7 +272,7 @@ impl Loader {
 }
 
 /// A refusal is fine: the next insert asks again, until the view is full.
-pub(crate) fn grow_if_wanted(core: &Core, partition: &Partition, buckets: usize, me: u16) {
+fn grow_if_wanted(core: &Core, partition: &Partition, buckets: usize, me: u16) {
     if partition.wants_growth(buckets) {
         let _ = partition.resize(0, me, core.resources());
     }

@@ -45,6 +45,9 @@ use tombstones::Tombstones;
 /// Entries of a side log that are taken out of the index under one pin.
 const ABORT_GROUP: usize = 256;
 
+/// Partitions of the index that are looked at under one pin.
+const SHRINK_GROUP: usize = 64;
+
 /// What is known of the log that is replayed.
 #[derive(Clone, Debug, Default)]
 pub struct SidePlan {
@@ -113,6 +116,8 @@ pub struct SideLog {
     version_floor: AtomicU64,
     state: Mutex<State>,
     tombstones: Tombstones,
+    /// Objects that are still to come, as far as somebody can tell.
+    expected: AtomicU64,
     /// Completion records taken over.
     completions: Mutex<HashSet<(TableId, RouteHash, ClientId, RpcId)>>,
     totals: Totals,
@@ -149,6 +154,7 @@ impl Store {
                 segments: Vec::new(),
             }),
             tombstones: Tombstones::default(),
+            expected: AtomicU64::new(0),
             completions: Mutex::default(),
             totals: Totals::default(),
         }
@@ -208,6 +214,11 @@ impl SideLog {
         self.version_floor.fetch_max(version, Ordering::Relaxed);
     }
 
+    /// About so many objects are still to come, of one table: its index grows for them in few steps. If fewer come it shrinks at the end.
+    pub fn expect(&self, objects: u64) {
+        self.expected.store(objects, Ordering::Relaxed);
+    }
+
     /// What was replayed so far.
     pub fn report(&self) -> SideReport {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -250,10 +261,13 @@ impl SideLog {
         let given = self.version_floor.load(Ordering::Relaxed);
         log.raise_version_floor(given.max(version_max) + 1); // S4
         let floor = core.version_max();
-        core.tables.each(|_, _, index| {
+        let mut tables = Vec::new();
+        core.tables.each(|table, _, index| {
             let partitions = index.partitions().iter();
             partitions.for_each(|partition| partition.raise_floor(floor));
+            tables.push(table);
         });
+        self.shrink(&tables);
         let (add, held) = segments.into_iter().unzip();
         let swap = Swap {
             add,
@@ -265,6 +279,31 @@ impl SideLog {
             .side_scanned(swap, log.appended(), held, done.clone());
         log.demand();
         Ok(SideCommit { done })
+    }
+
+    /// What had grown for more objects than came shrinks.
+    fn shrink(&self, tables: &[TableId]) {
+        let core = self.core();
+        let visitor = Visitor::wait(core);
+        for table in tables {
+            let mut next = 0;
+            let mut is_over = false;
+            while !is_over {
+                core.enter(visitor.slot);
+                let index = core.tables.index(*table).ok();
+                let partitions = index.map_or(&[][..], |index| index.partitions());
+                let group = partitions.iter().skip(next).take(SHRINK_GROUP);
+                is_over = next + SHRINK_GROUP >= partitions.len();
+                for partition in group {
+                    if partition.wants_shrinking(partition.view().len()) {
+                        // Without memory for it, it stays as it is.
+                        let _ = partition.resize(0, visitor.me(), core.resources());
+                    }
+                }
+                core.epochs.unpin(visitor.slot);
+                next += SHRINK_GROUP;
+            }
+        }
     }
 
     /// Takes everything back: the index is as it was before, memory is free (but what the log's consumer is reading: that

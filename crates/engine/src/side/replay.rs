@@ -7,7 +7,7 @@ use crate::counters::Counters;
 use crate::head::Tail;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::{Index, Partition, Resize};
-use crate::load::{Visitor, grow_if_wanted, has_key};
+use crate::load::{Visitor, has_key};
 use crate::log::{Bug, Log};
 use crate::space::{Purpose, Space};
 use crate::{Error, KeyHash, Mode, TableId};
@@ -245,17 +245,31 @@ impl Replay<'_> {
             view.unlock(home);
             match settled {
                 Settled::Done => {
-                    grow_if_wanted(self.core, partition, view.len(), self.me);
+                    if partition.wants_growth(view.len()) {
+                        // For want of memory it fills up first.
+                        let _ = partition.resize(self.room_for(arrival, partition), self.me, with);
+                    }
                     return None;
                 }
                 Settled::Grow => {
-                    if partition.resize(1, self.me, with) == Resize::NoMemory {
+                    let more = self.room_for(arrival, partition);
+                    let resized = partition.resize(more, self.me, with);
+                    if resized == Resize::NoMemory
+                        && (more == 1 || partition.resize(1, self.me, with) == Resize::NoMemory)
+                    {
                         return Some(Need::Memory);
                     }
                 }
                 Settled::Needs(need) => return Some(need),
             }
         }
+    }
+
+    /// For how many more keys a partition of the index is made larger: its share of what is to come, but at most as many as it has.
+    fn room_for(&self, arrival: &Arrival<'_, '_>, partition: &Partition) -> i64 {
+        let expected = self.side.expected.load(Ordering::Relaxed);
+        let share = expected / arrival.index.partitions().len() as u64;
+        (share as i64).min(partition.count()).max(1)
     }
 
     /// What the index has for the key. Its bucket is locked, and the caller is pinned.

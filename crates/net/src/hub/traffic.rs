@@ -421,6 +421,7 @@ impl<M: Send + 'static> Hub<M> {
     fn sweep(&mut self) {
         self.timers.push(Reverse((self.now + SWEEP, Timer::Sweep)));
         self.links.sweep(self.now);
+        self.buffers.sweep();
         let patience = self.options.limits.patience;
         let is_stalled = |connection: &&Connection| {
             connection.phase == Phase::Open

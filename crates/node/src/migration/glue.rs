@@ -51,7 +51,7 @@ impl Node {
             out.push(NodeOutput::AnswerPeer {
                 request,
                 answer,
-                payload: Vec::new(),
+                payload: duramen_wire::native::Slice::default(),
             });
         }
         self.ask_peers(asked, out);

@@ -6,6 +6,7 @@ use crate::remote::{Asked, PeerCall};
 use crate::serve::Clients;
 use duramen::engine::{Export, RANGE_PARTS, Store, Watch};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     MigrateEntries, MigrationOutcome, Peer, PeerAnswer, ToCoordinator,
 };
@@ -64,7 +65,7 @@ enum Step {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exported {
     /// Each is a message.
-    chunks: Vec<Arc<[u8]>>,
+    chunks: Vec<Slice>,
     /// The step must be repeated for the rest.
     more: bool,
     /// Keys that are marked by now.
@@ -95,7 +96,7 @@ enum Stage {
 
 struct Flight {
     message: MigrateEntries,
-    entries: Arc<[u8]>,
+    entries: Slice,
     due_us: u64,
 }
 
@@ -210,7 +211,7 @@ impl Source {
             self.send(now_us, chunk, safe_version, false);
         }
         if is_last {
-            self.send(now_us, Arc::default(), safe_version, true);
+            self.send(now_us, Slice::default(), safe_version, true);
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Sent) {
             Stage::Copying if self.is_relieving => {
@@ -243,7 +244,7 @@ impl Source {
         }
     }
 
-    fn send(&mut self, now_us: u64, entries: Arc<[u8]>, safe_version: u64, last: bool) {
+    fn send(&mut self, now_us: u64, entries: Slice, safe_version: u64, last: bool) {
         let message = MigrateEntries {
             migration: self.id,
             sequence: self.next,
@@ -477,7 +478,7 @@ impl Work {
 }
 
 /// Cuts entries into messages.
-fn chunks(mut entries: &[u8]) -> Vec<Arc<[u8]>> {
+fn chunks(mut entries: &[u8]) -> Vec<Slice> {
     let mut chunks = Vec::new();
     while !entries.is_empty() {
         let mut at = 0;

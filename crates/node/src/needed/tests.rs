@@ -7,6 +7,7 @@ use duramen_backup::{Chunk, Geometry, Identity, Mode, Options};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::{Header, Kind};
+use std::sync::Arc;
 
 const ME: ServerId = ServerId::new(0, 1);
 const MASTER: ServerId = ServerId::new(1, 1);

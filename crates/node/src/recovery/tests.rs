@@ -111,7 +111,7 @@ impl Rig {
 
     fn answer(&mut self, asked: &Asked, answer: PeerAnswer, payload: Vec<u8>) -> Vec<Job> {
         let mut jobs = Vec::new();
-        let answer = Some((answer, payload));
+        let answer = Some((answer, payload.into()));
         self.recoveries
             .answered(self.now_us, asked.call, answer, &mut jobs);
         jobs

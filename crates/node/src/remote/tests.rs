@@ -26,7 +26,7 @@ fn a_late_answer(planted: Planted) {
             primary: false,
         },
         level: Level::Synced,
-        bytes: Bytes::Here(Arc::from(&b"control"[..])),
+        bytes: Bytes::Here(b"control"[..].into()),
     });
     let mut asked = Vec::new();
     remote.poll(1_000, &mut asked);
@@ -42,7 +42,7 @@ fn a_late_answer(planted: Planted) {
     remote.answered(
         late_us,
         asked[0].call,
-        Some((answer.clone(), Vec::new())),
+        Some((answer.clone(), Slice::default())),
         &mut heard,
     );
     let granted = Heard::Granted(HOLDER, 1_000);
@@ -52,7 +52,7 @@ fn a_late_answer(planted: Planted) {
     remote.answered(
         late_us,
         asked[1].call,
-        Some((answer, Vec::new())),
+        Some((answer, Slice::default())),
         &mut heard,
     );
     assert_eq!(heard, [], "Q2");

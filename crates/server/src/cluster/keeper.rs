@@ -15,6 +15,7 @@ use duramen_backup::Error;
 use duramen_base::ids::ServerId;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
 use duramen_node::{BackupService, NodeOutput, RequestId, Task};
+use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, Question, Role, Trouble, decode_question, encode_peer_answer, encode_trouble,
 };
@@ -203,7 +204,7 @@ impl Run {
             _ => out.push(NodeOutput::AnswerPeer {
                 request,
                 answer: PeerAnswer::Refused(Refusal::NotUp(target)),
-                payload: Vec::new(),
+                payload: Slice::default(),
             }),
         }
     }
@@ -260,7 +261,7 @@ impl Run {
                         continue;
                     };
                     let bytes = payload.len();
-                    self.hub.reply(connection, Payload::Owned(payload), |out| {
+                    self.hub.reply(connection, Payload::Shared(payload), |out| {
                         encode_peer_answer(out, &envelope, &answer, bytes);
                     });
                 }

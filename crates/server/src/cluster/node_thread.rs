@@ -25,6 +25,7 @@ use duramen_net::{self as net, ConnectionId, Event, Hub, Payload, Reason};
 use duramen_node::{
     BackupService, Clients, Input, Node, NodeInput, NodeOutput, PeerCall, RequestId, Token,
 };
+use duramen_wire::native::Slice;
 use duramen_wire::native::codec::{
     Envelope, Question, Reply, Role, Trouble, decode_question, decode_reply, encode_peer,
     encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
@@ -325,7 +326,7 @@ impl NodeThread {
             }
             (Asked::Peer(call), Ok(Reply::Peer(answer))) => NodeInput::PeerAnswered {
                 call,
-                answer: Some((answer, message.payload().to_vec())),
+                answer: Some((answer, message.payload_shared())),
             },
             (asked, reply) => {
                 tracing::debug!(?reply, "a question is not answered");
@@ -436,7 +437,7 @@ impl NodeThread {
         to: ServerId,
         address: &str,
         question: &Peer,
-        payload: Arc<[u8]>,
+        payload: Slice,
     ) {
         let request = self.asks(Asked::Peer(call));
         let envelope = Envelope {
@@ -458,10 +459,10 @@ impl NodeThread {
         self.next_ask
     }
 
-    fn answer_peer(&mut self, request: RequestId, answer: &PeerAnswer, payload: Vec<u8>) {
+    fn answer_peer(&mut self, request: RequestId, answer: &PeerAnswer, payload: Slice) {
         if let Some(waiting) = self.questions.remove(&request.0) {
             let bytes = payload.len();
-            let payload = Payload::Owned(payload);
+            let payload = Payload::Shared(payload);
             self.parts.hub.reply(waiting.connection, payload, |out| {
                 encode_peer_answer(out, &waiting.envelope, answer, bytes);
             });

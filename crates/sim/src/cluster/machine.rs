@@ -18,6 +18,7 @@ use duramen_node::{
     BackupService, Candidate, Input, Node, NodeInput, NodeOptions, NodeOutput, PeerCall, RequestId,
     Servant, View,
 };
+use duramen_wire::native::Slice;
 use duramen_wire::native::message::{Addresses, Enlist, Peer, PeerAnswer, Roles, ServerAnswer};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -739,7 +740,7 @@ impl World {
         self.send(way, Mode::Free, event, Some(lost));
     }
 
-    fn answers_peer(&mut self, n: usize, request: RequestId, answer: PeerAnswer, payload: Vec<u8>) {
+    fn answers_peer(&mut self, n: usize, request: RequestId, answer: PeerAnswer, payload: Slice) {
         let Some(&Asker::Peer(asker, generation, call)) = self.askers.get(&request.0) else {
             return self.violated(format!("server {n} answers what no server asked"));
         };

@@ -282,7 +282,7 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let mut scratch = Vec::new();
     let mut read_one = |ahead: &mut ReadAhead| {
         let id = ahead.wanted()?;
-        let result = backup.read_sorted(id, &hasher, &mut scratch);
+        let result = backup.read_sorted(id, &hasher, &mut scratch, &ahead.spare().clone());
         ahead.done(id.segment, result);
         Some(id.segment)
     };
@@ -298,6 +298,35 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     assert_eq!(read_one(&mut ahead), Some(SegmentId(4)));
     assert!(matches!(ahead.get(SegmentId(4)), Lookup::Bad));
     assert_eq!(read_one(&mut ahead), None);
+}
+
+/// What was given wholly is forgotten, and read once more for who comes late.
+#[test]
+fn what_was_given_is_read_again_for_the_late() {
+    let hasher = KeyHasher::new(5);
+    let backup = open(&fresh_disk(3));
+    let bytes = segment_of_entries(4, 200);
+    write_closed(&backup, 4, &bytes);
+    let mut ahead = ReadAhead::new(LOG, vec![SegmentId(4)], 1 << 20);
+    let mut scratch = Vec::new();
+    for _ in 0..3 {
+        let id = ahead.wanted().expect("to be read");
+        let spare = ahead.spare().clone();
+        let read = backup.read_sorted(id, &hasher, &mut scratch, &spare);
+        ahead.done(id.segment, read);
+        let Lookup::Ready(sorted) = ahead.get(id.segment) else {
+            panic!("it was read");
+        };
+        let all = (*sorted).as_ref().len();
+        let of: Vec<_> = keys_of((*sorted).as_ref());
+        assert_eq!(of.len(), keys_of(&bytes[HEADER_BYTES..]).len());
+        ahead.given(id.segment, all - 1);
+        assert!(matches!(ahead.get(id.segment), Lookup::Ready(_)));
+        ahead.given(id.segment, 1);
+        assert_eq!(ahead.memory_bytes(), 0);
+        assert!(ahead.wanted().is_none(), "nobody waits for it");
+        assert!(matches!(ahead.get(id.segment), Lookup::NotYet));
+    }
 }
 
 /// Scenario 39: openings are refused before frames or the log run out, so what was accepted ends well.

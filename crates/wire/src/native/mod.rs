@@ -5,3 +5,6 @@
 
 pub mod codec;
 pub mod message;
+mod slice;
+
+pub use slice::Slice;

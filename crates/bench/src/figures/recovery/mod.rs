@@ -3,6 +3,7 @@
 mod probe;
 mod watch;
 
+use crate::harness::machine::cpu_ns;
 use crate::harness::{Bound, Doing, Failure, Options, Report, Result, Row, median, progress};
 use crate::load::client;
 use crate::load::{Command, Load};
@@ -67,6 +68,8 @@ struct Found {
     phases: Phases,
     first: f64,
     last: f64,
+    /// Processor time of the servers that live, from the kill to the last key.
+    cpu: f64,
 }
 
 /// Runs the figure.
@@ -101,7 +104,7 @@ pub fn run(args: &RecoveryArgs) -> Result<Report> {
         report.target(target.to_owned(), median(&lasts), Bound::AtMost(LIMIT));
     }
     report.table("From the kill on", rows);
-    report.note("Phases are those that the coordinator tells: detected = it is called crashed; fenced = its backups have said what they have; replayed = all partitions are done.");
+    report.note("Phases are those that the coordinator tells: detect = until it is called crashed; fence, collect = until its backups have said what they have; replay = until all partitions are done, and durable; switch = until their owners are stored. Cores used: processor time of the servers that live, from the kill to the last key, by that time; 'of a core' is what is replayed (read, divided, sent, replayed and written again to all replicas) by it.");
     Ok(report)
 }
 
@@ -116,18 +119,29 @@ fn row(value_bytes: usize, found: &Found) -> Row {
         entries,
     } = found.phases;
     let replaying = (replayed - fenced).max(1e-3);
+    let cores = (found.cpu / found.last).max(1e-3);
+    let (megabytes, entries) = (bytes as f64 / 1e6, entries as f64 / 1e6);
     Row::new()
         .with("value bytes", value_bytes)
         .with("keys", found.keys)
         .with("partitions", partitions)
-        .number("detected s", detected, 3)
-        .number("fenced s", fenced, 3)
-        .number("replayed s", replayed, 3)
-        .number("switched s", done, 3)
+        .number("detect s", detected, 3)
+        .number("fence, collect s", fenced - detected, 3)
+        .number("replay s", replayed - fenced, 3)
+        .number("switch s", done - replayed, 3)
         .number("first key s", found.first, 3)
         .number("last key s", found.last, 3)
-        .number("replay MB/s", bytes as f64 / 1e6 / replaying, 3)
-        .number("replay M entries/s", entries as f64 / 1e6 / replaying, 3)
+        .number("cores used", cores, 3)
+        .number("replay MB/s", megabytes / replaying, 3)
+        .number("of a core", megabytes / replaying / cores, 3)
+        .number("replay M entries/s", entries / replaying, 3)
+        .number("M of a core", entries / replaying / cores, 3)
+}
+
+/// Processor time of these, in seconds.
+fn cpu_s(pids: &[u32]) -> Result<f64> {
+    let spent: Result<Vec<u64>> = pids.iter().map(|pid| cpu_ns(*pid)).collect();
+    Ok(spent?.into_iter().sum::<u64>() as f64 / 1e9)
 }
 
 fn measure(args: &RecoveryArgs, program: &std::path::Path, value_bytes: usize) -> Result<Found> {
@@ -174,9 +188,13 @@ fn measure(args: &RecoveryArgs, program: &std::path::Path, value_bytes: usize) -
         .collect();
     let probe = probe::Probe::new(&survivors, keys, value_bytes)?;
     let watch = Watch::begin(&cluster.coordinator)?;
+    let living = cluster.pids.iter().copied();
+    let living: Vec<u32> = living.filter(|pid| *pid != cluster.pids[owner]).collect();
+    let before = cpu_s(&living)?;
     let killed = Instant::now();
     kill(cluster.pids[owner])?;
     let (first, last) = probe.run(killed)?;
+    let cpu = cpu_s(&living)? - before;
     let phases = watch.end(killed)?;
     progress!("{value_bytes} B: last key after {last:.3} s; {phases:?}");
     count(&survivors, keys)?;
@@ -185,6 +203,7 @@ fn measure(args: &RecoveryArgs, program: &std::path::Path, value_bytes: usize) -
         phases,
         first,
         last,
+        cpu,
     })
 }
 

@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 /// Keys that are read: many more than there are partitions.
 const SAMPLE: u64 = 2000;
 /// Whoever can't answer yet is asked again after this time.
-const REST: Duration = Duration::from_millis(2);
+const REST: Duration = Duration::from_millis(5);
+/// While none of them is served only so many, spread over all of them, are asked for: what is measured shares its processors with who
+/// measures.
+const SCOUTS: usize = 40;
 /// Longer than any recovery.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -63,6 +66,7 @@ impl Probe {
             .map(|n| (n, self.survivors[n % self.survivors.len()]))
             .collect();
         let (mut first, mut last) = (None, 0.0);
+        let (mut turn, mut seen) = (0, false);
         while !pending.is_empty() {
             if killed.elapsed() > PATIENCE {
                 let left = pending.len();
@@ -73,10 +77,21 @@ impl Probe {
             }
             let before = pending.len();
             let mut by_server: HashMap<SocketAddr, Vec<usize>> = HashMap::new();
-            for (key, address) in pending.drain(..) {
+            // After a round in which somebody answered all are asked.
+            let step = if seen { 1 } else { before.div_ceil(SCOUTS) };
+            turn += 1;
+            let asked = pending.extract_if(.., {
+                let mut n = turn;
+                move |_| {
+                    n += 1;
+                    n % step == 0
+                }
+            });
+            for (key, address) in asked {
                 by_server.entry(address).or_default().push(key);
             }
             let mut moved = false;
+            seen = false;
             // All are asked before any is waited for: who keeps a question back keeps back its own answers alone.
             for (address, keys) in &by_server {
                 self.send(*address, keys)?;
@@ -86,6 +101,7 @@ impl Probe {
                     match self.judge(key, &reply)? {
                         Verdict::Served => {
                             last = killed.elapsed().as_secs_f64();
+                            seen = true;
                             first.get_or_insert(last);
                         }
                         Verdict::Moved(to) => {

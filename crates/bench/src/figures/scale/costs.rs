@@ -102,7 +102,7 @@ fn backup(dir: &Path, segments: u64) -> Result<(f64, f64)> {
         kept_s += cpu_s() - begun;
     }
     let hasher = KeyHasher::new(1);
-    let mut scratch_bytes = Vec::new();
+    let (mut scratch_bytes, spare) = (Vec::new(), Arc::default());
     for id in 1..=segments {
         let replica = ReplicaId {
             log: LOG,
@@ -110,7 +110,7 @@ fn backup(dir: &Path, segments: u64) -> Result<(f64, f64)> {
         };
         let begun = cpu_s();
         let sorted = backup
-            .read_sorted(replica, &hasher, &mut scratch_bytes)
+            .read_sorted(replica, &hasher, &mut scratch_bytes, &spare)
             .doing(what)?;
         divided_s += cpu_s() - begun;
         assert!(sorted.memory_bytes() > 0, "a segment full of objects");

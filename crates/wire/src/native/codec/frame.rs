@@ -151,6 +151,12 @@ pub fn parse_frame(input: &[u8], limit: usize) -> Result<Parsed<'_>, FrameError>
     })
 }
 
+/// Where the payload of the frame at the beginning of untrusted `input` begins, as soon as its header is there.
+pub fn payload_at(input: &[u8]) -> Option<usize> {
+    let head = input.first_chunk::<HEADER_BYTES>()?;
+    Some(HEADER_BYTES + u32_at(head, BODY_AT) as usize)
+}
+
 fn check_length(bytes: usize, limit: usize) -> Result<(), FrameError> {
     if bytes > limit {
         return Err(FrameError::TooLong { bytes, limit });

@@ -44,7 +44,9 @@ pub use bodies::{
     encode_coordinator_answer, encode_from_coordinator, encode_peer, encode_peer_answer,
     encode_server_answer, encode_to_coordinator, encode_trouble,
 };
-pub use frame::{Envelope, Frame, FrameError, HEADER_BYTES, Header, Parsed, parse_frame};
+pub use frame::{
+    Envelope, Frame, FrameError, HEADER_BYTES, Header, Parsed, parse_frame, payload_at,
+};
 pub use hello::{Hello, HelloError, HelloParsed, Role, parse_hello};
 pub use many::{MultiAnswer, MultiRequest, Objects, ObjectsAnswer, Outcomes, Parts};
 pub use operations::{
