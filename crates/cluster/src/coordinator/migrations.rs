@@ -268,7 +268,7 @@ impl Coordinator {
         if !self.is_up(server) {
             return invalid(format!("server {server} is not UP"));
         }
-        if self.tablets_owned(server) > 0 && self.masters_by_load(&[server]).is_empty() {
+        if self.tablets_owned(server) > 0 && self.masters().all(|id| id == server) {
             return invalid("no other server is UP that could take its tablets");
         }
         if !self.servers[&server].record.entry.draining {
@@ -312,7 +312,9 @@ impl Coordinator {
             .take(DRAIN_AT_ONCE.saturating_sub(leaving(self)))
             .copied()
             .collect();
-        let mut masters = self.masters_by_load(&[server]).into_iter().cycle();
+        let others = self.masters().filter(|id| *id != server);
+        let some: Vec<ServerId> = others.take(DRAIN_AT_ONCE).collect();
+        let mut masters = some.into_iter().cycle();
         for (table, first) in rest {
             let (Some(to), Some(tablet)) = (masters.next(), self.tablets.get(&(table, first)))
             else {

@@ -136,6 +136,8 @@ struct Server {
     record: ServerRecord,
     push: Push,
     check: Option<suspects::Check>,
+    /// Under which it stands in the list of masters; none if it does not.
+    rank: Option<usize>,
     /// What it said of its tablets.
     loads: Vec<duramen_wire::native::message::RangeLoad>,
     /// Partitions that it recovers now.
@@ -223,6 +225,8 @@ pub struct Coordinator {
     tables: BTreeMap<TableId, TableEntry>,
     tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
     owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
+    /// UP masters that may get tablets, by how many they own ([`rank`](Self::rank)).
+    masters: BTreeSet<(usize, ServerId)>,
     migrations: BTreeMap<MigrationId, Migration>,
     /// Tablets that migrate.
     moving: BTreeMap<(TableId, RouteHash), MigrationId>,

@@ -85,6 +85,7 @@ impl Coordinator {
             tables: BTreeMap::from([(TableId::DEFAULT, default)]),
             tablets: BTreeMap::new(),
             owned: BTreeMap::new(),
+            masters: BTreeSet::new(),
             migrations: BTreeMap::new(),
             moving: BTreeMap::new(),
             moved: VecDeque::new(),
@@ -145,6 +146,7 @@ impl Coordinator {
                     .or_default()
                     .insert((table, first));
                 self.tablets.insert((table, first), record);
+                self.rank(record.owner);
             }
             Key::Migration(id) => {
                 let record: MigrationRecord = records::decode(value)?;

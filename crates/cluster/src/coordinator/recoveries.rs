@@ -42,10 +42,26 @@ impl Coordinator {
             return;
         };
         let id = RecoveryId(self.random.number());
-        let new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US);
+        let planted = self.config.planted;
+        let new = Recovery::new(id, dead, min_open, self.now_us, PATIENCE_US, planted);
         self.recoveries.insert(dead, new);
         self.ask_backups(dead);
-        self.arm(self.now_us + PATIENCE_US, Timer::Recovery(dead));
+        self.arm_recovery(dead, PATIENCE_US);
+    }
+
+    /// The rules are applied after this time, if not before. One timer for each recovery, whatever gives rise to it.
+    fn arm_recovery(&mut self, dead: ServerId, after_us: u64) {
+        let at_us = self.now_us + after_us;
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        if recovery.due_us.is_some_and(|due_us| due_us <= at_us) {
+            return;
+        }
+        if let Some(later_us) = recovery.due_us.replace(at_us) {
+            self.timers.remove(&(later_us, Timer::Recovery(dead)));
+        }
+        self.arm(at_us, Timer::Recovery(dead));
     }
 
     /// Every backup that is UP is asked once; who does not answer, again by [`recovery_due`](Self::recovery_due).
@@ -70,6 +86,7 @@ impl Coordinator {
             return;
         }
         recovery.asked.insert(backup);
+        recovery.silent.remove(&backup);
         let question = FromCoordinator::StartRead {
             recovery: recovery.id,
             log: dead,
@@ -108,16 +125,21 @@ impl Coordinator {
                 let until_us = now_us + lease_us + lease_us * DRIFT_PERCENT / 100;
                 recovery.lease_until_us = recovery.lease_until_us.max(until_us);
                 recovery.asked.remove(&backup);
+                recovery.silent.remove(&backup);
                 recovery.collected.add(backup, *replicas, control);
                 self.decide(dead);
             }
-            _ => self.arm(now_us + BUSY_US, Timer::Recovery(dead)),
+            _ => {
+                if recovery.asked.contains(&backup) {
+                    recovery.silent.insert(backup);
+                }
+                self.arm_recovery(dead, BUSY_US);
+            }
         }
     }
 
     /// If the log is whole, cuts it into partitions and gives them to masters.
     fn decide(&mut self, dead: ServerId) {
-        let planted = self.config.planted;
         let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
@@ -125,7 +147,7 @@ impl Coordinator {
         if recovery.log.is_some() || is_early || self.now_us < recovery.rest_until_us {
             return;
         }
-        match recovery.collected.judge(&recovery.images, planted) {
+        match recovery.collected.judge(&recovery.images) {
             Ok(log) => self.begin_partitions(dead, log),
             Err(missing) => recovery.waits_for = Some(missing.to_string()),
         }
@@ -169,18 +191,25 @@ impl Coordinator {
 
     /// Gives waiting partitions to masters that have room.
     pub(super) fn give_partitions(&mut self) {
-        if self.recoveries.is_empty() {
+        let all = self.recoveries.values().flat_map(|of| &of.partitions);
+        let waiting = all.filter(|partition| partition.place == Place::Waiting);
+        let (count, most) = waiting.fold((0, 0), |(count, most), partition| {
+            (count + 1, most.max(partition.not_on.len()))
+        });
+        if count == 0 {
             return;
         }
-        let masters = self.masters_by_load(&[]);
-        // Who has a free place, once for each of them; first those who have nothing.
+        // Who has a free place, once for each of them; first those who have nothing. With so many there is one for each partition,
+        // or with all others neither.
+        let enough = count + most * AT_ONCE as usize;
         let mut free: Vec<ServerId> = Vec::new();
         for places in 1..=AT_ONCE {
-            let has_one = |id: &&ServerId| {
-                let server = &self.servers[*id];
+            let has_one = |id: &ServerId| {
+                let server = &self.servers[id];
                 server.recovering < places && server.busy_until_us <= self.now_us
             };
-            free.extend(masters.iter().filter(has_one));
+            let room = enough - free.len();
+            free.extend(self.masters().filter(has_one).take(room));
         }
         let mut given = Vec::new();
         for (dead, recovery) in &mut self.recoveries {
@@ -246,9 +275,9 @@ impl Coordinator {
                 *place = Place::Waiting;
                 self.release_master(by, BUSY_US);
                 self.give_partitions();
-                self.arm(self.now_us + BUSY_US, Timer::Recovery(dead));
+                self.arm_recovery(dead, BUSY_US);
             }
-            _ => self.arm(self.now_us + BUSY_US, Timer::Recovery(dead)),
+            _ => self.arm_recovery(dead, BUSY_US),
         }
     }
 
@@ -391,23 +420,25 @@ impl Coordinator {
             self.end_recovery(dead);
             return;
         }
-        let masters = self.masters_by_load(&[]);
-        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+        let Some(recovery) = self.recoveries.get(&dead) else {
             return;
         };
+        let nobody = self.masters().next().is_none();
         let can_go_on = recovery.partitions.iter().any(|p| match p.place {
             Place::Given { .. } => true,
-            Place::Waiting => masters.is_empty() || masters.iter().any(|m| !p.not_on.contains(m)),
+            Place::Waiting => nobody || self.masters().any(|m| !p.not_on.contains(&m)),
             Place::Done { .. } | Place::Failed => false,
         });
         if recovery.log.is_none() || can_go_on {
             return;
         }
         let id = RecoveryId(self.random.number());
-        recovery.begin_again(id);
-        recovery.rest_until_us = self.now_us + RETRY_US;
+        if let Some(recovery) = self.recoveries.get_mut(&dead) {
+            recovery.begin_again(id);
+            recovery.rest_until_us = self.now_us + RETRY_US;
+        }
         self.ask_backups(dead);
-        self.arm(self.now_us + RETRY_US, Timer::Recovery(dead));
+        self.arm_recovery(dead, RETRY_US);
     }
 
     pub(super) fn settle_all(&mut self) {
@@ -454,11 +485,12 @@ impl Coordinator {
 
     /// Applies the rules again.
     pub(super) fn recovery_due(&mut self, dead: ServerId) {
-        let Some(recovery) = self.recoveries.get(&dead) else {
+        let now_us = self.now_us;
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
             return;
         };
-        let now_us = self.now_us;
-        let unanswered: Vec<ServerId> = recovery.asked.iter().copied().collect();
+        recovery.due_us = None;
+        let unanswered: Vec<ServerId> = recovery.silent.iter().copied().collect();
         let silent = |(number, partition): (usize, &crate::recovery::Partition)| {
             let Place::Given {
                 to,
@@ -491,11 +523,7 @@ impl Coordinator {
         self.decide(dead);
         self.settle(dead);
         self.give_partitions();
-        let mut timers = self.timers.iter();
-        let is_armed = timers.any(|(_, timer)| *timer == Timer::Recovery(dead));
-        if self.recoveries.contains_key(&dead) && !is_armed {
-            self.arm(now_us + RETRY_US, Timer::Recovery(dead));
-        }
+        self.arm_recovery(dead, RETRY_US);
     }
 
     pub(super) fn partition_progress(
@@ -519,13 +547,17 @@ impl Coordinator {
     }
 
     /// Recoveries under way, then those that ended, the last one last.
-    /// Recoveries under way, and the last ones that ended.
     pub fn recovery_statuses(&self) -> Vec<RecoveryStatus> {
         let under_way = self.recoveries.values().map(|r| r.status(self.now_us));
         let mut all: Vec<RecoveryStatus> = under_way.collect();
         let is_backup = |id: &&ServerId| self.servers[*id].record.entry.roles.backup;
-        let backups = self.up.iter().filter(is_backup).count();
         let replicas = self.meta.settings.replicas as usize;
+        let up = self.up.iter().filter(is_backup).take(replicas + 1);
+        let backups = if all.is_empty() {
+            usize::MAX
+        } else {
+            up.count()
+        };
         if backups <= replicas {
             let waits_for = format!(
                 "{backups} backups are up: a log has {replicas} replicas, none of them on its own server"

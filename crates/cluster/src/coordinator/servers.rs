@@ -158,12 +158,14 @@ impl Coordinator {
             record,
             push: Push::default(),
             check: None,
+            rank: None,
             loads: Vec::new(),
             recovering: 0,
             busy_until_us: 0,
             quiet_until_us: 0,
         };
         self.servers.insert(id, server);
+        self.rank(id);
     }
 
     /// Answers an enlistment, out of what is stored.
@@ -193,6 +195,7 @@ impl Coordinator {
         self.change_list(ServerChange::Crashed(dead));
         self.up.retain(|id| *id != dead);
         self.disks.remove(&record.entry.disk);
+        self.rank(dead);
         self.touch_map();
         self.abort_migrations_of(dead);
         self.forget_in_recoveries(dead);
@@ -255,6 +258,7 @@ impl Coordinator {
             let record = server.record.clone();
             self.put(Key::Server(id), &record);
             self.change_list(ServerChange::Changed(record.entry));
+            self.rank(id);
         }
     }
 

@@ -40,7 +40,7 @@ impl Coordinator {
         {
             return invalid(format!("table `{name}` exists"));
         }
-        let masters = self.masters_by_load(&[]);
+        let masters: Vec<ServerId> = self.masters().take(servers as usize).collect();
         if masters.is_empty() {
             return refused(Refusal::NotReady {
                 after_ms: BUSY_MS,
@@ -190,6 +190,7 @@ impl Coordinator {
         let owned = self.owned.entry(tablet.owner).or_default();
         owned.insert((table, first));
         self.tablets.insert((table, first), tablet);
+        self.rank(tablet.owner);
         self.touch_map();
     }
 
@@ -198,25 +199,36 @@ impl Coordinator {
             if let Some(owned) = self.owned.get_mut(&old.owner) {
                 owned.remove(&(table, first));
             }
+            self.rank(old.owner);
             self.delete(Key::Tablet(table, first));
             self.touch_map();
         }
     }
 
     /// UP masters that may get tablets, those that own the fewest first.
-    pub(super) fn masters_by_load(&self, without: &[ServerId]) -> Vec<ServerId> {
-        let mut masters: Vec<(usize, ServerId)> = self
-            .up
-            .iter()
-            .filter(|id| !without.contains(id))
-            .filter(|id| {
-                let entry = &self.servers[id].record.entry;
-                entry.roles.master && !entry.draining
-            })
-            .map(|id| (self.tablets_owned(*id), *id))
-            .collect();
-        masters.sort();
-        masters.into_iter().map(|(_, id)| id).collect()
+    pub(super) fn masters(&self) -> impl Iterator<Item = ServerId> {
+        self.masters.iter().map(|(_, id)| *id)
+    }
+
+    /// What [`masters`](Self::masters) goes by has changed for this server, or may have.
+    pub(super) fn rank(&mut self, id: ServerId) {
+        let owned = self.tablets_owned(id);
+        let Some(server) = self.servers.get_mut(&id) else {
+            return;
+        };
+        let entry = &server.record.entry;
+        let may = server.is_up() && entry.roles.master && !entry.draining;
+        let rank = may.then_some(owned);
+        let before = std::mem::replace(&mut server.rank, rank);
+        if before == rank {
+            return;
+        }
+        if let Some(before) = before {
+            self.masters.remove(&(before, id));
+        }
+        if let Some(rank) = rank {
+            self.masters.insert((rank, id));
+        }
     }
 
     pub(super) fn tablets_owned(&self, id: ServerId) -> usize {

@@ -21,23 +21,45 @@ use duramen_base::ids::{SegmentId, ServerId, TableId};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Pass;
 use duramen_format::segment::{Header, Kind};
-use duramen_wire::native::message::{CleaningPass, RecoverSegment, ReplicaEntry, Replicas};
-use std::collections::BTreeMap;
+use duramen_wire::native::message::{
+    CleaningPass, RecoverSegment, ReplicaEntry, Replicas, SharedSegments,
+};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// What the backups that have answered have.
+/// What the backups that have answered have. An answer costs what is in it, and not what the log has: a large cluster's coordinator
+/// gets ten thousand of them.
 pub(crate) struct Collected {
     dead: ServerId,
     min_open: SegmentId,
-    /// Who has answered, and the control segment that it has.
-    answers: BTreeMap<ServerId, Option<(SegmentId, Vec<u8>)>>,
+    planted: Planted,
+    answers: BTreeMap<ServerId, Answer>,
     replicas: BTreeMap<SegmentId, Vec<(ServerId, ReplicaEntry)>>,
+    /// Every segment that somebody has called its control segment.
+    controls: BTreeSet<SegmentId>,
+    /// What is looked for, as far as it is known; none: what was known of control segments has changed.
+    wanted: Option<Result<Wanted, Missing>>,
+}
+
+/// What a backup has.
+struct Answer {
+    control: Option<(SegmentId, Vec<u8>)>,
+    /// Of which it has replicas.
+    segments: Vec<SegmentId>,
+}
+
+/// What the newest control segment lists.
+struct Wanted {
+    control: SegmentId,
+    state: State,
+    /// Listed, and nobody who has answered has it (G3). Kept up to date by each answer.
+    missing: BTreeSet<SegmentId>,
 }
 
 /// A whole log, and who has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
     pub control: SegmentId,
-    pub segments: Vec<RecoverSegment>,
+    pub segments: SharedSegments,
     /// Entries of these tables below these versions are dead.
     pub floors: Vec<(TableId, u64)>,
     pub safe_version: u64,
@@ -68,33 +90,68 @@ pub(crate) enum Missing {
 }
 
 impl Collected {
-    pub(crate) fn new(dead: ServerId, min_open: SegmentId) -> Collected {
+    pub(crate) fn new(dead: ServerId, min_open: SegmentId, planted: Planted) -> Collected {
         Collected {
             dead,
             min_open,
+            planted,
             answers: BTreeMap::new(),
             replicas: BTreeMap::new(),
+            controls: BTreeSet::new(),
+            wanted: None,
         }
+    }
+
+    /// Nothing of the same log.
+    pub(crate) fn anew(&self) -> Collected {
+        Collected::new(self.dead, self.min_open, self.planted)
     }
 
     /// A backup answered. `control`: the valid bytes of the control segment that it names.
     pub(crate) fn add(&mut self, backup: ServerId, replicas: Replicas, control: Vec<u8>) {
         self.forget(backup);
+        let mut segments = Vec::with_capacity(replicas.segments.len());
+        let mut tells_of_control = replicas.control.is_some();
+        self.controls.extend(replicas.control);
         for entry in replicas.segments {
-            let known = self.replicas.entry(entry.segment).or_default();
+            let segment = entry.segment;
+            tells_of_control |= self.is_control(segment, &entry);
+            self.found(segment, &entry);
+            let known = self.replicas.entry(segment).or_default();
             known.push((backup, entry));
+            segments.push(segment);
+        }
+        if tells_of_control {
+            self.wanted = None;
         }
         let control = replicas.control.map(|segment| (segment, control));
-        self.answers.insert(backup, control);
+        self.answers.insert(backup, Answer { control, segments });
     }
 
     /// The backup is crashed: nothing can be read from it.
     pub(crate) fn forget(&mut self, backup: ServerId) {
-        if self.answers.remove(&backup).is_some() {
-            self.replicas.retain(|_, known| {
-                known.retain(|(holder, _)| *holder != backup);
-                !known.is_empty()
+        let Some(answer) = self.answers.remove(&backup) else {
+            return;
+        };
+        if answer.control.is_some() {
+            self.wanted = None;
+        }
+        for segment in answer.segments {
+            let Some(known) = self.replicas.get_mut(&segment) else {
+                continue; // it named it twice
+            };
+            let was_control = known.iter().any(|(holder, entry)| {
+                *holder == backup
+                    && (entry.kind == Kind::Control || self.controls.contains(&segment))
             });
+            known.retain(|(holder, _)| *holder != backup);
+            if known.is_empty() {
+                self.replicas.remove(&segment);
+            }
+            if was_control {
+                self.wanted = None;
+            }
+            self.lost(segment);
         }
     }
 
@@ -102,36 +159,94 @@ impl Collected {
         self.answers.contains_key(&backup)
     }
 
+    fn is_control(&self, segment: SegmentId, entry: &ReplicaEntry) -> bool {
+        entry.kind == Kind::Control || self.controls.contains(&segment)
+    }
+
+    /// There is one more replica.
+    fn found(&mut self, segment: SegmentId, entry: &ReplicaEntry) {
+        if let Some(Ok(wanted)) = &mut self.wanted
+            && let Some(listed) = wanted.state.segments.get(&segment)
+            && counts(listed, entry, self.planted)
+        {
+            wanted.missing.remove(&segment);
+        }
+    }
+
+    /// There is one replica less.
+    fn lost(&mut self, segment: SegmentId) {
+        let Some(Ok(wanted)) = &mut self.wanted else {
+            return;
+        };
+        let Some(listed) = wanted.state.segments.get(&segment) else {
+            return;
+        };
+        let replicas = self.replicas.get(&segment).map_or(&[][..], Vec::as_slice);
+        if listed.kind != Kind::Control && !is_there(listed, replicas, self.planted) {
+            wanted.missing.insert(segment);
+        }
+    }
+
     /// The whole log, if it is there. `before`: images of open segments that an earlier attempt took (G4).
     ///
     /// # Errors
     /// What is [`Missing`]: wait for more answers.
     pub(crate) fn judge(
-        &self,
+        &mut self,
         before: &BTreeMap<SegmentId, Certificate>,
-        planted: Planted,
     ) -> Result<Log, Missing> {
-        let (control, state) = self.newest_control(planted)?;
-        let mut segments = Vec::new();
-        let mut missing = Vec::new();
-        for (id, listed) in &state.segments {
-            if listed.kind == Kind::Control {
-                continue;
-            }
-            match self.image(*id, listed, before.get(id), planted) {
-                Some(segment) => segments.push(segment),
-                None => missing.push(*id),
-            }
-        }
-        if let Some(first) = missing.first().copied()
-            && !planted.is(Bug::RecoversInParts)
+        let wanted = match self.wanted.take() {
+            Some(known) => known,
+            None => self.look(),
+        };
+        let judged = match &wanted {
+            Ok(wanted) => self.whole(wanted, before),
+            Err(missing) => Err(missing.clone()),
+        };
+        self.wanted = Some(wanted);
+        judged
+    }
+
+    /// What is to be looked for, and what of it is missing.
+    fn look(&self) -> Result<Wanted, Missing> {
+        let (control, state) = self.newest_control()?;
+        let data = state
+            .segments
+            .iter()
+            .filter(|(_, of)| of.kind != Kind::Control);
+        let missing = data
+            .filter(|(id, listed)| !is_there(listed, self.replicas(**id), self.planted))
+            .map(|(id, _)| *id)
+            .collect();
+        Ok(Wanted {
+            control,
+            state,
+            missing,
+        })
+    }
+
+    fn whole(
+        &self,
+        wanted: &Wanted,
+        before: &BTreeMap<SegmentId, Certificate>,
+    ) -> Result<Log, Missing> {
+        if let Some(first) = wanted.missing.first().copied()
+            && !self.planted.is(Bug::RecoversInParts)
         {
-            let count = missing.len();
+            let count = wanted.missing.len();
             return Err(Missing::Segments { first, count }); // G3
         }
+        let state = &wanted.state;
+        let data = state
+            .segments
+            .iter()
+            .filter(|(_, of)| of.kind != Kind::Control);
+        let segments: Vec<RecoverSegment> = data
+            .filter_map(|(id, listed)| self.image(*id, listed, before.get(id)))
+            .collect();
         Ok(Log {
-            control,
-            segments,
+            control: wanted.control,
+            segments: segments.into(),
             floors: state
                 .tables
                 .iter()
@@ -139,17 +254,18 @@ impl Collected {
                 .map(|(id, table)| (TableId(*id), table.floor))
                 .collect(),
             safe_version: state.safe_version,
-            passes: state.passes.into_iter().map(cleaning_pass).collect(),
+            passes: state.passes.iter().cloned().map(cleaning_pass).collect(),
         })
     }
 
     /// G1 and G2.
-    fn newest_control(&self, planted: Planted) -> Result<(SegmentId, State), Missing> {
+    fn newest_control(&self) -> Result<(SegmentId, State), Missing> {
+        let planted = self.planted;
         let ignores = planted.is(Bug::OldControlHead);
         let mut candidates: Vec<(SegmentId, &[u8])> = self
             .answers
             .values()
-            .flatten()
+            .filter_map(|answer| answer.control.as_ref())
             .filter(|(segment, _)| *segment >= self.min_open || ignores)
             .map(|(segment, bytes)| (*segment, bytes.as_slice()))
             .collect();
@@ -201,18 +317,11 @@ impl Collected {
         segment: SegmentId,
         listed: &Listed,
         before: Option<&Certificate>,
-        planted: Planted,
     ) -> Option<RecoverSegment> {
-        let counts = |entry: &ReplicaEntry| match listed.closed {
-            Some(certificate) => {
-                entry.closed && entry.certificate == certificate || planted.is(Bug::AnyCertificate)
-            }
-            None => entry.closed || entry.epoch >= listed.epoch || planted.is(Bug::OldEpochs),
-        };
         let holders: Vec<&(ServerId, ReplicaEntry)> = self
             .replicas(segment)
             .iter()
-            .filter(|(_, entry)| counts(entry))
+            .filter(|(_, entry)| counts(listed, entry, self.planted))
             .collect();
         let longest = holders
             .iter()
@@ -236,6 +345,21 @@ impl Collected {
             sources: equal.iter().map(|(backup, _)| *backup).collect(),
         })
     }
+}
+
+/// Whether a replica is one of a listed segment (G3).
+fn counts(listed: &Listed, entry: &ReplicaEntry, planted: Planted) -> bool {
+    match listed.closed {
+        Some(certificate) => {
+            entry.closed && entry.certificate == certificate || planted.is(Bug::AnyCertificate)
+        }
+        None => entry.closed || entry.epoch >= listed.epoch || planted.is(Bug::OldEpochs),
+    }
+}
+
+fn is_there(listed: &Listed, replicas: &[(ServerId, ReplicaEntry)], planted: Planted) -> bool {
+    let mut replicas = replicas.iter();
+    replicas.any(|(_, entry)| counts(listed, entry, planted))
 }
 
 fn cleaning_pass(pass: Pass) -> CleaningPass {

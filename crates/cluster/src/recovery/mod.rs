@@ -11,6 +11,7 @@
 pub(crate) mod collect;
 pub(crate) mod plan;
 
+use crate::planted::Planted;
 use collect::{Collected, Log};
 use duramen_base::ids::{RecoveryId, SegmentId, ServerId};
 use duramen_format::certificate::Certificate;
@@ -55,10 +56,13 @@ pub(crate) struct Recovery {
     pub id: RecoveryId,
     pub dead: ServerId,
     pub since_us: u64,
-    min_open: SegmentId,
     pub collected: Collected,
     /// Backups that have not answered `StartRead`.
     pub asked: BTreeSet<ServerId>,
+    /// Those of them whose question has come to nothing: they are asked again.
+    pub silent: BTreeSet<ServerId>,
+    /// When the rules are applied again.
+    pub due_us: Option<u64>,
     /// Until then the dead server may serve reads.
     pub lease_until_us: u64,
     /// Nothing is decided before this time, unless all have answered: late answers bring more replicas to read from.
@@ -81,14 +85,16 @@ impl Recovery {
         min_open: SegmentId,
         now_us: u64,
         patience_us: u64,
+        planted: Planted,
     ) -> Recovery {
         Recovery {
             id,
             dead,
             since_us: now_us,
-            min_open,
-            collected: Collected::new(dead, min_open),
+            collected: Collected::new(dead, min_open, planted),
             asked: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            due_us: None,
             lease_until_us: now_us,
             patient_until_us: now_us + patience_us,
             rest_until_us: now_us,
@@ -138,14 +144,16 @@ impl Recovery {
         self.id = id;
         self.partitions.clear();
         self.log = None;
-        self.collected = Collected::new(self.dead, self.min_open);
+        self.collected = self.collected.anew();
         self.asked.clear();
+        self.silent.clear();
     }
 
     /// A server is crashed: what it said or had is gone. Whether it had a partition.
     pub(crate) fn forget(&mut self, server: ServerId) -> bool {
         self.collected.forget(server);
         self.asked.remove(&server);
+        self.silent.remove(&server);
         let mut had = false;
         for partition in &mut self.partitions {
             if matches!(partition.place, Place::Given { to, .. } if to == server) {

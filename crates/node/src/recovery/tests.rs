@@ -69,7 +69,7 @@ fn order() -> Recover {
         floors: Vec::new(),
         safe_version: 0,
         tables: vec![table],
-        segments: vec![segment],
+        segments: vec![segment].into(),
         passes: Vec::new(),
     }
 }

@@ -404,7 +404,8 @@ pub fn from_coordinator() -> Vec<FromCoordinator> {
                 certificate: CERTIFICATE,
                 closed: true,
                 sources: vec![OTHER],
-            }],
+            }]
+            .into(),
             passes: vec![CleaningPass {
                 first: SegmentId(9),
                 count: 2,

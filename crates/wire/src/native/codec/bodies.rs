@@ -20,7 +20,7 @@ use super::many::{read_multi_outcomes, read_objects, read_parts};
 use super::operations::{read_enumerate, read_single, read_whole_outcome};
 use super::{BodyError, Envelope, Frame, Kind};
 use crate::native::message::{
-    Answer, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Request, ServerAnswer,
+    Answer, CoordinatorAnswer, FromCoordinator, Peer, PeerAnswer, Recover, Request, ServerAnswer,
     ToCoordinator, WriteReplica,
 };
 use duramen_base::ids::{Level, SegmentId, ServerId};
@@ -120,8 +120,43 @@ pub fn encode_coordinator_answer(
 /// Appends a question of the coordinator.
 pub fn encode_from_coordinator(out: &mut Vec<u8>, envelope: &Envelope, message: &FromCoordinator) {
     let builder = Builder::question(out, Kind::FromCoordinator, envelope);
-    append(builder.out, message);
+    match message {
+        FromCoordinator::Recover(order) => append_order(builder.out, order),
+        _ => append(builder.out, message),
+    }
     builder.finish(0);
+}
+
+/// What [`append`] makes of it: fields one after the other. The segments, the most of it and the same in all orders of a recovery, are
+/// encoded once.
+fn append_order(out: &mut Vec<u8>, order: &Recover) {
+    const RECOVER: u32 = 5; // of the variants
+    let Recover {
+        recovery,
+        partition,
+        log,
+        tablets,
+        floors,
+        safe_version,
+        tables,
+        segments,
+        passes,
+    } = order;
+    append(
+        out,
+        &(
+            RECOVER,
+            recovery,
+            partition,
+            log,
+            tablets,
+            floors,
+            safe_version,
+            tables,
+        ),
+    );
+    out.extend_from_slice(segments.encoded());
+    append(out, passes);
 }
 
 /// Appends a server's answer to the coordinator, which the caller follows up with `payload_bytes` of payload.

@@ -7,6 +7,7 @@ use duramen_base::ids::{
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use serde::{Deserialize, Serialize};
+use std::sync::{Arc, OnceLock};
 
 /// What the coordinator tells servers. The frame's sender is `ServerId::coordinator(term)`: who has heard a higher term refuses
 /// with [`Refusal::NotLeader`].
@@ -63,7 +64,7 @@ pub struct Recover {
     pub safe_version: u64,
     pub tables: Vec<TableEntry>,
     /// The log. Nothing else is replayed, and each of them is, wholly.
-    pub segments: Vec<RecoverSegment>,
+    pub segments: SharedSegments,
     /// Cleaning passes whose survivors stand for their victims in what names a segment.
     pub passes: Vec<CleaningPass>,
 }
@@ -88,6 +89,65 @@ pub struct RecoverSegment {
     pub closed: bool,
     /// Ask in this order.
     pub sources: Vec<ServerId>,
+}
+
+/// The segments of a dead server's log, which all orders of a recovery share: of a long log there are many, and many orders. On the
+/// wire as the sequence of [`RecoverSegment`]s.
+#[derive(Clone, Debug, Default)]
+pub struct SharedSegments(Arc<Segments>);
+
+#[derive(Debug, Default)]
+struct Segments {
+    segments: Vec<RecoverSegment>,
+    encoded: OnceLock<Vec<u8>>,
+}
+
+impl From<Vec<RecoverSegment>> for SharedSegments {
+    fn from(segments: Vec<RecoverSegment>) -> SharedSegments {
+        SharedSegments(Arc::new(Segments {
+            segments,
+            encoded: OnceLock::new(),
+        }))
+    }
+}
+
+impl std::ops::Deref for SharedSegments {
+    type Target = [RecoverSegment];
+
+    fn deref(&self) -> &[RecoverSegment] {
+        &self.0.segments
+    }
+}
+
+impl PartialEq for SharedSegments {
+    fn eq(&self, other: &SharedSegments) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for SharedSegments {}
+
+impl SharedSegments {
+    /// As they are on the wire; made once.
+    ///
+    /// # Panics
+    /// Never: plain data has a postcard form.
+    pub fn encoded(&self) -> &[u8] {
+        let encode = || postcard::to_stdvec(&self.0.segments).expect("plain data is encoded");
+        self.0.encoded.get_or_init(encode)
+    }
+}
+
+impl Serialize for SharedSegments {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.segments.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for SharedSegments {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<SharedSegments, D::Error> {
+        Vec::deserialize(from).map(SharedSegments::from)
+    }
 }
 
 /// As `duramen_format::control::Pass`.
