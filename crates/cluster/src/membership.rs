@@ -72,6 +72,11 @@ impl Members {
         self.servers.values()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.servers.len()
+    }
+
     /// Those that are UP, by id.
     pub fn up(&self) -> impl Iterator<Item = &ServerEntry> {
         self.iter().filter(|entry| entry.status == ServerStatus::Up)

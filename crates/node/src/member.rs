@@ -19,7 +19,7 @@
 use crate::owned::Owned;
 use crate::planted::{Bug, Planted};
 use crate::view::{Map, View};
-use duramen_base::ids::{KeyRange, ListVersion, ServerId, TableId, TabletsVersion};
+use duramen_base::ids::{KeyRange, ListVersion, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_wire::native::message::{
@@ -38,6 +38,10 @@ const REST_US: u64 = 100_000;
 const MAP_US: u64 = 1_000_000;
 /// How often, while the map names owners that are gone: clients wait for it.
 const MAP_SOON_US: u64 = 100_000;
+/// In a large cluster as many times more seldom as there are servers, by this much for each: the coordinator has so much time for
+/// an answer.
+const MAP_EACH_US: u64 = 500;
+const MAP_SOON_EACH_US: u64 = 200;
 /// How often it says what it has, if it knows nobody else: the answer says whether it still is a member (N5).
 const CONFIRM_US: u64 = 1_000_000;
 /// How often, while others would let it know (F4 of the detector): what was lost is told again.
@@ -190,6 +194,8 @@ pub struct Member {
     /// Who waits for the confirmation of a list.
     waiting: Option<(RequestId, TabletsVersion)>,
     map: Arc<Map>,
+    /// A step did not fit.
+    wants_whole_map: bool,
     asking: BTreeMap<Token, (Asking, u64)>,
     /// When what is to be asked next.
     timers: BTreeMap<Asking, u64>,
@@ -212,6 +218,7 @@ impl Member {
             owned: Owned::default(),
             waiting: None,
             map: Arc::new(Map::default()),
+            wants_whole_map: false,
             asking: BTreeMap::new(),
             timers: BTreeMap::from([(Asking::Enlist, now_us)]),
             next_token: 0,
@@ -376,8 +383,13 @@ impl Member {
                 list_version: self.members.version(),
                 tablets_version: self.owned.done(),
             },
-            Asking::Map => ToCoordinator::Map {
-                table: None,
+            Asking::Map if self.map.version().0 == 0 || self.wants_whole_map => {
+                ToCoordinator::Map {
+                    table: None,
+                    since: MapVersion(0),
+                }
+            }
+            Asking::Map => ToCoordinator::MapChanges {
                 since: self.map.version(),
             },
             Asking::Suspect(server) => ToCoordinator::Suspect {
@@ -435,11 +447,17 @@ impl Member {
             }
             (Asking::Map, CoordinatorAnswer::Map(map)) => {
                 match Map::new(&map) {
-                    Ok(map) if map.version() > self.map.version() => {
-                        self.map = Arc::new(map);
-                        self.publish(out);
-                    }
+                    Ok(map) if map.version() >= self.map.version() => self.found(map, out),
                     _ => {} // an older one, or none: ask later
+                }
+                self.map_again(now_us);
+            }
+            (Asking::Map, CoordinatorAnswer::MapStep(step)) => {
+                if step.since == self.map.version() {
+                    match self.map.step(&step) {
+                        Ok(map) => self.found(map, out),
+                        Err(_) => self.wants_whole_map = true, // two that do not fit
+                    }
                 }
                 self.map_again(now_us);
             }
@@ -459,11 +477,24 @@ impl Member {
         }
     }
 
+    fn found(&mut self, map: Map, out: &mut Vec<Output>) {
+        let replaces = std::mem::take(&mut self.wants_whole_map);
+        if replaces || map.version() > self.map.version() {
+            self.map = Arc::new(map);
+            self.publish(out);
+        }
+    }
+
     fn map_again(&mut self, now_us: u64) {
         let is_whole = self.map.owners().all(|(owner, served)| {
             served && self.members.is_up(owner) // what is not served comes back soon
         });
-        let pause_us = if is_whole { MAP_US } else { MAP_SOON_US };
+        let members = self.members.count() as u64;
+        let pause_us = if is_whole {
+            MAP_US.max(members * MAP_EACH_US)
+        } else {
+            MAP_SOON_US.max(members * MAP_SOON_EACH_US)
+        };
         self.again(Asking::Map, now_us + pause_us);
     }
 

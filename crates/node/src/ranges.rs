@@ -76,6 +76,15 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// Whether one of them has something in common with this one.
+    pub(crate) fn overlaps(&self, table: TableId, range: KeyRange) -> bool {
+        let entries = &self.0;
+        let after =
+            entries.partition_point(|(of, other)| (*of, other.first) <= (table, range.last));
+        let last = after.checked_sub(1).and_then(|at| entries.get(at));
+        last.is_some_and(|(of, other)| *of == table && other.overlaps(&range))
+    }
+
     pub fn contains(&self, table: TableId, hash: RouteHash) -> bool {
         self.find(table, hash).is_some()
     }

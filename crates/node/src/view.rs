@@ -12,8 +12,8 @@
 
 use crate::ranges::{NotATable, Ranges, Tenures};
 use duramen_base::ids::{MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
-use duramen_wire::native::message::{Addresses, TabletMap, TabletRoute};
-use std::collections::BTreeMap;
+use duramen_wire::native::message::{Addresses, MapStep, TabletMap, TabletRoute};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Somebody else who serves a key.
@@ -63,21 +63,43 @@ impl Map {
     /// # Errors
     /// [`NotATable`]: its tablets overlap.
     pub fn new(map: &TabletMap) -> Result<Map, NotATable> {
-        Ranges::new(map.tablets.iter().map(|route| (route.table, route.range)))?;
-        let mut routes = map.tablets.clone();
+        let owners = map.servers.iter().map(owner).collect();
+        Map::whole(map.version, map.tablets.clone(), owners)
+    }
+
+    fn whole(
+        version: MapVersion,
+        mut routes: Vec<TabletRoute>,
+        owners: BTreeMap<ServerId, Owner>,
+    ) -> Result<Map, NotATable> {
+        Ranges::new(routes.iter().map(|route| (route.table, route.range)))?;
         routes.sort_unstable_by_key(|route| (route.table, route.range));
-        let owners = map.servers.iter().map(|(server, addresses)| {
-            let owner = Owner {
-                server: *server,
-                addresses: addresses.clone(),
-            };
-            (*server, owner)
-        });
         Ok(Map {
-            version: map.version,
+            version,
             routes,
-            owners: owners.collect(),
+            owners,
         })
+    }
+
+    /// The map after a step that begins at its version.
+    ///
+    /// # Errors
+    /// [`NotATable`]: then its tablets would overlap, so one of the two is not what the coordinator has.
+    pub fn step(&self, step: &MapStep) -> Result<Map, NotATable> {
+        let touched = Ranges::new(step.ranges.iter().copied())?;
+        let is_touched = |route: &TabletRoute| touched.overlaps(route.table, route.range);
+        let stay = self
+            .routes
+            .iter()
+            .filter(|route| !is_touched(route))
+            .copied();
+        let mut owners = self.owners.clone();
+        owners.extend(step.servers.iter().map(owner));
+        let routes: Vec<TabletRoute> = stay.chain(step.tablets.iter().copied()).collect();
+        let named = routes.iter().flat_map(|of| [Some(of.owner), of.moving_to]);
+        let named: BTreeSet<ServerId> = named.flatten().collect();
+        owners.retain(|server, _| named.contains(server));
+        Map::whole(step.version, routes, owners)
     }
 
     pub fn version(&self) -> MapVersion {
@@ -112,6 +134,14 @@ impl Map {
         let candidate = self.routes.get(next.checked_sub(1)?)?;
         (candidate.table == table && candidate.range.contains(hash)).then_some(candidate)
     }
+}
+
+fn owner((server, addresses): &(ServerId, Addresses)) -> (ServerId, Owner) {
+    let owner = Owner {
+        server: *server,
+        addresses: addresses.clone(),
+    };
+    (*server, owner)
 }
 
 impl View {
@@ -280,6 +310,53 @@ mod tests {
         let owners: Vec<ServerId> = map.servers().map(|owner| owner.server).collect();
         assert_eq!(owners, [ME, OTHER]);
         assert!(map.owner(OTHER).is_some() && map.owner(ServerId::new(2, 1)).is_none());
+    }
+
+    /// What changed replaces what was there, and the rest stays; what does not fit is refused.
+    #[test]
+    fn a_step_leads_from_one_map_to_the_next() {
+        let address = |name: &str| Addresses {
+            native: name.to_owned(),
+            ..Addresses::default()
+        };
+        let old = Map::new(&map()).unwrap();
+        let third = ServerId::new(3, 1);
+        let mut step = MapStep {
+            since: MapVersion(9),
+            version: MapVersion(11),
+            ranges: vec![(TABLE, range(100, 299))],
+            tablets: vec![route(100, 149, ME, true), route(150, 299, third, true)],
+            servers: vec![(ME, address("me")), (third, address("third"))],
+        };
+        let new = old.step(&step).unwrap();
+        let whole = Map::new(&TabletMap {
+            version: step.version,
+            tablets: vec![
+                route(0, 99, ME, true),
+                route(100, 149, ME, true),
+                route(150, 299, third, true),
+                route(300, u64::MAX, ServerId::new(2, 1), true),
+            ],
+            servers: vec![(ME, address("me")), (third, address("third"))],
+            ..TabletMap::default()
+        });
+        let whole = whole.unwrap();
+        assert_eq!(new.version(), MapVersion(11));
+        assert_eq!(new.routes(TABLE), whole.routes(TABLE));
+        assert!(
+            new.servers().eq(whole.servers()),
+            "whoever owns nothing any more is gone"
+        );
+        step.tablets.push(route(290, 400, ME, true));
+        assert!(old.step(&step).is_err());
+        step.ranges.push((TABLE, range(200, 300)));
+        assert!(old.step(&step).is_err());
+        // A table that was dropped.
+        let dropped = MapStep {
+            ranges: vec![(TABLE, KeyRange::ALL)],
+            ..MapStep::default()
+        };
+        assert!(old.step(&dropped).unwrap().routes(TABLE).is_empty());
     }
 
     #[test]

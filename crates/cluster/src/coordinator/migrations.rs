@@ -93,6 +93,7 @@ impl Coordinator {
         self.moving.insert((record.table, record.range.first), id);
         self.migrations
             .insert(id, Migration::new(record, self.now_us));
+        self.change_map(record.table, record.range);
         self.affect(record.from);
         self.affect(record.to);
         id
@@ -178,6 +179,7 @@ impl Coordinator {
         let record = migration.record;
         self.moving.remove(&(record.table, record.range.first));
         self.delete(Key::Migration(id));
+        self.change_map(record.table, record.range);
         let mut status = self.migration_status(id, &migration);
         status.phase = phase;
         status.reason = reason.map(str::to_owned);

@@ -27,6 +27,7 @@
 
 mod admin;
 mod clients;
+mod map;
 mod migrations;
 mod open;
 mod pipeline;
@@ -136,6 +137,8 @@ struct Server {
     record: ServerRecord,
     push: Push,
     check: Option<suspects::Check>,
+    /// Since when somebody, known by its nonce, says that this life is over.
+    doubt: Option<(u64, u64)>,
     /// Under which it stands in the list of masters; none if it does not.
     rank: Option<usize>,
     /// What it said of its tablets.
@@ -242,7 +245,9 @@ pub struct Coordinator {
     step: Vec<ServerChange>,
     affected: BTreeSet<ServerId>,
     enlisted: Vec<(ReplyId, ServerId)>,
+    /// The map has its next version already, and nobody was shown it.
     map_is_new: bool,
+    changes: map::Changes,
     /// The server list as it is stored, and what led to it.
     published: Members,
     steps: VecDeque<(ListVersion, Vec<ServerChange>)>,
@@ -312,6 +317,7 @@ impl Coordinator {
             ToCoordinator::ClientLease { client } => self.client_lease(client),
             ToCoordinator::AreAlive { clients } => self.clients_alive(clients),
             ToCoordinator::Map { table, since } => self.map(table, since),
+            ToCoordinator::MapChanges { since } => self.map_changes(since),
             ToCoordinator::Servers => {
                 self.ask_store(); // a log that is not named is dropped
                 CoordinatorAnswer::Servers(self.published.list())
@@ -578,17 +584,6 @@ impl Coordinator {
 
     fn is_up(&self, server: ServerId) -> bool {
         self.servers.get(&server).is_some_and(Server::is_up)
-    }
-
-    /// The tablet map changed: its version grows, once per batch.
-    fn touch_map(&mut self) {
-        if !self.map_is_new {
-            self.map_is_new = true;
-            if !self.config.planted.is(Bug::VersionReused) {
-                self.meta.map_version.0 += 1;
-            }
-            self.put_meta();
-        }
     }
 
     /// What is said next waits for the store to say that this one leads (K8).

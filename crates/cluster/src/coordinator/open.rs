@@ -97,6 +97,7 @@ impl Coordinator {
             affected: BTreeSet::new(),
             enlisted: Vec::new(),
             map_is_new: false,
+            changes: super::map::Changes::default(),
             published: Members::new(),
             steps: VecDeque::new(),
             calls: BTreeMap::new(),
@@ -201,6 +202,7 @@ impl Coordinator {
             let table = self.tables[&TableId::DEFAULT].clone();
             self.put(Key::Table(TableId::DEFAULT), &table);
         }
+        self.changes.begin(self.meta.map_version);
         // Whatever the leader before told in this version: what follows is newer (K5).
         self.affect_all();
         let lease_us = u64::from(self.meta.settings.read_lease_ms) * 1100;

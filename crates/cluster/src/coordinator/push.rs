@@ -4,7 +4,7 @@
 //! - H1: what is told is stored: the published list, and tablets as they were when their batch was sealed.
 //! - H2: one list and one set of tablets are under way per server; a newer one replaces what was not told yet.
 
-use super::{CallKind, Coordinator, Timer};
+use super::{CallKind, Coordinator, Server, Timer};
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
 use duramen_wire::native::message::{
     FromCoordinator, ServerAnswer, ServerChange, ServerListUpdate, Tablets,
@@ -16,6 +16,10 @@ const PATIENCE_US: u64 = 1_000_000;
 const REST_US: u64 = 200_000;
 /// Steps that are kept: who is further behind gets the full list.
 const STEPS_KEPT: usize = 64;
+/// In a cluster of more servers than this, what is of no hurry is told to one after the other.
+const MANY: usize = 256;
+/// Then one of them is told per so much time.
+const LEISURE_US: u64 = 200;
 
 /// What a server has been told.
 #[derive(Default)]
@@ -41,11 +45,26 @@ impl Coordinator {
         let ServerListUpdate::Step { changes, .. } = update else {
             return;
         };
+        let is_gone = |change: &ServerChange| matches!(change, ServerChange::Removed(_));
+        let has_time = self.up.len() > MANY && changes.iter().all(is_gone);
         self.steps.push_back((version, changes));
         if self.steps.len() > STEPS_KEPT {
             self.steps.pop_front();
         }
-        self.kick_all();
+        if has_time {
+            self.kick_in_turn();
+        } else {
+            self.kick_all();
+        }
+    }
+
+    /// Who has replicas of a log that is needed no more may keep them for a moment.
+    fn kick_in_turn(&mut self) {
+        let mut at_us = self.now_us;
+        for id in self.up.clone() {
+            at_us += LEISURE_US;
+            self.arm(at_us, Timer::Push(id));
+        }
     }
 
     /// Its tablets, as they are stored now.
@@ -64,8 +83,17 @@ impl Coordinator {
 
     /// Tells a server what it has not confirmed, unless that is under way.
     pub(super) fn kick(&mut self, id: ServerId) {
-        let is_welcome = self.servers.get(&id).is_some_and(|s| s.push.is_welcome);
-        if !is_welcome || !self.is_up(id) || !self.published.is_up(id) {
+        let newest = self.published.version();
+        let lacks = |server: &Server| {
+            let push = &server.push;
+            let told = push
+                .tablets
+                .as_ref()
+                .map_or(push.tablets_confirmed, |t| t.version);
+            let lacks = push.list_confirmed < newest || push.tablets_confirmed < told;
+            lacks && push.is_welcome && server.is_up()
+        };
+        if !self.servers.get(&id).is_some_and(lacks) || !self.published.is_up(id) {
             return;
         }
         self.kick_list(id);

@@ -523,7 +523,13 @@ impl Coordinator {
         self.decide(dead);
         self.settle(dead);
         self.give_partitions();
-        self.arm_recovery(dead, RETRY_US);
+        let Some(recovery) = self.recoveries.get(&dead) else {
+            return;
+        };
+        let ends = [recovery.rest_until_us, recovery.patient_until_us];
+        let next_us = ends.into_iter().filter(|at_us| *at_us > now_us).min();
+        let after_us = next_us.map_or(RETRY_US, |at_us| RETRY_US.min(at_us - now_us));
+        self.arm_recovery(dead, after_us);
     }
 
     pub(super) fn partition_progress(

@@ -81,7 +81,39 @@ impl Coordinator {
                 return bad(format!("server {old} has another disk"));
             }
         }
+        self.check_replaced(enlist)?;
         self.check_disk(enlist)
+    }
+
+    /// The life that it follows by its own word may not be over: then the one's data is a copy of the other's, and not the newest.
+    /// Where that life listened nobody else does, so whoever asks from there is its end.
+    fn check_replaced(&mut self, enlist: &Enlist) -> Result<(), Refusal> {
+        let Some(old) = enlist.replaces.filter(|id| self.is_up(*id)) else {
+            return Ok(());
+        };
+        let now_us = self.now_us;
+        let Some(server) = self.servers.get_mut(&old) else {
+            return Ok(());
+        };
+        if server.record.entry.addresses.native == enlist.addresses.native {
+            return Ok(());
+        }
+        let doubt = server.doubt.filter(|(nonce, _)| *nonce == enlist.nonce);
+        let (_, since_us) = *server.doubt.insert(doubt.unwrap_or((enlist.nonce, now_us)));
+        if server
+            .push
+            .check_passed_us
+            .is_some_and(|at_us| at_us >= since_us)
+        {
+            return Err(Refusal::Invalid(format!(
+                "server {old} is alive and has the same data: one is a copy of the other"
+            )));
+        }
+        self.begin_check(old);
+        Err(Refusal::NotReady {
+            after_ms: DISK_CHECK_MS,
+            reason: format!("whether server {old}, whose data this was, is alive"),
+        })
     }
 
     /// A life with the same disk that ended before it had stored its id. At its address nobody else listens than who enlists now,
@@ -158,6 +190,7 @@ impl Coordinator {
             record,
             push: Push::default(),
             check: None,
+            doubt: None,
             rank: None,
             loads: Vec::new(),
             recovering: 0,
@@ -197,6 +230,7 @@ impl Coordinator {
         self.disks.remove(&record.entry.disk);
         self.rank(dead);
         self.touch_map();
+        self.change_map_of(dead);
         self.abort_migrations_of(dead);
         self.forget_in_recoveries(dead);
         self.ungroup(record.entry.copyset);

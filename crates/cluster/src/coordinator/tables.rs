@@ -3,13 +3,10 @@
 use super::records::{Key, Origin, TabletRecord};
 use super::{Coordinator, invalid, refused};
 use crate::recovery::plan::slices;
-use duramen_base::ids::{
-    KeyRange, Level, MapVersion, RouteHash, SegmentId, ServerId, TableId, TabletsVersion,
-};
+use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_format::control::TABLE_NAME_BYTES_MAX;
 use duramen_wire::native::message::{
-    AdminAnswer, CoordinatorAnswer, Refusal, TableEntry, TabletEntry, TabletMap, TabletRoute,
-    TabletState, Tablets,
+    AdminAnswer, CoordinatorAnswer, Refusal, TableEntry, TabletEntry, TabletState, Tablets,
 };
 
 /// Most tablets that a table is made of: one per slot.
@@ -191,7 +188,7 @@ impl Coordinator {
         owned.insert((table, first));
         self.tablets.insert((table, first), tablet);
         self.rank(tablet.owner);
-        self.touch_map();
+        self.change_map(table, KeyRange::new(first, tablet.last));
     }
 
     fn unset_tablet(&mut self, table: TableId, first: RouteHash) {
@@ -201,7 +198,7 @@ impl Coordinator {
             }
             self.rank(old.owner);
             self.delete(Key::Tablet(table, first));
-            self.touch_map();
+            self.change_map(table, KeyRange::new(first, old.last));
         }
     }
 
@@ -280,48 +277,5 @@ impl Coordinator {
     /// Drawn from the map's version, so that it is stored with what it stands for.
     pub(super) fn tablets_version(&self) -> TabletsVersion {
         TabletsVersion(self.meta.map_version.0)
-    }
-
-    pub(super) fn map(&self, only: Option<TableId>, since: MapVersion) -> CoordinatorAnswer {
-        if since == self.meta.map_version && since.0 > 0 {
-            return CoordinatorAnswer::MapIsCurrent;
-        }
-        let wanted = |table: TableId| only.is_none_or(|only| only == table);
-        let tables = self.tables.values().filter(|t| wanted(t.table));
-        let tablets = self.routes(wanted);
-        let mut owners: Vec<ServerId> = tablets
-            .iter()
-            .flat_map(|route| [Some(route.owner), route.moving_to])
-            .flatten()
-            .collect();
-        owners.sort();
-        owners.dedup();
-        let servers = owners.into_iter().filter_map(|id| {
-            let entry = &self.servers.get(&id)?.record.entry;
-            Some((id, entry.addresses.clone()))
-        });
-        CoordinatorAnswer::Map(TabletMap {
-            version: self.meta.map_version,
-            hash_seed: self.meta.settings.hash_seed,
-            tables: tables.cloned().collect(),
-            servers: servers.collect(),
-            tablets,
-        })
-    }
-
-    pub(super) fn routes(&self, wanted: impl Fn(TableId) -> bool) -> Vec<TabletRoute> {
-        self.tablets
-            .iter()
-            .filter(|((table, _), _)| wanted(*table))
-            .map(|((table, first), tablet)| TabletRoute {
-                table: *table,
-                range: KeyRange::new(*first, tablet.last),
-                owner: tablet.owner,
-                served: self.is_up(tablet.owner),
-                moving_to: self
-                    .migration_of(*table, *first)
-                    .map(|(_, record)| record.to),
-            })
-            .collect()
     }
 }

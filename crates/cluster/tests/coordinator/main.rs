@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod life;
+mod map;
 mod membership;
 mod recovery;
 mod rig;

@@ -283,6 +283,56 @@ fn strangers_are_refused_clearly() {
     assert!(other.to_string().contains("cluster `test`, not `other`"));
 }
 
+/// A directory that was copied knows the id of the life that goes on: that one is not ended for it.
+#[test]
+fn a_copy_does_not_take_the_place_of_who_lives() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(2);
+    let old = servers[0];
+    let copy = |e: &mut Enlist| {
+        e.disk = 1;
+        e.replaces = Some(old);
+    };
+    let first = refused_enlist(&mut rig, copy);
+    assert!(matches!(first, Refusal::NotReady { .. }), "{first}");
+    rig.live(300_000);
+    let again = refused_enlist(&mut rig, copy);
+    assert!(again.to_string().contains("server 0.1 is alive"), "{again}");
+    assert_eq!(status_of(&rig, old), Some(ServerStatus::Up));
+    // Later it ends, which that check says nothing of, and its directory is used at another address.
+    rig.live(500_000);
+    let ToCoordinator::Enlist(mut request) = enlist(50, 51, Some(old)) else {
+        panic!();
+    };
+    request.disk = 1;
+    let question = ToCoordinator::Enlist(request);
+    let first = rig.ask(ServerId::NONE, question.clone());
+    let waits = matches!(
+        &first,
+        Some(CoordinatorAnswer::Refused(Refusal::NotReady { .. }))
+    );
+    assert!(waits, "{first:?}");
+    rig.pass(300_000); // nobody answers the check
+    let next = rig.ask(ServerId::NONE, question);
+    assert!(
+        matches!(next, Some(CoordinatorAnswer::Enlisted(_))),
+        "{next:?}"
+    );
+    // Where it listened itself nobody else does.
+    let here = ToCoordinator::Enlist(Enlist {
+        nonce: 52,
+        ..match enlist(2, 2, Some(servers[1])) {
+            ToCoordinator::Enlist(request) => request,
+            _ => panic!(),
+        }
+    });
+    let next = rig.ask(ServerId::NONE, here);
+    assert!(
+        matches!(next, Some(CoordinatorAnswer::Enlisted(_))),
+        "{next:?}"
+    );
+}
+
 #[test]
 fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
     let mut rig = Rig::new();

@@ -44,7 +44,7 @@ fn simulated_old_control_head_is_found() {
 
 #[test]
 fn simulated_completion_that_is_forgotten_is_found() {
-    find("Cluster::CompletionForgotten", 32);
+    find("Cluster::CompletionForgotten", 69);
 }
 
 #[test]

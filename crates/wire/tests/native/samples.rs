@@ -205,6 +205,9 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         entries: 4,
         phase: MigrationPhase::Copying,
     });
+    all.push(ToCoordinator::MapChanges {
+        since: MapVersion(4),
+    });
     all
 }
 
@@ -339,6 +342,14 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
     ];
     all.extend(admin.map(CoordinatorAnswer::Admin));
     all.extend(refusals.map(CoordinatorAnswer::Refused));
+    let step = MapStep {
+        since: MapVersion(4),
+        version: MapVersion(6),
+        ranges: vec![(TableId(5), RANGE)],
+        tablets: vec![route()],
+        servers: vec![(LOG, addresses())],
+    };
+    all.push(CoordinatorAnswer::MapStep(step.into()));
     all
 }
 

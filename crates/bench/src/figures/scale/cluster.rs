@@ -210,13 +210,17 @@ pub(super) fn coordinator(
     Ok((coordinator, store, ids))
 }
 
-type Batches = Vec<(
+pub(super) type Batches = Vec<(
     duramen_cluster::coordinator::Token,
     duramen_cluster::coordinator::store::Batch,
 )>;
 
 /// Stores everything, and answers what servers are told as good servers do.
-fn settle(coordinator: &mut Coordinator, store: &mut Memory, batches: &mut Batches) -> Result<()> {
+pub(super) fn settle(
+    coordinator: &mut Coordinator,
+    store: &mut Memory,
+    batches: &mut Batches,
+) -> Result<()> {
     let mut asked = Vec::new();
     loop {
         let outputs = if let Some((token, batch)) = batches.pop() {
@@ -591,10 +595,7 @@ impl Cluster {
                 }
             }
         }
-        let messages = outputs
-            .iter()
-            .filter(|o| !matches!(o, Output::WakeAt { .. }));
-        work += messages.count() as Ns * MESSAGE;
+        work += sends(&outputs) * MESSAGE;
         self.coordinator_free = begins + work;
         self.coordinator_busy += work;
         let leaves = self.coordinator_free - self.now + stored * 2 * self.machine().sync;
@@ -713,6 +714,20 @@ fn certificate(id: u64, length: u32) -> Certificate {
         length,
         crc: length + id as u32,
     }
+}
+
+/// What is said to one server at a time leaves with one system call (`duramen_net`'s hub).
+fn sends(outputs: &[Output]) -> u64 {
+    let mut to = BTreeSet::new();
+    let mut answers = 0;
+    for output in outputs {
+        match output {
+            Output::Ask { to: server, .. } => _ = to.insert(*server),
+            Output::Answer { .. } => answers += 1,
+            Output::Persist { .. } | Output::WakeAt { .. } => {}
+        }
+    }
+    to.len() as u64 + answers
 }
 
 /// Bytes of a message of the coordinator's, as its process would make them.

@@ -366,7 +366,7 @@ impl World {
             return Err((true, "no space".to_owned()));
         }
         let mut data: BTreeMap<Key, Value> = BTreeMap::new();
-        for segment in &order.segments {
+        for segment in order.segments.iter() {
             let found = segment.sources.iter().find_map(|source| {
                 let at = self
                     .index_of(*source)

@@ -1,8 +1,8 @@
 //! Questions to the coordinator.
 
 use super::{
-    Addresses, Admin, AdminAnswer, ClusterSettings, MigrationPhase, RangeLoad, Refusal, Roles,
-    SharedList, TabletMap,
+    Addresses, Admin, AdminAnswer, ClusterSettings, MapStep, MigrationPhase, RangeLoad, Refusal,
+    Roles, Shared, SharedList, TabletMap,
 };
 use duramen_base::ids::{
     ClientId, ListVersion, MapVersion, MigrationId, RecoveryId, SegmentId, ServerId, TableId,
@@ -84,6 +84,9 @@ pub enum ToCoordinator {
         entries: u64,
         phase: MigrationPhase,
     },
+    /// What changed of the map since a version that the asker has: for members, of which there may be thousands. → `MapStep`,
+    /// `MapIsCurrent`, or `Map` if what changed is not known any more
+    MapChanges { since: MapVersion },
 }
 
 /// See [`ToCoordinator::Enlist`].
@@ -161,6 +164,7 @@ pub enum CoordinatorAnswer {
     Servers(SharedList),
     Admin(AdminAnswer),
     Refused(Refusal),
+    MapStep(Shared<MapStep>),
 }
 
 /// A new member.

@@ -4,7 +4,7 @@ use duramen_base::ids::{
     KeyRange, Level, ListVersion, MapVersion, MigrationId, SegmentId, ServerId, TableId,
 };
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Where a server listens, each as `host:port`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,6 +88,68 @@ impl Serialize for SharedList {
 impl<'de> Deserialize<'de> for SharedList {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<SharedList, D::Error> {
         ServerList::deserialize(from).map(SharedList::from)
+    }
+}
+
+/// What many messages share, and is encoded for all of them once. On the wire as `T`.
+#[derive(Debug, Default)]
+pub struct Shared<T>(Arc<Encoded<T>>);
+
+#[derive(Debug, Default)]
+struct Encoded<T> {
+    value: T,
+    bytes: OnceLock<Vec<u8>>,
+}
+
+impl<T: Serialize> Shared<T> {
+    /// As it is on the wire.
+    ///
+    /// # Panics
+    /// Never with the messages of this crate: plain data has a postcard form.
+    pub fn encoded(&self) -> &[u8] {
+        let encode = || postcard::to_stdvec(&self.0.value).expect("plain data has a postcard form");
+        self.0.bytes.get_or_init(encode)
+    }
+}
+
+impl<T> From<T> for Shared<T> {
+    fn from(value: T) -> Shared<T> {
+        let bytes = OnceLock::new();
+        Shared(Arc::new(Encoded { value, bytes }))
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Shared<T> {
+        Shared(Arc::clone(&self.0))
+    }
+}
+
+impl<T> std::ops::Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T: PartialEq> PartialEq for Shared<T> {
+    fn eq(&self, other: &Shared<T>) -> bool {
+        self.0.value == other.0.value
+    }
+}
+
+impl<T: Eq> Eq for Shared<T> {}
+
+impl<T: Serialize> Serialize for Shared<T> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.value.serialize(to)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Shared<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Shared<T>, D::Error> {
+        T::deserialize(from).map(Shared::from)
     }
 }
 
@@ -222,6 +284,20 @@ pub struct TabletMap {
     /// Ordered by table and range; without gaps or overlaps.
     pub tablets: Vec<TabletRoute>,
     /// The owners of these tablets.
+    pub servers: Vec<(ServerId, Addresses)>,
+}
+
+/// What changed of the map: who has version `since` drops all tablets that overlap the ranges and takes these instead.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapStep {
+    pub since: MapVersion,
+    /// The version that the map has afterwards.
+    pub version: MapVersion,
+    /// Ordered, without overlaps.
+    pub ranges: Vec<(TableId, KeyRange)>,
+    /// All tablets that overlap the ranges; ordered by table and range.
+    pub tablets: Vec<TabletRoute>,
+    /// The owners of these tablets, and who they move to.
     pub servers: Vec<(ServerId, Addresses)>,
 }
 

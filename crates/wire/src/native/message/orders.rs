@@ -1,13 +1,12 @@
 //! Questions of the coordinator to servers.
 
-use super::{ClusterSettings, Refusal, ServerListUpdate, TableEntry, TabletEntry};
+use super::{ClusterSettings, Refusal, ServerListUpdate, Shared, TableEntry, TabletEntry};
 use duramen_base::ids::{
     KeyRange, ListVersion, RecoveryId, SegmentId, ServerId, TableId, TabletsVersion,
 };
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, OnceLock};
 
 /// What the coordinator tells servers. The frame's sender is `ServerId::coordinator(term)`: who has heard a higher term refuses
 /// with [`Refusal::NotLeader`].
@@ -91,64 +90,8 @@ pub struct RecoverSegment {
     pub sources: Vec<ServerId>,
 }
 
-/// The segments of a dead server's log, which all orders of a recovery share: of a long log there are many, and many orders. On the
-/// wire as the sequence of [`RecoverSegment`]s.
-#[derive(Clone, Debug, Default)]
-pub struct SharedSegments(Arc<Segments>);
-
-#[derive(Debug, Default)]
-struct Segments {
-    segments: Vec<RecoverSegment>,
-    encoded: OnceLock<Vec<u8>>,
-}
-
-impl From<Vec<RecoverSegment>> for SharedSegments {
-    fn from(segments: Vec<RecoverSegment>) -> SharedSegments {
-        SharedSegments(Arc::new(Segments {
-            segments,
-            encoded: OnceLock::new(),
-        }))
-    }
-}
-
-impl std::ops::Deref for SharedSegments {
-    type Target = [RecoverSegment];
-
-    fn deref(&self) -> &[RecoverSegment] {
-        &self.0.segments
-    }
-}
-
-impl PartialEq for SharedSegments {
-    fn eq(&self, other: &SharedSegments) -> bool {
-        **self == **other
-    }
-}
-
-impl Eq for SharedSegments {}
-
-impl SharedSegments {
-    /// As they are on the wire; made once.
-    ///
-    /// # Panics
-    /// Never: plain data has a postcard form.
-    pub fn encoded(&self) -> &[u8] {
-        let encode = || postcard::to_stdvec(&self.0.segments).expect("plain data is encoded");
-        self.0.encoded.get_or_init(encode)
-    }
-}
-
-impl Serialize for SharedSegments {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        self.0.segments.serialize(to)
-    }
-}
-
-impl<'de> Deserialize<'de> for SharedSegments {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<SharedSegments, D::Error> {
-        Vec::deserialize(from).map(SharedSegments::from)
-    }
-}
+/// The segments of a dead server's log: of a long one there are many, and many orders.
+pub type SharedSegments = Shared<Vec<RecoverSegment>>;
 
 /// As `duramen_format::control::Pass`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,194 @@
+//! The tablet map, told to whoever asks: whole, or what changed of it.
+//!
+//! **Invariants**
+//! - W1: a version names one state of the map. Once it was shown, what changes next has another version.
+//! - W2: who has a version from which changes are kept, and takes what changed since, has the newest map.
+//!
+//! A member asks again and again, and there may be thousands of them: what changed since a version is put together once for all.
+
+use super::Coordinator;
+use super::records::TabletRecord;
+use crate::planted::Bug;
+use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId};
+use duramen_wire::native::message::{
+    Addresses, CoordinatorAnswer, MapStep, Shared, TabletMap, TabletRoute,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Changes that are kept: whoever is further behind gets the whole map.
+const CHANGES_KEPT: usize = 1 << 14;
+
+/// What changed of the map of late.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// Who has this version or a newer one can be told by changes.
+    from: MapVersion,
+    /// Ranges that are different since these versions, in the order of the versions.
+    ranges: VecDeque<(MapVersion, TableId, KeyRange)>,
+    /// What was told in this version, by what the asker had.
+    told: BTreeMap<MapVersion, Shared<MapStep>>,
+}
+
+impl Changes {
+    /// Nothing has changed since.
+    pub(super) fn begin(&mut self, from: MapVersion) {
+        self.from = from;
+    }
+
+    fn add(&mut self, version: MapVersion, table: TableId, range: KeyRange) {
+        self.ranges.push_back((version, table, range));
+        if self.ranges.len() > CHANGES_KEPT
+            && let Some((version, ..)) = self.ranges.pop_front()
+        {
+            self.from = version;
+        }
+    }
+
+    /// What is different since that version, ordered and without overlaps; none if that is not known.
+    fn since(&self, since: MapVersion) -> Option<Vec<(TableId, KeyRange)>> {
+        if since < self.from {
+            return None;
+        }
+        let from = self
+            .ranges
+            .partition_point(|(version, ..)| *version <= since);
+        let changed = self.ranges.range(from..);
+        let mut all: Vec<(TableId, KeyRange)> =
+            changed.map(|(_, table, range)| (*table, *range)).collect();
+        all.sort_unstable();
+        let mut merged: Vec<(TableId, KeyRange)> = Vec::new();
+        for (table, range) in all {
+            match merged.last_mut() {
+                Some((of, last)) if *of == table && last.last >= range.first => {
+                    last.last = last.last.max(range.last);
+                }
+                _ => merged.push((table, range)),
+            }
+        }
+        Some(merged)
+    }
+}
+
+impl Coordinator {
+    /// The tablet map changed: its version grows, once per batch at least.
+    pub(super) fn touch_map(&mut self) {
+        self.changes.told.clear();
+        if !self.map_is_new {
+            self.map_is_new = true;
+            if !self.config.planted.is(Bug::VersionReused) {
+                self.meta.map_version.0 += 1;
+            }
+            self.put_meta();
+        }
+    }
+
+    /// It changed in this range.
+    pub(super) fn change_map(&mut self, table: TableId, range: KeyRange) {
+        self.touch_map();
+        self.changes.add(self.meta.map_version, table, range);
+    }
+
+    /// Whether its tablets are served has changed.
+    pub(super) fn change_map_of(&mut self, server: ServerId) {
+        let owned: Vec<(TableId, RouteHash)> = self
+            .owned
+            .get(&server)
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect();
+        for (table, first) in owned {
+            if let Some(last) = self.tablets.get(&(table, first)).map(|tablet| tablet.last) {
+                self.change_map(table, KeyRange::new(first, last));
+            }
+        }
+    }
+
+    pub(super) fn map(&mut self, only: Option<TableId>, since: MapVersion) -> CoordinatorAnswer {
+        if since == self.meta.map_version && since.0 > 0 {
+            return CoordinatorAnswer::MapIsCurrent;
+        }
+        self.map_is_new = false; // W1
+        let wanted = |table: TableId| only.is_none_or(|only| only == table);
+        let tables = self.tables.values().filter(|t| wanted(t.table));
+        let tablets = self.routes(wanted);
+        CoordinatorAnswer::Map(TabletMap {
+            version: self.meta.map_version,
+            hash_seed: self.meta.settings.hash_seed,
+            tables: tables.cloned().collect(),
+            servers: self.addresses(&tablets),
+            tablets,
+        })
+    }
+
+    /// W2.
+    pub(super) fn map_changes(&mut self, since: MapVersion) -> CoordinatorAnswer {
+        let version = self.meta.map_version;
+        if since == version && since.0 > 0 {
+            return CoordinatorAnswer::MapIsCurrent;
+        }
+        if let Some(told) = self.changes.told.get(&since) {
+            return CoordinatorAnswer::MapStep(told.clone());
+        }
+        let ranges = self
+            .changes
+            .since(since)
+            .filter(|_| (1..version.0).contains(&since.0));
+        let Some(ranges) = ranges else {
+            return self.map(None, MapVersion(0));
+        };
+        self.map_is_new = false; // W1
+        let mut tablets = Vec::new();
+        for (table, range) in &ranges {
+            let overlapping = self.tablets_in(*table, *range);
+            let routes = overlapping.map(|(first, tablet)| self.route(*table, first, tablet));
+            for route in routes {
+                // One may reach from one range into the next.
+                if tablets.last() != Some(&route) {
+                    tablets.push(route);
+                }
+            }
+        }
+        let step = Shared::from(MapStep {
+            since,
+            version,
+            ranges,
+            servers: self.addresses(&tablets),
+            tablets,
+        });
+        self.changes.told.insert(since, step.clone());
+        CoordinatorAnswer::MapStep(step)
+    }
+
+    fn addresses(&self, tablets: &[TabletRoute]) -> Vec<(ServerId, Addresses)> {
+        let named = tablets
+            .iter()
+            .flat_map(|route| [Some(route.owner), route.moving_to]);
+        let mut owners: Vec<ServerId> = named.flatten().collect();
+        owners.sort_unstable();
+        owners.dedup();
+        let with = owners.into_iter().filter_map(|id| {
+            let entry = &self.servers.get(&id)?.record.entry;
+            Some((id, entry.addresses.clone()))
+        });
+        with.collect()
+    }
+
+    pub(super) fn routes(&self, wanted: impl Fn(TableId) -> bool) -> Vec<TabletRoute> {
+        self.tablets
+            .iter()
+            .filter(|((table, _), _)| wanted(*table))
+            .map(|((table, first), tablet)| self.route(*table, *first, tablet))
+            .collect()
+    }
+
+    fn route(&self, table: TableId, first: RouteHash, tablet: &TabletRecord) -> TabletRoute {
+        TabletRoute {
+            table,
+            range: KeyRange::new(first, tablet.last),
+            owner: tablet.owner,
+            served: self.is_up(tablet.owner),
+            moving_to: self.migration_of(table, first).map(|(_, record)| record.to),
+        }
+    }
+}
