@@ -28,6 +28,9 @@ const DRIFT_PERCENT: u64 = 10;
 /// Partitions that a master recovers at a time. More than one only if no master is without: each round reads the whole log once
 /// more, so what can be done in one round is.
 const AT_ONCE: u32 = 4;
+/// So many segments long a partition may be at least, or a master recovers one at a time: each takes a segment on R disks that it
+/// fills in part, which many short ones at once would fill with nothing.
+const SEGMENTS_AT_ONCE: u64 = 8;
 /// Recoveries that ended and are still shown.
 const ENDED_KEPT: usize = 32;
 
@@ -201,9 +204,13 @@ impl Coordinator {
         }
         // Who has a free place, once for each of them; first those who have nothing. With so many there is one for each partition,
         // or with all others neither.
-        let enough = count + most * AT_ONCE as usize;
+        let settings = &self.meta.settings;
+        let is_long =
+            settings.partition_bytes >= SEGMENTS_AT_ONCE * u64::from(settings.segment_bytes);
+        let at_once = if is_long { AT_ONCE } else { 1 };
+        let enough = count + most * at_once as usize;
         let mut free: Vec<ServerId> = Vec::new();
-        for places in 1..=AT_ONCE {
+        for places in 1..=at_once {
             let has_one = |id: &ServerId| {
                 let server = &self.servers[id];
                 server.recovering < places && server.busy_until_us <= self.now_us
