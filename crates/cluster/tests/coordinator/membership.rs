@@ -261,7 +261,7 @@ fn strangers_are_refused_clearly() {
     assert!(matches!(cluster, Refusal::WrongCluster { .. }));
     let text = |refusal: Refusal| refusal.to_string();
     let segments = refused_enlist(&mut rig, |e| e.segment_bytes = 1 << 21);
-    assert!(text(segments).contains("1048576 bytes in this cluster, 2097152"));
+    assert!(text(segments).contains("131072 bytes in this cluster, 2097152"));
     let foreign = refused_enlist(&mut rig, |e| e.replaces = Some(ServerId::new(7, 3)));
     assert!(text(foreign).contains("never had a server 7.3"));
     let newer = refused_enlist(&mut rig, |e| e.replaces = Some(ServerId::new(0, 9)));

@@ -22,7 +22,10 @@ struct Case {
 type Shelves = BTreeMap<ServerId, Shelf>;
 
 fn case(planted: Planted, servers: u64) -> Case {
-    let mut rig = Rig::planted(planted);
+    case_of(Rig::planted(planted), servers)
+}
+
+fn case_of(mut rig: Rig, servers: u64) -> Case {
     let all = rig.enlist_some(servers);
     let table = rig.create_table("a", 1);
     rig.be_good();
@@ -591,6 +594,22 @@ fn what_can_be_done_in_one_round_is_and_masters_share_it() {
     counts.sort_unstable();
     assert!(asked.len() >= 9 && counts.len() == 4, "{counts:?}");
     assert!(counts[3] - counts[0] <= 1, "{counts:?}");
+}
+
+/// Each takes a segment on several disks, however little lies in it: many at once could fill them with nothing.
+#[test]
+fn short_partitions_are_recovered_one_at_a_time() {
+    let mut config = crate::rig::config(Planted::default());
+    config.settings.partition_bytes = u64::from(crate::rig::SEGMENT_BYTES);
+    let mut case = case_of(Rig::of(config), 5);
+    case.rig.crash(case.dead);
+    let shelves = long(&case, 2);
+    case.show(&shelves);
+    let mut asked: Vec<ServerId> = case.rig.orders().iter().map(|of| of.to).collect();
+    let orders = asked.len();
+    asked.sort_unstable();
+    asked.dedup();
+    assert_eq!((asked.len(), orders), (4, 4));
 }
 
 #[test]

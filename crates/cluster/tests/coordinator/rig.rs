@@ -15,7 +15,7 @@ use duramen_wire::native::message::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-pub const SEGMENT_BYTES: u32 = 1 << 20;
+pub const SEGMENT_BYTES: u32 = 1 << 17;
 
 pub fn settings() -> ClusterSettings {
     ClusterSettings {
@@ -85,7 +85,7 @@ impl Rig {
         })
     }
 
-    fn of(config: Config) -> Rig {
+    pub fn of(config: Config) -> Rig {
         let planted = config.planted;
         let mut store = Memory::new("one");
         store.acquire().unwrap().expect("nobody else leads");

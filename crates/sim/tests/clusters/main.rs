@@ -22,7 +22,7 @@ fn nothing_goes_wrong_where_nothing_goes_wrong() {
 /// `DURAMEN_SIM_RUNS` and `DURAMEN_SIM_SECONDS` ask for more or less, `DURAMEN_SIM_FIRST` for other seeds.
 #[test]
 fn everything_survives_everything() {
-    let budget = Budget::from_environment(2_000, Duration::from_secs(570));
+    let budget = Budget::from_environment(5_000, Duration::from_secs(570));
     let begun = std::time::Instant::now();
     let first = std::env::var("DURAMEN_SIM_FIRST").ok();
     let first = first.and_then(|first| first.parse().ok()).unwrap_or(1);
