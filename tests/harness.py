@@ -8,6 +8,7 @@ Redis does and not for what we happen to do; tests that say something about Dura
 import contextlib
 import os
 import pathlib
+import random
 import select
 import signal
 import socket
@@ -205,10 +206,24 @@ def port_of(address):
     return int(address.rsplit(":", 1)[1])
 
 
+# Given by `free_port`: whoever asked may not listen yet.
+GIVEN_PORTS = set()
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody has. None of those from which the system takes ports for connections: one of these may take it before the
+    server that it is for listens."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        if port in GIVEN_PORTS:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        GIVEN_PORTS.add(port)
+        return port
 
 
 def in_threads(count, work):

@@ -295,8 +295,13 @@ def test_redis_cli_through_the_death_of_a_master(cluster):
 def test_commands_of_a_cluster(cluster):
     """All members tell the same of all slots, and FLUSHALL, DBSIZE, SCAN and KEYS are of the own part."""
     wires = [cluster.wire(number) for number in range(SERVERS)]
-    told = [wire.call("CLUSTER", "SLOTS") for wire in wires]
-    assert all(one == told[0] for one in told)
+    told = []
+
+    def all_tell_the_same():  # a member has the map a while after it has its tablets
+        told[:] = [wire.call("CLUSTER", "SLOTS") for wire in wires]
+        return all(one == told[0] for one in told) and len(told[0]) == SERVERS
+
+    harness.wait_until(all_tell_the_same, "all members tell the same of all slots")
     covered = sorted((first, last) for first, last, *_ in told[0])
     assert covered[0][0] == 0 and covered[-1][1] == 16383
     assert all(before[1] + 1 == after[0] for before, after in zip(covered, covered[1:]))
