@@ -239,11 +239,12 @@ impl<'s> Guard<'s> {
                 .log
                 .as_ref()
                 .is_some_and(|log| log.has_bug(Bug::RemovalsAreNotMarked));
-            if !unseen {
-                self.core.note_written(table, key, entry.version);
-            }
             locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
             locked.view.remove(locked.tag, place);
+            if !unseen {
+                // Now: of a mark made before, somebody could make use while the key is still there (W1).
+                self.core.note_written(table, key, entry.version);
+            }
             locked.partition.count_remove();
             let counters = &self.head.counters;
             counters.note_dead(

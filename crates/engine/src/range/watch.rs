@@ -2,8 +2,8 @@
 //!
 //! **Invariants**
 //! - W1: from the return of [`Store::watch_range`] on, every write and removal of a key of the range is marked before its
-//!   guard ends, with the version that it gave or took. So after [`Store::quiesce`] the marks of everything that began before
-//!   are there.
+//!   guard ends and after it can be seen, with the version that it gave or took. So after [`Store::quiesce`] the marks of
+//!   everything that began before are there.
 //! - W2: a mark outlives the object: a key that is absent when its mark is looked at was removed, or has expired, at the
 //!   marked version or later.
 //! - W3: marks are bounded. What cannot be marked (too many, or the table was cleared) makes the whole copy void:

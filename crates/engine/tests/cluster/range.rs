@@ -233,10 +233,10 @@ fn migrate(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let (there, here) = (content(&mut source), content(&mut target));
     if there != here {
         let differing = keys.iter().filter(|key| there.get(*key) != here.get(*key));
+        let differing = differing.map(|key| (there.get(key), here.get(key)));
         return Err(format!(
-            "{} of {} keys differ",
-            differing.count(),
-            keys.len()
+            "source, target: {:?}",
+            differing.collect::<Vec<_>>()
         ));
     }
     // After a crash of the target too.
