@@ -11,18 +11,14 @@
 use crate::error::Error;
 use crate::layout::{Owner, span_max};
 use crate::memory::Aligned;
+use crate::pool::Pool;
 use crate::store::{Core, Look, ObjectStore, Place};
 use crate::table::Table;
 use io_uring::{IoUring, opcode, types};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-
-/// Threads of a reader where there is no io_uring.
-const THREADS: usize = 4;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 /// What became of a read.
 #[derive(Debug)]
@@ -107,7 +103,10 @@ impl Reader {
                 let registered = register(&ring, &mut slots);
                 Way::Ring { ring, registered }
             }
-            None => Way::Threads(Pool::new(&core)?),
+            None => Way::Threads({
+                let core = Arc::clone(&core);
+                Pool::new(move |at, bytes: &mut [u8]| core.device.read(at, bytes))?
+            }),
         };
         Ok(Reader {
             free: (0..slots.len() as u32).rev().collect(),
@@ -198,7 +197,7 @@ impl Reader {
         match &mut self.way {
             Way::Threads(pool) => {
                 let buffer = slot.buffer.take().expect("it was just looked at (R1)");
-                pool.give(number, look, buffer);
+                pool.give(number, look.at, look.bytes, buffer);
             }
             Way::Ring { ring, registered } => {
                 let buffer = slot.buffer.as_mut().expect("it was just looked at (R1)");
@@ -394,90 +393,4 @@ fn register(ring: &IoUring, slots: &mut [Slot]) -> bool {
     // SAFETY: the memory belongs to the slots, whose buffers are never replaced while the ring exists: with a ring they are never
     // given away.
     unsafe { ring.submitter().register_buffers(&vectors) }.is_ok()
-}
-
-/// A read for a thread, and its answer.
-type Job = (u32, Look, Aligned);
-type Answer = (u32, Aligned, io::Result<()>);
-
-/// Threads that read.
-struct Pool {
-    jobs: Option<Sender<Job>>,
-    answers: Receiver<Answer>,
-    /// Counts answers.
-    bell: Arc<OwnedFd>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Pool {
-    fn new(core: &Arc<Core>) -> Result<Pool, Error> {
-        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let bell = rustix::event::eventfd(0, flags)
-            .map_err(|error| Error::device("making an eventfd")(error.into()))?;
-        let bell = Arc::new(bell);
-        let (jobs, waiting) = channel::<Job>();
-        let waiting = Arc::new(Mutex::new(waiting));
-        let (told, answers) = channel();
-        let mut threads = Vec::new();
-        for _ in 0..THREADS {
-            let (core, waiting) = (Arc::clone(core), Arc::clone(&waiting));
-            let (told, bell) = (told.clone(), Arc::clone(&bell));
-            let thread = std::thread::Builder::new()
-                .name("flash-read".to_owned())
-                .spawn(move || {
-                    loop {
-                        let next = waiting
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .recv();
-                        let Ok((number, look, mut buffer)) = next else {
-                            return;
-                        };
-                        let bytes = &mut buffer.bytes_mut()[..look.bytes];
-                        let result = core.device.read(look.at, bytes);
-                        if told.send((number, buffer, result)).is_err() {
-                            return;
-                        }
-                        // It fails only if it counts 2^64 answers.
-                        let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
-                    }
-                })
-                .map_err(Error::device("starting a thread that reads from flash"))?;
-            threads.push(thread);
-        }
-        Ok(Pool {
-            jobs: Some(jobs),
-            answers,
-            bell,
-            threads,
-        })
-    }
-
-    fn give(&mut self, number: u32, look: Look, buffer: Aligned) {
-        let jobs = self.jobs.as_ref().expect("the threads live");
-        jobs.send((number, look, buffer)).expect("the threads live");
-    }
-
-    fn take(&mut self) -> Option<Answer> {
-        let mut counter = [0; 8];
-        // Nothing to be read means that nothing was told since.
-        let _ = rustix::io::read(&*self.bell, &mut counter);
-        self.answers.try_recv().ok()
-    }
-
-    fn wait(&mut self) -> Result<Answer, Error> {
-        let gone =
-            |_| Error::device("waiting for a thread that reads")(io::ErrorKind::Other.into());
-        self.answers.recv().map_err(gone)
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        for thread in self.threads.drain(..) {
-            // A panic of its own has been reported by the thread.
-            let _ = thread.join();
-        }
-    }
 }

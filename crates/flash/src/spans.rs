@@ -13,16 +13,13 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::layout::SECTOR_BYTES;
 use crate::memory::Aligned;
+use crate::pool::Pool;
 use io_uring::{IoUring, opcode, types};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
-/// Threads of a reader where there is no io_uring.
-const THREADS: usize = 4;
 /// A place keeps so much memory between reads; more is given back.
 const KEPT_BYTES: usize = 16 << 10;
 
@@ -92,7 +89,10 @@ impl SpanReader {
             .flatten();
         let way = match made {
             Some(ring) => Way::Ring(Box::new(ring)),
-            None => Way::Threads(Pool::new(&device)?),
+            None => Way::Threads({
+                let device = Arc::clone(&device);
+                Pool::new(move |at, bytes: &mut [u8]| device.read(at, bytes))?
+            }),
         };
         let none = || Place {
             buffer: None,
@@ -153,7 +153,7 @@ impl SpanReader {
         match &mut self.way {
             Way::Threads(pool) => {
                 let buffer = place.buffer.take().expect("it was just made (P1)");
-                pool.give(number, cut, buffer);
+                pool.give(number, cut.at, cut.bytes, buffer);
             }
             Way::Ring(ring) => {
                 let buffer = place.buffer.as_mut().expect("it was just made (P1)");
@@ -307,102 +307,6 @@ impl Drop for SpanReader {
                 }
                 under -= ring.completion().count().min(under);
             }
-        }
-    }
-}
-
-/// A read for a thread, and its answer.
-type Job = (u32, Cut, Aligned);
-type Answer = (u32, Aligned, io::Result<()>);
-
-/// Threads that read.
-struct Pool {
-    jobs: Option<Sender<Job>>,
-    answers: Receiver<Answer>,
-    /// Counts answers.
-    bell: Arc<OwnedFd>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Pool {
-    fn new(device: &Arc<dyn Device>) -> Result<Pool, Error> {
-        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let bell = rustix::event::eventfd(0, flags)
-            .map_err(|error| Error::device("making an eventfd")(error.into()))?;
-        let bell = Arc::new(bell);
-        let (jobs, waiting) = channel::<Job>();
-        let waiting = Arc::new(Mutex::new(waiting));
-        let (told, answers) = channel();
-        let mut threads = Vec::new();
-        for _ in 0..THREADS {
-            let (device, waiting) = (Arc::clone(device), Arc::clone(&waiting));
-            let (told, bell) = (told.clone(), Arc::clone(&bell));
-            let thread = std::thread::Builder::new()
-                .name("flash-read".to_owned())
-                .spawn(move || work(&*device, &waiting, &told, &bell))
-                .map_err(Error::device("starting a thread that reads from flash"))?;
-            threads.push(thread);
-        }
-        Ok(Pool {
-            jobs: Some(jobs),
-            answers,
-            bell,
-            threads,
-        })
-    }
-
-    fn give(&mut self, number: u32, cut: Cut, buffer: Aligned) {
-        let jobs = self.jobs.as_ref().expect("the threads live");
-        jobs.send((number, cut, buffer)).expect("the threads live");
-    }
-
-    fn take(&mut self) -> Option<Answer> {
-        if let Ok(answer) = self.answers.try_recv() {
-            return Some(answer);
-        }
-        let mut counter = [0; 8];
-        // Nothing to be read means that nothing was told since; and what is told from here on rings again.
-        let _ = rustix::io::read(&*self.bell, &mut counter);
-        self.answers.try_recv().ok()
-    }
-
-    fn wait(&mut self) -> Result<Answer, Error> {
-        let gone =
-            |_| Error::device("waiting for a thread that reads")(io::ErrorKind::Other.into());
-        self.answers.recv().map_err(gone)
-    }
-}
-
-/// What a thread does until nobody has jobs for it any more.
-fn work(
-    device: &dyn Device,
-    waiting: &Mutex<Receiver<Job>>,
-    told: &Sender<Answer>,
-    bell: &OwnedFd,
-) {
-    loop {
-        let next = waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .recv();
-        let Ok((number, cut, mut buffer)) = next else {
-            return;
-        };
-        let result = device.read(cut.at, &mut buffer.bytes_mut()[..cut.bytes]);
-        if told.send((number, buffer, result)).is_err() {
-            return;
-        }
-        // It fails only if it counts 2^64 answers.
-        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        for thread in self.threads.drain(..) {
-            // A panic of its own has been reported by the thread.
-            let _ = thread.join();
         }
     }
 }

@@ -1,0 +1,114 @@
+//! Threads that read from a device, for readers where there is no io_uring.
+//!
+//! **Concurrency** a pool belongs to one thread; memory that it was given is a thread's until the answer brings it back.
+
+use crate::error::Error;
+use crate::memory::Aligned;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Threads of a reader where there is no io_uring.
+const THREADS: usize = 4;
+
+/// Who asks, the byte to begin at, how many bytes, and the memory they go to.
+type Job = (u32, u64, usize, Aligned);
+/// Who asked, the memory, and how it ended.
+pub type Answer = (u32, Aligned, io::Result<()>);
+
+/// Threads that read.
+pub struct Pool {
+    jobs: Option<Sender<Job>>,
+    answers: Receiver<Answer>,
+    /// Counts answers.
+    pub bell: Arc<OwnedFd>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    pub fn new(
+        read: impl Fn(u64, &mut [u8]) -> io::Result<()> + Clone + Send + 'static,
+    ) -> Result<Pool, Error> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let bell = rustix::event::eventfd(0, flags)
+            .map_err(|error| Error::device("making an eventfd")(error.into()))?;
+        let bell = Arc::new(bell);
+        let (jobs, waiting) = channel::<Job>();
+        let waiting = Arc::new(Mutex::new(waiting));
+        let (told, answers) = channel();
+        let mut threads = Vec::new();
+        for _ in 0..THREADS {
+            let (read, waiting) = (read.clone(), Arc::clone(&waiting));
+            let (told, bell) = (told.clone(), Arc::clone(&bell));
+            let thread = std::thread::Builder::new()
+                .name("flash-read".to_owned())
+                .spawn(move || work(&read, &waiting, &told, &bell))
+                .map_err(Error::device("starting a thread that reads from flash"))?;
+            threads.push(thread);
+        }
+        Ok(Pool {
+            jobs: Some(jobs),
+            answers,
+            bell,
+            threads,
+        })
+    }
+
+    pub fn give(&mut self, number: u32, at: u64, bytes: usize, buffer: Aligned) {
+        let jobs = self.jobs.as_ref().expect("the threads live");
+        let sent = jobs.send((number, at, bytes, buffer));
+        sent.expect("the threads live");
+    }
+
+    pub fn take(&mut self) -> Option<Answer> {
+        if let Ok(answer) = self.answers.try_recv() {
+            return Some(answer);
+        }
+        let mut counter = [0; 8];
+        // Nothing to be read means that nothing was told since; and what is told from here on rings again.
+        let _ = rustix::io::read(&*self.bell, &mut counter);
+        self.answers.try_recv().ok()
+    }
+
+    pub fn wait(&mut self) -> Result<Answer, Error> {
+        let gone =
+            |_| Error::device("waiting for a thread that reads")(io::ErrorKind::Other.into());
+        self.answers.recv().map_err(gone)
+    }
+}
+
+/// What a thread does until nobody has jobs for it any more.
+fn work(
+    read: &impl Fn(u64, &mut [u8]) -> io::Result<()>,
+    waiting: &Mutex<Receiver<Job>>,
+    told: &Sender<Answer>,
+    bell: &OwnedFd,
+) {
+    loop {
+        let next = waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv();
+        let Ok((number, at, bytes, mut buffer)) = next else {
+            return;
+        };
+        let result = read(at, &mut buffer.bytes_mut()[..bytes]);
+        if told.send((number, buffer, result)).is_err() {
+            return;
+        }
+        // It fails only if it counts 2^64 answers.
+        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        for thread in self.threads.drain(..) {
+            // A panic of its own has been reported by the thread.
+            let _ = thread.join();
+        }
+    }
+}
