@@ -162,9 +162,13 @@ def test_a_lying_server_is_found_out(place, lie):
         listener.fake = Fake(lie)
         threading.Thread(target=listener.serve_forever, daemon=True).start()
         clients = workload(place, listener.server_address[1], resp_clients=4, rest_us=3000)
-        clients.begin("lie", 1)
-        clients.finish()
-        verdict = clients.judge()
+        # A lie may stay unseen: nobody reads the key before it is written again. With more of them, one is seen.
+        for number in range(1 if lie == "none" else 30):
+            clients.begin(f"lie{number}", 1)
+            clients.finish()
+            verdict = clients.judge()
+            if verdict.illegal:
+                break
         clients.end()
         listener.shutdown()
     if lie == "none":
@@ -172,4 +176,4 @@ def test_a_lying_server_is_found_out(place, lie):
     else:
         assert listener.fake.told > 0
         assert verdict.illegal == 1 and "none of these can be next" in verdict.text, verdict.text
-        assert list(clients.histories.glob("lie-*.html"))
+        assert list(clients.histories.glob("lie*.html"))

@@ -37,6 +37,8 @@ use std::time::{Duration, Instant};
 
 /// A load gives up when it has no memory and nothing has moved for so long.
 const NOTHING_MOVES_FOR: Duration = Duration::from_millis(500);
+/// What counts at most as time between two looks: a machine that stood still says nothing about the others.
+const LOOK_COUNTS_MAX: Duration = Duration::from_millis(5);
 /// Victim bytes that one attempt compacts.
 const COMPACT_STEP_BYTES: u64 = 8 << 20;
 
@@ -181,23 +183,27 @@ impl Drop for Visitor<'_> {
 /// what the memory is in: another segment that is adopted, a compaction, a reader.
 pub(super) struct Patience {
     seen: (u64, u64, u64),
-    since: Instant,
+    looked: Instant,
+    still: Duration,
 }
 
 impl Patience {
     pub(super) fn new(loader: &Loader) -> Patience {
         Patience {
             seen: loader.movement(),
-            since: Instant::now(),
+            looked: Instant::now(),
+            still: Duration::ZERO,
         }
     }
 
     fn lasts(&mut self, loader: &Loader) -> bool {
-        let now = loader.movement();
-        if now != self.seen {
-            (self.seen, self.since) = (now, Instant::now());
+        let (now, moved) = (Instant::now(), loader.movement());
+        self.still += (now - self.looked).min(LOOK_COUNTS_MAX);
+        self.looked = now;
+        if moved != self.seen {
+            (self.seen, self.still) = (moved, Duration::ZERO);
         }
-        self.since.elapsed() < NOTHING_MOVES_FOR
+        self.still < NOTHING_MOVES_FOR
     }
 }
 

@@ -193,6 +193,8 @@ pub struct Setup {
     pub two_levels: bool,
     pub mode: Mode,
     pub now_ms: Arc<AtomicU64>,
+    /// Loads as a restart does, so that what is dead is known to be dead at once; else in an order of no sense.
+    pub newest_first: bool,
 }
 
 impl Setup {
@@ -206,6 +208,7 @@ impl Setup {
             two_levels: true,
             mode: Mode::Store,
             now_ms: Arc::new(AtomicU64::new(1000)),
+            newest_first: false,
         }
     }
 
@@ -243,9 +246,14 @@ impl Setup {
             let is_there = device.frames.contains_key(segment);
             assert!(is_there, "the frame of segment {segment} is gone");
         }
-        let listed: Vec<SegmentId> = device.listed.iter().map(|id| SegmentId(*id)).collect();
+        let mut listed: Vec<SegmentId> = device.listed.iter().map(|id| SegmentId(*id)).collect();
+        if self.newest_first {
+            listed.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+        }
         let loader = store.loader(&listed, &device.passes);
         // Not in order: whatever it is, the result must be the same (scenario 19).
+        let in_order = self.newest_first || listed.len().is_multiple_of(7);
+        let stride = if in_order { 1 } else { 7 };
         let next = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -255,7 +263,6 @@ impl Setup {
                         if n >= listed.len() {
                             return;
                         }
-                        let stride = if listed.len().is_multiple_of(7) { 1 } else { 7 };
                         let segment = &listed[n * stride % listed.len()];
                         let bytes = device.frames.get(&segment.0).expect("looked above");
                         loader

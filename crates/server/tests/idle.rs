@@ -1,0 +1,49 @@
+//! Memory of idle connections. In a process of its own: the test needs nearly all file descriptors that one may have, and reads
+//! the memory of the whole process.
+
+#[allow(dead_code)] // what the reactor's tests need besides
+#[path = "reactor/support.rs"]
+mod support;
+
+use support::{Raw, request, start};
+
+/// The promise is 4 KB of resident memory per idle connection, the test's own sockets excluded: they hold none.
+#[test]
+fn ten_thousand_idle_connections() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // Both ends of every connection are in this process.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let connections = maximum.map_or(10_000, |files| ((files as usize - 600) / 2).min(10_000));
+    let current = maximum.or(Some(21_000));
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).expect("raises its own limit");
+    let server = start(|config| config.maxclients = connections + 200);
+    let mut first: Vec<Raw> = (0..100).map(|_| Raw::connect(&server)).collect();
+    let busy = |client: &mut Raw| {
+        client.send(&request(&[b"PING"]).repeat(50));
+        client.expect(&b"+PONG\r\n".repeat(50));
+    };
+    first.iter_mut().for_each(busy);
+    let before = resident_bytes();
+    let mut clients: Vec<Raw> = Vec::with_capacity(connections);
+    for _ in 0..connections {
+        let mut client = Raw::connect(&server);
+        busy(&mut client);
+        clients.push(client);
+    }
+    assert_eq!(server.shared().connected_clients(), connections + 100);
+    let each = resident_bytes().saturating_sub(before) / connections as u64;
+    eprintln!("{each} bytes of resident memory per idle connection, of {connections}");
+    assert!(each <= 4096, "{each} bytes per idle connection");
+    clients[connections / 2].ping();
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("statm");
+    let pages: u64 = status
+        .split(' ')
+        .nth(1)
+        .expect("rss")
+        .parse()
+        .expect("number");
+    pages * 4096
+}
