@@ -1,41 +1,9 @@
 //! Programs in C and C++, built by this machine's compilers: with the shared library, the static one, and under AddressSanitizer.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod compiler;
 
-/// Where cargo has put the libraries: beside this test.
-fn libraries() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().to_path_buf()
-}
-
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/c")
-        .join(name)
-}
-
-/// Whether the machine has this compiler, and can link with these flags.
-fn can_build(compiler: &str, flags: &[&str], dir: &Path) -> bool {
-    let empty = dir.join("empty.c");
-    std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
-    let built = Command::new(compiler)
-        .args(flags)
-        .arg(&empty)
-        .arg("-o")
-        .arg(dir.join("empty"))
-        .output();
-    let works = built.is_ok_and(|built| built.status.success());
-    if !works {
-        println!("skipped: {compiler} {flags:?} builds nothing here");
-    }
-    works
-}
-
-fn said(output: &Output) -> String {
-    let (out, error) = (&output.stdout, &output.stderr);
-    String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(error)
-}
+use compiler::{can_build, crate_dir, libraries, said};
+use std::process::Command;
 
 /// Builds a program and runs it: it says `ok`, or ends with 77 for a kernel that cannot do it.
 fn run(compiler: &str, name: &str, flags: &[&str], linked: &[&str]) {
@@ -44,24 +12,8 @@ fn run(compiler: &str, name: &str, flags: &[&str], linked: &[&str]) {
         return;
     }
     let program = dir.path().join("program");
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
-    let libraries = libraries();
-    let built = Command::new(compiler)
-        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-g"])
-        .args(flags)
-        .arg("-I")
-        .arg(include)
-        .arg(source(name))
-        .args(
-            linked
-                .iter()
-                .map(|flag| flag.replace("LIBRARIES", libraries.to_str().unwrap())),
-        )
-        .args(["-lpthread", "-ldl", "-lm", "-o"])
-        .arg(&program)
-        .output()
-        .unwrap();
-    assert!(built.status.success(), "{}", said(&built));
+    let source = crate_dir().join("tests/c").join(name);
+    compiler::build(compiler, &source, flags, linked, &program);
     let data = dir.path().join("data");
     std::fs::create_dir(&data).unwrap();
     let ran = Command::new(&program)
@@ -128,7 +80,7 @@ fn installed_and_found_by_pkg_config() {
         return;
     }
     let prefix = tempfile::tempdir().unwrap();
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let top = crate_dir().join("../..");
     let installed = Command::new(top.join("scripts/install-alloc"))
         .arg("--from")
         .arg(libraries())

@@ -1,0 +1,59 @@
+//! This machine's compilers for C and C++, and the libraries that cargo has built.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Where cargo has put the libraries: beside the test.
+pub fn libraries() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().to_path_buf()
+}
+
+/// Where this crate's sources are.
+pub fn crate_dir() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Whether the machine has this compiler, and can link with these flags.
+pub fn can_build(compiler: &str, flags: &[&str], dir: &Path) -> bool {
+    let empty = dir.join("empty.c");
+    std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
+    let built = Command::new(compiler)
+        .args(flags)
+        .arg(&empty)
+        .arg("-o")
+        .arg(dir.join("empty"))
+        .output();
+    let works = built.is_ok_and(|built| built.status.success());
+    if !works {
+        println!("skipped: {compiler} {flags:?} builds nothing here");
+    }
+    works
+}
+
+/// What a program wrote.
+pub fn said(output: &Output) -> String {
+    let (out, error) = (&output.stdout, &output.stderr);
+    String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(error)
+}
+
+/// Builds `program` of one source; in `linked` the word LIBRARIES stands for [`libraries`].
+pub fn build(compiler: &str, source: &Path, flags: &[&str], linked: &[&str], program: &Path) {
+    let libraries = libraries();
+    let built = Command::new(compiler)
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-g"])
+        .args(flags)
+        .arg("-I")
+        .arg(crate_dir().join("include"))
+        .arg(source)
+        .args(
+            linked
+                .iter()
+                .map(|flag| flag.replace("LIBRARIES", libraries.to_str().unwrap())),
+        )
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(program)
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", said(&built));
+}
