@@ -39,6 +39,8 @@ use std::time::{Duration, Instant};
 const NOTHING_MOVES_FOR: Duration = Duration::from_millis(500);
 /// What counts at most as time between two looks: a machine that stood still says nothing about the others.
 const LOOK_COUNTS_MAX: Duration = Duration::from_millis(5);
+/// A load gives up when so many times its memory was compacted and no segment more was adopted.
+const SCANS_IN_VAIN_MAX: u64 = 4;
 /// Victim bytes that one attempt compacts.
 const COMPACT_STEP_BYTES: u64 = 8 << 20;
 
@@ -180,19 +182,32 @@ impl Drop for Visitor<'_> {
 }
 
 /// How long to look for memory: as long as something moves, and a while after that. Other threads may be about to end
-/// what the memory is in: another segment that is adopted, a compaction, a reader.
+/// what the memory is in: another segment that is adopted, a compaction, a reader. But compaction can move for ever what
+/// all is alive: it ends when it has been over the memory several times and not one segment was adopted.
 pub(super) struct Patience {
-    seen: (u64, u64, u64),
+    seen: Movement,
     looked: Instant,
     still: Duration,
+    /// Bytes that cleaners had scanned when a segment was adopted last.
+    scanned_before: u64,
+}
+
+/// Whatever shows that somebody gets on with loading, or with making room for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Movement {
+    segments: u64,
+    scanned_bytes: u64,
+    free_bytes: u64,
 }
 
 impl Patience {
     pub(super) fn new(loader: &Loader) -> Patience {
+        let seen = loader.movement();
         Patience {
-            seen: loader.movement(),
+            seen,
             looked: Instant::now(),
             still: Duration::ZERO,
+            scanned_before: seen.scanned_bytes,
         }
     }
 
@@ -200,23 +215,30 @@ impl Patience {
         let (now, moved) = (Instant::now(), loader.movement());
         self.still += (now - self.looked).min(LOOK_COUNTS_MAX);
         self.looked = now;
+        if moved.segments != self.seen.segments {
+            self.scanned_before = moved.scanned_bytes;
+        }
         if moved != self.seen {
             (self.seen, self.still) = (moved, Duration::ZERO);
         }
+        let scanned = moved.scanned_bytes - self.scanned_before;
         self.still < NOTHING_MOVES_FOR
+            && scanned < SCANS_IN_VAIN_MAX * loader.core().space.budget.limit()
     }
 }
 
 impl Loader {
-    /// Changes whenever somebody gets on with loading, or with making room for it.
-    fn movement(&self) -> (u64, u64, u64) {
+    fn movement(&self) -> Movement {
         let core = self.core();
         let scanned = core
             .tallies
             .iter()
             .map(|tally| tally.bytes_scanned.load(Ordering::Relaxed));
-        let segments = self.totals.segments.load(Ordering::Relaxed);
-        (segments, scanned.sum(), core.space.budget.free())
+        Movement {
+            segments: self.totals.segments.load(Ordering::Relaxed),
+            scanned_bytes: scanned.sum(),
+            free_bytes: core.space.budget.free(),
+        }
     }
 
     fn core(&self) -> &Core {

@@ -3,8 +3,8 @@
 
 use duramen_base::ids::{Level, SegmentId};
 use duramen_engine::{
-    Clock, Collected, Log, LogOptions, Mode, Options, Pass, Piece, Store, Swap, TableChange,
-    TableId,
+    Clock, Collected, LoadError, Log, LogOptions, Mode, Options, Pass, Piece, Store, Swap,
+    TableChange, TableId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -246,37 +246,48 @@ impl Setup {
             let is_there = device.frames.contains_key(segment);
             assert!(is_there, "the frame of segment {segment} is gone");
         }
+        self.load(&store, &device, threads).unwrap();
+        Running::new(store, device, mistake)
+    }
+
+    /// Loads all that the device holds with `threads` threads; the first error ends it.
+    pub fn load(
+        &self,
+        store: &Arc<Store>,
+        device: &Device,
+        threads: usize,
+    ) -> Result<(), LoadError<()>> {
         let mut listed: Vec<SegmentId> = device.listed.iter().map(|id| SegmentId(*id)).collect();
         if self.newest_first {
             listed.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
         }
-        let loader = store.loader(&listed, &device.passes);
         // Not in order: whatever it is, the result must be the same (scenario 19).
         let in_order = self.newest_first || listed.len().is_multiple_of(7);
         let stride = if in_order { 1 } else { 7 };
+        let loader = store.loader(&listed, &device.passes);
         let next = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    loop {
-                        let n = next.fetch_add(1, Ordering::Relaxed) as usize;
-                        if n >= listed.len() {
-                            return;
-                        }
-                        let segment = &listed[n * stride % listed.len()];
-                        let bytes = device.frames.get(&segment.0).expect("looked above");
-                        loader
-                            .adopt(*segment, bytes.len() as u32, &mut |out: &mut [u8]| {
-                                out.copy_from_slice(bytes);
-                                Ok::<(), ()>(())
-                            })
-                            .unwrap();
-                    }
-                });
+        let work = || -> Result<(), LoadError<()>> {
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed) as usize;
+                if n >= listed.len() {
+                    return Ok(());
+                }
+                let segment = listed[n * stride % listed.len()];
+                let bytes = &device.frames[&segment.0];
+                let mut fill = |out: &mut [u8]| {
+                    out.copy_from_slice(bytes);
+                    Ok::<(), ()>(())
+                };
+                loader.adopt(segment, bytes.len() as u32, &mut fill)?;
             }
-        });
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let ends = workers.into_iter().map(|worker| worker.join().unwrap());
+            ends.fold(Ok(()), Result::and)
+        })?;
         loader.finish().unwrap();
-        Running::new(store, device, mistake)
+        Ok(())
     }
 }
 
