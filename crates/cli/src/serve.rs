@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The coordinators will never let it in.
+const EXIT_REFUSED: u8 = 3;
 /// The server could not start, or broke.
 pub(crate) const EXIT_FAILED: u8 = 5;
 
@@ -35,7 +37,8 @@ EXAMPLES
 SIGTERM or SIGINT stops after clients have got their replies; a second one stops at once.
 While the data is being loaded, clients are told so, and INFO and http://ADMIN/loading say how far it is.
 
-Exit codes: 0 stopped as asked, 2 wrong settings, 5 could not start.";
+Exit codes: 0 stopped as asked, 2 wrong settings, 3 the coordinator belongs to another cluster or speaks another version,
+5 could not start.";
 
 /// Flags of `duramen serve`: one per setting, and the file.
 pub(crate) struct ServeArgs {
@@ -104,6 +107,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             eprintln!("duramen: {error}");
             match error {
                 ServerError::Config(_) => ExitCode::from(2),
+                ServerError::Foreign { .. } => ExitCode::from(EXIT_REFUSED),
                 _ => ExitCode::from(EXIT_FAILED),
             }
         }

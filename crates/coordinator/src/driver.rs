@@ -504,7 +504,9 @@ impl Driver {
             State::Away { .. } => (Role::Standby(None), None),
         };
         Report {
-            metrics: self.figures.text(status.as_ref(), &role),
+            metrics: self
+                .figures
+                .text(status.as_ref(), &role, self.hub.offences()),
             status: status.as_ref().map(self.options.show),
             role,
         }

@@ -18,6 +18,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BELL: u64 = u64::MAX;
@@ -84,6 +86,8 @@ pub struct Options {
     pub limits: Limits,
     /// Connections of these roles are not kept: they come out as [`Event::Handed`].
     pub hands_over: fn(Role) -> bool,
+    /// Counts what came from others and made no sense, and hellos that were refused. Hubs may share it.
+    pub offences: Arc<AtomicU64>,
 }
 
 impl Options {
@@ -94,6 +98,7 @@ impl Options {
             token: Vec::new(),
             limits: Limits::default(),
             hands_over: |_| false,
+            offences: Arc::default(),
         }
     }
 }
@@ -208,6 +213,22 @@ impl<M: Send + 'static> Hub<M> {
     /// For other threads.
     pub fn handle(&self) -> Handle<M> {
         self.handle.clone()
+    }
+
+    /// Something that came from others made no sense ([`Options::offences`]). The hub counts hellos and frames itself, whether they are
+    /// worth a line in the log or not.
+    pub fn offended(&self) {
+        self.options.offences.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// See [`Options::offences`].
+    pub fn shared_offences(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.options.offences)
+    }
+
+    /// See [`Options::offences`].
+    pub fn offences(&self) -> u64 {
+        self.options.offences.load(Ordering::Relaxed)
     }
 
     /// Takes connections at this address from now on; returns the real one if its port was 0.

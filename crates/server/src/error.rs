@@ -38,6 +38,11 @@ pub enum ServerError {
     /// A member's life is over. `again`: start it anew, in this process or another one; else a person must look at the reason.
     #[error("this member's life is over: {reason}")]
     LifeOver { again: bool, reason: String },
+    /// No coordinator that was named is one of this cluster, and none will be: name others, or the cluster that they belong to.
+    #[error(
+        "the coordinator at {coordinator} does not let this server in: {reason}\nName the cluster with --cluster, or another coordinator with --coordinator."
+    )]
+    Foreign { coordinator: String, reason: String },
     #[error("the store cannot be made: {0}")]
     Engine(#[from] duramen_engine::Error),
 }

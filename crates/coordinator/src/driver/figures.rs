@@ -10,7 +10,6 @@ use std::time::Duration;
 pub(super) struct Figures {
     pub questions: u64,
     pub asked: u64,
-    pub malformed: u64,
     pub connections: u64,
     pub commits: u64,
     pub leaderships: u64,
@@ -33,8 +32,8 @@ impl Figures {
         }
     }
 
-    /// One line per figure, each with its help.
-    pub(super) fn text(&self, status: Option<&Status>, role: &Role) -> String {
+    /// One line per figure, each with its help. `malformed`: what the hub counted.
+    pub(super) fn text(&self, status: Option<&Status>, role: &Role, malformed: u64) -> String {
         let mut out = String::new();
         let mut line = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
             let _ = writeln!(out, "# HELP duramen_coordinator_{name} {help}");
@@ -64,8 +63,8 @@ impl Figures {
         line(
             "malformed_total",
             "counter",
-            "Frames that made no sense.",
-            &self.malformed,
+            "Hellos and frames that were refused or made no sense.",
+            &malformed,
         );
         line(
             "leaderships_total",

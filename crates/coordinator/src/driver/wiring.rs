@@ -42,7 +42,7 @@ impl Driver {
                 self.send_trouble(&asker, kind, &Trouble::NotServing { reason });
             }
             Err(error) => {
-                self.figures.malformed += 1;
+                self.hub.offended();
                 let reason = error.to_string();
                 self.send_trouble(&asker, kind, &Trouble::Malformed { reason: &reason });
             }
@@ -169,7 +169,7 @@ impl Driver {
             }
             Ok(_) => {}
             Err(error) => {
-                self.figures.malformed += 1;
+                self.hub.offended();
                 tracing::warn!(address = call.address, "an answer that is none: {error}");
             }
         }

@@ -169,6 +169,7 @@ impl<M: Send + 'static> Hub<M> {
         connection.input = Input::default();
         self.timers.push(Reverse((until, Timer::Connection(id.0))));
         self.flush(id);
+        self.offended();
         self.warn(peer, &text);
     }
 
@@ -357,10 +358,11 @@ impl<M: Send + 'static> Hub<M> {
                 role: Some(_),
                 peer,
             } => {
-                if matches!(reason, Reason::Frame(_) | Reason::Direction | Reason::Slow)
-                    && let Some(more) = self.quiet.says(self.now)
-                {
-                    tracing::warn!(%peer, more, "a connection is closed: {reason}");
+                if matches!(reason, Reason::Frame(_) | Reason::Direction | Reason::Slow) {
+                    self.offended();
+                    if let Some(more) = self.quiet.says(self.now) {
+                        tracing::warn!(%peer, more, "a connection is closed: {reason}");
+                    }
                 }
                 self.pending.push(Event::Closed {
                     connection: id,

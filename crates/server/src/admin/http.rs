@@ -156,6 +156,7 @@ async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
         "servers_crashed": status.servers_crashed,
         "enough_backups": status.enough_backups,
         "may_reply": member.may_reply(),
+        "offences": status.offences,
         "slowest_round_us": status.slowest_round_us,
         "recoveries": recoveries.collect::<Vec<Value>>(),
     }))

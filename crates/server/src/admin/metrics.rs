@@ -325,6 +325,11 @@ fn member_metrics(encoder: &mut DescriptorEncoder<'_>, member: &Membership) -> f
             replayed.sum::<u64>() as f64,
         ),
         (
+            "cluster_offences",
+            "Hellos and frames on the native port that were refused or made no sense.",
+            status.offences as f64,
+        ),
+        (
             "cluster_slowest_round_seconds",
             "Longest round of the thread that answers pings.",
             status.slowest_round_us as f64 / 1e6,

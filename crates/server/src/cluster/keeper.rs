@@ -21,6 +21,8 @@ use duramen_wire::native::codec::{
 };
 use duramen_wire::native::message::{Peer, PeerAnswer, Refusal};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -52,14 +54,17 @@ impl Keeper {
     /// `origin`: of the node's clock.
     pub fn start(
         cluster: &str,
+        offences: Arc<AtomicU64>,
         origin: Instant,
         node: Handle<Mail>,
     ) -> Result<Keeper, ServerError> {
-        let hub = Hub::new(Options::new(Role::Server, cluster)).map_err(|source| {
-            ServerError::System {
-                doing: "watch connections",
-                source,
-            }
+        let options = Options {
+            offences,
+            ..Options::new(Role::Server, cluster)
+        };
+        let hub = Hub::new(options).map_err(|source| ServerError::System {
+            doing: "watch connections",
+            source,
         })?;
         let handle = hub.handle();
         let thread = spawn("keeper", move || {
@@ -182,6 +187,7 @@ impl Run {
                 return self.trouble(connection, kind, &envelope, Trouble::NotServing { reason });
             }
             Err(error) => {
+                self.hub.offended();
                 let reason = error.to_string();
                 let trouble = Trouble::Malformed { reason: &reason };
                 return self.trouble(connection, kind, &envelope, trouble);

@@ -17,13 +17,16 @@ use crate::error::ServerError;
 use crate::shared::{Shared, Stop};
 use duramen_base::ids::{Level, ServerId};
 use duramen_base::units::MIB;
-use duramen_net::{Event, Handle, Hub, Options, Payload};
+use duramen_net::{Event, Handle, Hub, Options, Payload, Reason};
 use duramen_node::{Candidate, JobDone, Node, NodeOptions, NodeOutput};
-use duramen_wire::native::codec::{Envelope, Reply, Role, decode_reply, encode_to_coordinator};
+use duramen_wire::native::codec::{
+    Envelope, HelloError, Reply, Role, decode_reply, encode_to_coordinator,
+};
 use duramen_wire::native::message::{
     Addresses, Admin, AdminAnswer, ClusterSettings, CoordinatorAnswer, Enlist, Refusal, Roles,
     ToCoordinator,
 };
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -182,6 +185,7 @@ fn ask_settings(
     let mut coordinators = config.coordinators();
     let (mut at, mut request) = (0, 0);
     let mut said: Option<(String, Instant)> = None;
+    let mut foreign = BTreeSet::new();
     let mut events = Vec::new();
     loop {
         request += 1;
@@ -217,7 +221,14 @@ fn ask_settings(
                         Ok(other) => why = Some(format!("an answer that does not fit: {other:?}")),
                         Err(error) => why = Some(error.to_string()),
                     },
-                    Event::Unanswered { reason, .. } => why = Some(reason.to_string()),
+                    Event::Unanswered {
+                        address, reason, ..
+                    } => {
+                        why = Some(reason.to_string());
+                        if is_foreign(&reason) {
+                            foreign.insert(address);
+                        }
+                    }
                     Event::Question {
                         connection,
                         message,
@@ -228,6 +239,14 @@ fn ask_settings(
             }
         }
         let why = why.unwrap_or_else(|| "no answer".to_owned());
+        // No patience makes another cluster of one; but somebody else in the list may know this one.
+        if coordinators.iter().all(|one| foreign.contains(one)) {
+            let (coordinator, reason) = (address, why);
+            return Some(Err(ServerError::Foreign {
+                coordinator,
+                reason,
+            }));
+        }
         if coordinators[at] == address {
             at = (at + 1) % coordinators.len();
         }
@@ -242,6 +261,14 @@ fn ask_settings(
             said = Some((why, Instant::now()));
         }
     }
+}
+
+/// Whether whoever answers there belongs to another cluster, or speaks another version.
+fn is_foreign(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Hello(HelloError::WrongCluster { .. } | HelloError::NoCommonVersion { .. })
+    )
 }
 
 /// Who leads, if it was told.
@@ -285,7 +312,8 @@ fn prepare(
     let scrub_ms = Arc::new(AtomicU64::new(config.scrub_interval_ms));
     let (keeper, chores) = match &backup {
         Some(backup) => {
-            let keeper = Keeper::start(&config.cluster, origin, handle.clone())?;
+            let offences = hub.shared_offences();
+            let keeper = Keeper::start(&config.cluster, offences, origin, handle.clone())?;
             let chores = Chores::start(Arc::clone(backup), Arc::clone(&scrub_ms), handle.clone())?;
             (Some(keeper), Some(chores))
         }

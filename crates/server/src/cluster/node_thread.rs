@@ -186,6 +186,7 @@ impl NodeThread {
             let status = &mut self.parts.status;
             status.look_at(&self.parts.node);
             status.tablets_version = membership.view().tablets_version();
+            status.offences = self.parts.hub.offences();
             membership.set_status(status.clone());
         }
     }
@@ -264,6 +265,7 @@ impl NodeThread {
         let question = match decode_question(&message.frame()) {
             Ok(question) => question,
             Err(error) => {
+                self.parts.hub.offended();
                 let reason = error.to_string();
                 return self.trouble(request, &Trouble::Malformed { reason: &reason });
             }

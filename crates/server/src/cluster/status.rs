@@ -25,6 +25,8 @@ pub struct MemberStatus {
     pub enough_backups: bool,
     /// What is replayed here of crashed servers.
     pub recoveries: Vec<PartitionProgress>,
+    /// Hellos and frames of others that were refused or made no sense.
+    pub offences: u64,
     /// Longest round of the node's thread so far, in microseconds: as long may a ping have waited.
     pub slowest_round_us: u64,
 }

@@ -1,0 +1,380 @@
+"""What a running cluster is asked that it must not do, and bytes that nobody should send: a clear answer each time, and nothing lost."""
+
+import contextlib
+import random
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+
+import pytest
+
+import harness
+from harness import PATIENCE_S, wait_until
+from processes import HEALTH_S, Cluster, Member
+from runs import clients_of
+
+pytestmark = pytest.mark.duramen
+
+FILL = (2000, 400)
+# Roles of a hello.
+SERVER, COORDINATOR, REPLICA = 2, 3, 4
+
+
+@pytest.fixture(scope="module")
+def cluster(home):
+    with Cluster(home, 3, replicas=2, settings=harness.CALM) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def clients(cluster, home):
+    clients = clients_of(cluster, home)
+    said = clients.ask("fill", *FILL)
+    assert not said["failures"], said
+    yield clients
+    clients.end()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lost(cluster, clients):
+    """After each test the cluster is whole, the same processes run, and everything is there."""
+    pids = [member.process.pid for member in cluster.members]
+    yield
+    with cluster.explained():
+        cluster.await_health()
+        said = clients.ask("checkfill", *FILL)
+        assert said["wrong"] == 0, said
+        assert [member.process.pid for member in cluster.members] == pids
+        for process in cluster.everybody():
+            assert "panicked" not in process.log(), process.name
+
+
+def refused(cluster, *words, code=3):
+    """What a tool says that is refused."""
+    done = cluster.tell(*words, timeout_s=20)
+    assert done.returncode == code and "panicked" not in done.stderr, done
+    return done.stderr
+
+
+def joining(folder, *arguments):
+    """`duramen join` that does not become a member: its exit code, and what it says."""
+    folder.mkdir(exist_ok=True)
+    ports = ("--port", "0", "--admin-port", "0", "--native-port", "0", "--memory", "64mb", "--threads", "1")
+    done = subprocess.run(
+        [str(word) for word in (harness.BINARY, "join", *ports, *arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=folder,
+        env=harness.environment({}),
+        check=False,
+    )
+    assert "ready " not in done.stdout and "panicked" not in done.stderr, done
+    return done.returncode, done.stderr
+
+
+# --- who may be a member
+
+
+def test_a_server_of_another_cluster_is_told_so_and_ends(cluster, place):
+    code, said = joining(place, "--dir", "data", "--cluster", "other", "--coordinator", cluster.coordinators[0].listens)
+    assert code == 3, said
+    assert "belongs to cluster `test`, this one to `other`" in said and "--cluster" in said
+    assert not (place / "data").exists() or not any((place / "data").iterdir())
+
+
+@contextlib.contextmanager
+def coordinator_of_the_future():
+    """Somebody who speaks versions of the protocol that nobody knows."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet():
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _ = listener.accept()
+                    with peer, contextlib.suppress(OSError):
+                        peer.sendall(hello(COORDINATOR, versions=(7, 9)))
+                        while peer.recv(1 << 12):
+                            pass
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield "127.0.0.1:%d" % listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_coordinator_of_another_version_is_said(place):
+    with coordinator_of_the_future() as address:
+        code, said = joining(place, "--dir", "data", "--cluster", "test", "--coordinator", address)
+    assert code == 3, said
+    assert "versions 7 to 9" in said and "update the older program" in said
+
+
+def test_one_right_address_is_enough(cluster, place):
+    """Some address of another cluster in the list is no reason to stay away."""
+    with coordinator_of_the_future() as wrong:
+        member = Member("guest", place / "guest", cluster)
+        right = cluster.coordinators[0].listens
+        member.launch(
+            [
+                *(harness.BINARY, "join", "--coordinator", f"{wrong},{right}", "--cluster", "test", "--dir", "data"),
+                *("--port", member.port, "--admin-port", member.admin_port, "--native-port", member.native_port, "--memory", "64mb"),
+            ]
+        )
+        try:
+            wait_until(lambda: listed(cluster, member), "it is a member", HEALTH_S, pause_s=0.1)
+        finally:
+            member.kill()
+    wait_until(lambda: not listed(cluster, member), "it is gone", HEALTH_S, pause_s=0.1)
+
+
+def listed(cluster, member):
+    if member.process:
+        member.alive()
+    status = cluster.status() or {"servers": []}
+    return [each for each in status["servers"] if each["native"] == member.native and each["state"] == "up"]
+
+
+def test_a_copy_of_a_server_is_not_let_in(cluster, place):
+    """Two processes with one directory's identity: the one that lives stays."""
+    member = cluster.members[0]
+    data = member.folder / "data"
+    # Only what says who it is: what it keeps changes while it is copied.
+    copy = place / "copy"
+    copy.mkdir(parents=True)
+    for name in data.iterdir():
+        if name.is_file() and name.name != "LOCK":
+            shutil.copy(name, copy / name.name)
+    code, said = joining(place, "--dir", copy, "--cluster", "test", "--coordinator", cluster.coordinators[0].listens)
+    assert code != 0 and "copy" in said, (code, said)
+
+
+# --- the coordinator and its store
+
+
+def test_a_coordinator_without_its_store_says_so(cluster, place):
+    """Nobody is where the store should be: it goes on asking, and says so to whoever asks it."""
+    nowhere = f"http://127.0.0.1:{harness.free_port()}"
+    listens = f"127.0.0.1:{harness.free_port()}"
+    log = place / "lonely.log"
+    with open(log, "wb") as out:
+        lonely = subprocess.Popen(
+            [harness.BINARY, "coordinator", "--listen", listens, "--store", f"etcd:{nowhere}", "--cluster", "test", "--admin", "no"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=harness.environment({}),
+        )
+    try:
+        wait_until(lambda: nowhere.removeprefix("http://") in harness.tail(log), "its log names the store")
+        done = subprocess.run(
+            [harness.BINARY, "status", "--coordinator", listens, "--timeout", "1s"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env=harness.environment({}),
+            check=False,
+        )
+        assert done.returncode in (3, 4) and "store" in done.stderr, done
+        assert lonely.poll() is None, harness.tail(log)
+    finally:
+        lonely.kill()
+        lonely.wait()
+
+
+def test_a_store_has_one_coordinator(cluster, place):
+    done = subprocess.run(
+        [
+            *(harness.BINARY, "coordinator", "--listen", "127.0.0.1:0", "--admin", "no", "--cluster", "test"),
+            *("--store", cluster.coordinators[0].store),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=place,
+        env=harness.environment({}),
+        check=False,
+    )
+    assert done.returncode == 5 and "panicked" not in done.stderr, done
+    assert str(cluster.coordinators[0].folder / "store") in done.stderr, done
+
+
+# --- tables and tablets
+
+
+def test_tables_that_exist_and_tables_that_do_not(cluster):
+    assert "table `db0` exists" in refused(cluster, "table", "create", "db0")
+    assert "there is no table `nothing`" in refused(cluster, "table", "drop", "nothing")
+    assert "cannot be dropped" in refused(cluster, "table", "drop", "default")
+    assert "a table's name has 1 to" in refused(cluster, "table", "create", "x" * 1000)
+
+
+def test_splits_at_places_that_are_not_there(cluster):
+    status = cluster.await_health()
+    tablet = next(each for each in status["tablets"] if each["table"] == "db0")
+    other = next(each["server"] for each in status["servers"] if each["server"] != tablet["owner"])
+    inside = tablet["first_slot"] + 1
+    said = refused(cluster, "tablet", "split", "db0", "--slot", inside, "--of", other)
+    assert f"which is server {tablet['owner']}'s, not {other}'s" in said
+    assert "no server `77.1` is a member" in refused(cluster, "tablet", "split", "db0", "--slot", inside, "--of", "77.1")
+    assert "there is no table `nothing`" in refused(cluster, "tablet", "split", "nothing", "--slot", inside)
+    assert "lies within slot" in refused(cluster, "tablet", "split", "db0", "--hash", "123", code=2)
+    refused(cluster, "tablet", "split", "db0", "--slot", "16384", code=2)
+    assert cluster.await_health()["tablets"] == status["tablets"]
+
+
+def test_migrations_to_nobody(cluster):
+    status = cluster.await_health()
+    tablet = next(each for each in status["tablets"] if each["table"] == "db0")
+    slots = f"{tablet['first_slot']}-{tablet['last_slot']}"
+    assert "no server `77.1` is a member" in refused(cluster, "tablet", "migrate", "db0", "--slots", slots, "--to", "77.1")
+    said = refused(cluster, "tablet", "migrate", "nothing", "--slots", slots, "--to", tablet["owner"])
+    assert "there is no table `nothing`" in said
+    refused(cluster, "tablet", "migrate", "db0", "--slots", "9-3", "--to", tablet["owner"], code=2)
+    assert cluster.await_health()["tablets"] == status["tablets"]
+
+
+def test_a_migration_to_a_server_that_dies(cluster, place):
+    """Whether it was known to be dead or not: the tablet stays where it was, and the reason is said."""
+    guest = Member("guest", place / "guest", cluster)
+    guest.start()
+    try:
+        server = wait_until(lambda: listed(cluster, guest), "it is a member", HEALTH_S, pause_s=0.1)[0]["server"]
+        tablet = next(each for each in cluster.status()["tablets"] if each["table"] == "db0")
+    finally:
+        guest.kill()
+    slots = f"{tablet['first_slot']}-{tablet['last_slot']}"
+    said = refused(cluster, "tablet", "migrate", "db0", "--slots", slots, "--to", server, "--wait")
+    assert any(why in said for why in ("is not UP", "is a member", "crashed")), said
+    status = cluster.await_health()
+    stays = next(each for each in status["tablets"] if each["table"] == "db0" and each["first_slot"] == tablet["first_slot"])
+    assert stays["owner"] == tablet["owner"]
+
+
+# --- bytes on the native port
+
+
+def hello(role, cluster=b"test", versions=(1, 1), magic=b"DURAMENN", token=b""):
+    return magic + struct.pack("<HHBBH", *versions, role, len(cluster), len(token)) + cluster + token
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def frame(kind, body, payload=b"", length=None, flags=0, request=1, crc=None):
+    head = struct.pack("<IHHQQQI", len(body) + len(payload) if length is None else length, kind, flags, request, 0, 0, len(body))
+    sealed = crc32c(head + body) if crc is None else crc
+    return head + struct.pack("<I", sealed) + body + payload
+
+
+def bad_inputs():
+    """Name, bytes, and whether the other side must end the connection (else it may answer, and wait for more)."""
+    dice = random.Random(2026)
+    noise = dice.randbytes(200_000)
+    yield "random bytes", noise, True
+    yield "wrong magic", hello(SERVER, magic=b"DURAMENX"), True
+    yield "wrong version", hello(SERVER, versions=(40, 41)), True
+    yield "versions upside down", hello(SERVER, versions=(9, 1)), True
+    yield "no role", hello(77), True
+    yield "another cluster", hello(SERVER, cluster=b"other"), True
+    yield "a token too much", hello(SERVER, token=b"guess"), True
+    for role in (SERVER, REPLICA, COORDINATOR):
+        begin = hello(role)
+        yield f"noise after a hello of {role}", begin + noise, True
+        yield f"too long of {role}", begin + frame(3, b"", length=0xFFFF_FFFF), True
+        yield f"a wrong checksum of {role}", begin + frame(3, b"\0\1", crc=0), True
+        yield f"unknown flags of {role}", begin + frame(3, b"\0\1", flags=0x8000), True
+        yield f"an answer of {role}", begin + frame(3, b"\0\1", flags=1), True
+        yield f"an unknown kind of {role}", begin + frame(999, b"\0"), False
+        for kind in (1, 2, 3, 4, 17, 18, 19):
+            yield f"a body of noise, kind {kind}, of {role}", begin + frame(kind, noise[:300], noise[:5000]), False
+    for cut in (3, 12, 30, 50):
+        yield f"cut off at {cut}", (hello(SERVER) + frame(3, b"\0\1"))[:cut], False
+
+
+def send(port, data, must_end):
+    """Sends; if the other side must end the connection, waits until it has, else ends it itself."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as peer, contextlib.suppress(ConnectionError):
+        peer.sendall(data)
+        if not must_end:
+            peer.shutdown(socket.SHUT_WR)
+        while peer.recv(1 << 16):
+            pass
+
+
+def rss_bytes(process):
+    with open(f"/proc/{process.process.pid}/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
+
+
+def offences(member):
+    with harness.Wire(member.port) as wire:
+        text = wire.call("INFO", "cluster").decode()
+    return int(next(line.split(":")[1] for line in text.splitlines() if line.startswith("duramen_offences:")))
+
+
+def both_are_logged(process, port):
+    """Some lines are written each second: one of each kind, if nobody else asks for them."""
+    for data, line in (
+        (hello(SERVER, magic=b"DURAMENX"), "a connection is refused: the other side does not speak"),
+        (hello(SERVER) + frame(3, b"", length=0xFFFF_FFFF), "a connection is closed: a malformed frame"),
+    ):
+
+        def is_logged(data=data, line=line):
+            before = len(process.log())
+            send(port, data, True)
+            return line in process.log()[before:]
+
+        wait_until(is_logged, f"it logs `{line}`", pause_s=0.3)
+
+
+def test_what_makes_no_sense_on_a_peer_port(cluster):
+    member = cluster.members[1]
+    counted, memory, log = offences(member), rss_bytes(member), len(member.log())
+    bad = list(bad_inputs())
+    for name, data, must_end in bad:
+        try:
+            send(member.native_port, data, must_end)
+        except TimeoutError:
+            raise AssertionError(f"the connection stays open: {name}") from None
+    least = sum(must_end for _, _, must_end in bad)
+    wait_until(lambda: offences(member) >= counted + least, f"{least} offences are counted")
+    # A flood of them is no flood of lines, and none of memory.
+    assert member.log()[log:].count("a connection is") <= len(bad)
+    assert rss_bytes(member) < memory + (64 << 20)
+    both_are_logged(member, member.native_port)
+
+
+def test_lengths_are_believed_only_as_bytes_arrive(cluster):
+    """Many who announce the longest frame and send nothing of it cost next to nothing."""
+    member = cluster.members[2]
+    memory = rss_bytes(member)
+    announced = hello(SERVER) + frame(3, b"", length=64 << 20)[:40]
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", member.native_port), timeout=PATIENCE_S))
+            peer.sendall(announced + b"x" * 1000)
+        cluster.await_health()
+        assert rss_bytes(member) < memory + (64 << 20)
+
+
+def test_what_makes_no_sense_to_a_coordinator(cluster):
+    coordinator = cluster.coordinators[0]
+    memory, term = rss_bytes(coordinator), cluster.status()["term"]
+    for name, data, must_end in bad_inputs():
+        try:
+            send(coordinator.port, data, must_end)
+        except TimeoutError:
+            raise AssertionError(f"the connection stays open: {name}") from None
+    assert cluster.status()["term"] == term
+    assert rss_bytes(coordinator) < memory + (64 << 20)
+    both_are_logged(coordinator, coordinator.port)
