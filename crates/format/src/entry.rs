@@ -35,6 +35,7 @@
 //! Differs: an overwrite costs 8 bytes of tombstone, not an entry of its own; they stand last so that readers, who want
 //! the key, need not know of them.
 
+use crate::checksum;
 use crate::hash::KeyHasher;
 use duramen_base::ids::{ClientId, RouteHash, RpcId, SegmentId};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -297,7 +298,7 @@ impl Raw<'_> {
         out[at..at + self.key.len()].copy_from_slice(self.key);
         at += self.key.len();
         out[at..at + self.value.len()].copy_from_slice(self.value);
-        let crc = crc32c::crc32c(out);
+        let crc = checksum::crc32c(out);
         out[8..12].copy_from_slice(&crc.to_le_bytes());
     }
 }
@@ -486,7 +487,7 @@ fn crc_of(whole: &[u8], first: u64, second: u64) -> u32 {
     let mut head = [0u8; 16];
     head[..8].copy_from_slice(&first.to_le_bytes());
     head[8..].copy_from_slice(&(second & !0xffff_ffff).to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c(&head), whole.get(16..).unwrap_or(&[]))
+    checksum::crc32c_append(checksum::crc32c(&head), whole.get(16..).unwrap_or(&[]))
 }
 
 /// Reads the header of an entry this process wrote.

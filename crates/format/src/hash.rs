@@ -38,39 +38,72 @@ impl KeyHasher {
 }
 
 /// The Redis Cluster slot of a key: CRC16 (XMODEM) of the part in `{…}` if there is one that is not empty, else of all.
+#[inline]
 pub fn slot(key: &[u8]) -> u16 {
-    let tagged = key.iter().position(|b| *b == b'{').and_then(|open| {
-        let rest = key.get(open + 1..)?;
-        let close = rest.iter().position(|b| *b == b'}')?;
-        rest.get(..close).filter(|tag| !tag.is_empty())
-    });
+    let tagged = match may_have(key, b'{') {
+        true => tag_of(key),
+        false => None,
+    };
     crc16(tagged.unwrap_or(key)) % SLOTS
 }
 
-/// CRC16 of each single byte, in the upper byte of the register.
-const CRC16: [u16; 256] = {
-    let mut table = [0; 256];
+/// The part of a key that its slot is of, if not all is.
+fn tag_of(key: &[u8]) -> Option<&[u8]> {
+    let open = key.iter().position(|b| *b == b'{')?;
+    let rest = key.get(open + 1..)?;
+    let close = rest.iter().position(|b| *b == b'}')?;
+    rest.get(..close).filter(|tag| !tag.is_empty())
+}
+
+/// False: it surely has no such byte. Eight bytes at a time.
+#[inline]
+fn may_have(key: &[u8], byte: u8) -> bool {
+    const ONES: u64 = u64::MAX / 255;
+    let (words, rest) = key.as_chunks::<8>();
+    let found = words.iter().fold(0, |found, word| {
+        let zero_if_same = u64::from_le_bytes(*word) ^ (ONES * u64::from(byte));
+        // The lowest zero byte sets its highest bit; those above it may be set without being zero.
+        found | zero_if_same.wrapping_sub(ONES) & !zero_if_same & ONES << 7
+    });
+    found != 0 || rest.contains(&byte)
+}
+
+/// CRC16 of each single byte with so many zero bytes behind it, in the upper byte of the register.
+const CRC16: [[u16; 256]; 8] = {
+    let mut tables = [[0; 256]; 8];
     let mut byte = 0;
     while byte < 256 {
         let mut crc = (byte as u16) << 8;
         let mut bit = 0;
-        while bit < 8 {
+        while bit < 64 {
             crc = if crc & 0x8000 != 0 {
                 crc << 1 ^ 0x1021
             } else {
                 crc << 1
             };
             bit += 1;
+            if bit % 8 == 0 {
+                tables[bit / 8 - 1][byte] = crc;
+            }
         }
-        table[byte] = crc;
         byte += 1;
     }
-    table
+    tables
 };
 
+/// Eight bytes at a time: a step for each byte would wait for the one before.
+#[inline]
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc: u16, byte| {
-        crc << 8 ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)]
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut crc: u16 = 0;
+    for [b0, b1, b2, b3, b4, b5, b6, b7] in words {
+        let [high, low] = crc.to_be_bytes();
+        let of = |zeros: usize, byte: u8| CRC16[zeros][usize::from(byte)];
+        let behind = of(5, *b2) ^ of(4, *b3) ^ of(3, *b4) ^ of(2, *b5) ^ of(1, *b6) ^ of(0, *b7);
+        crc = of(7, b0 ^ high) ^ of(6, b1 ^ low) ^ behind;
+    }
+    rest.iter().fold(crc, |crc, byte| {
+        crc << 8 ^ CRC16[0][usize::from((crc >> 8) as u8 ^ byte)]
     })
 }
 
@@ -85,6 +118,34 @@ mod tests {
         assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
         assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
         assert_eq!(slot(b"foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
+    }
+
+    /// Of all lengths, with a tag at all places or none: as it is defined, bit by bit.
+    #[test]
+    fn slots_of_words_are_those_of_bits() {
+        let of_bits = |bytes: &[u8]| {
+            bytes.iter().fold(0u16, |crc, byte| {
+                (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
+                    (crc << 1) ^ ((crc >> 15) * 0x1021)
+                })
+            })
+        };
+        let bytes: Vec<u8> = (0..64u32).map(|n| (n * 37 + 1) as u8 | 0x80).collect();
+        for length in 0..bytes.len() {
+            let key = &bytes[..length];
+            assert_eq!(slot(key), of_bits(key) % SLOTS, "{length} bytes");
+            for open in 0..length {
+                let mut key = key.to_vec();
+                key[open] = b'{';
+                assert_eq!(slot(&key), of_bits(&key) % SLOTS, "not closed");
+                key[length - 1] = b'}';
+                let wanted = match open + 2 < length {
+                    true => of_bits(&key[open + 1..length - 1]),
+                    false => of_bits(&key),
+                };
+                assert_eq!(slot(&key), wanted % SLOTS, "{length} bytes, tag at {open}");
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod bytes;
 pub mod certificate;
+pub mod checksum;
 pub mod control;
 pub mod entry;
 pub mod frame;

@@ -22,7 +22,7 @@ use duramen_engine::Session;
 use duramen_node::serve::HINTS;
 use duramen_node::{Asked, Hint, Servant, View, Views};
 use duramen_wire::native::codec::{
-    BodyError, Envelope, Frame, Header, Question, Trouble, decode_question, encode_trouble,
+    BodyError, Envelope, Frame, Header, Trouble, decode_request, encode_trouble,
 };
 use duramen_wire::native::message::Request;
 use std::ops::Range;
@@ -191,13 +191,13 @@ fn decode<'a>(guard: &duramen_engine::Guard<'_>, framed: &Framed, input: &'a [u8
         body: &input[framed.body.clone()],
         payload: &input[framed.payload.clone()],
     };
-    match decode_question(&frame) {
-        Ok(Question::Client(request)) => Decoded::Asked(Asked {
+    match decode_request(&frame) {
+        Ok(Some(request)) => Decoded::Asked(Asked {
             envelope: framed.header.envelope,
             request,
             hint: Hint::new(guard, &request),
         }),
-        Ok(_) => Decoded::Foreign,
+        Ok(None) => Decoded::Foreign,
         Err(error) => Decoded::Malformed(error),
     }
 }

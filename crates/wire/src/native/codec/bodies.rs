@@ -318,6 +318,7 @@ fn read_trouble(kind: Kind, body: &[u8]) -> Result<Trouble<'_>, BodyError> {
 }
 
 /// A frame's kind; kinds that only have a body must not have a payload.
+#[inline]
 fn kind_of(frame: &Frame<'_>) -> Result<Kind, BodyError> {
     let found = frame.header.kind;
     let kind = Kind::from_number(found).ok_or(BodyError::Kind { found })?;
@@ -334,13 +335,43 @@ fn kind_of(frame: &Frame<'_>) -> Result<Kind, BodyError> {
     })
 }
 
+/// What a client asks of a master; `None`: the frame holds a question, but none of a client.
+///
+/// # Errors
+/// It holds none. Answer with [`Trouble::Malformed`].
+#[inline]
+pub fn decode_request<'a>(frame: &Frame<'a>) -> Result<Option<Request<'a>>, BodyError> {
+    if frame.header.reply || frame.header.error {
+        return Err(BodyError::Direction);
+    }
+    let kind = kind_of(frame)?;
+    let body = frame.body;
+    Ok(Some(match kind {
+        Kind::Single => {
+            let mut cursor = Cursor::new(kind, body);
+            let single = read_single(&mut cursor)?;
+            cursor.end()?;
+            Request::Single(single)
+        }
+        Kind::Ping => {
+            Cursor::new(kind, body).end()?;
+            Request::Ping
+        }
+        Kind::Multi => Request::Multi(read_parts(body)?),
+        Kind::Enumerate => read_enumerate(body)?,
+        Kind::ToCoordinator | Kind::FromCoordinator | Kind::Peer | Kind::WriteReplica => {
+            return Ok(None);
+        }
+    }))
+}
+
 /// The question in a frame.
 ///
 /// # Errors
 /// It holds none. Answer with [`Trouble::Malformed`].
 pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError> {
-    if frame.header.reply || frame.header.error {
-        return Err(BodyError::Direction);
+    if let Some(request) = decode_request(frame)? {
+        return Ok(Question::Client(request));
     }
     let kind = kind_of(frame)?;
     let body = frame.body;
@@ -358,18 +389,9 @@ pub fn decode_question<'a>(frame: &Frame<'a>) -> Result<Question<'a>, BodyError>
             message => Question::Peer(message),
         },
         Kind::WriteReplica => Question::Peer(Peer::WriteReplica(read_write_replica(body)?)),
-        Kind::Ping => {
-            Cursor::new(kind, body).end()?;
-            Question::Client(Request::Ping)
+        Kind::Ping | Kind::Single | Kind::Multi | Kind::Enumerate => {
+            unreachable!("a client's request was decoded above")
         }
-        Kind::Single => {
-            let mut cursor = Cursor::new(kind, body);
-            let single = read_single(&mut cursor)?;
-            cursor.end()?;
-            Question::Client(Request::Single(single))
-        }
-        Kind::Multi => Question::Client(Request::Multi(read_parts(body)?)),
-        Kind::Enumerate => Question::Client(read_enumerate(body)?),
     })
 }
 

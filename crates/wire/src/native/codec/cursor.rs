@@ -10,6 +10,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    #[inline]
     pub fn new(kind: Kind, bytes: &'a [u8]) -> Cursor<'a> {
         Cursor { kind, rest: bytes }
     }
@@ -25,6 +26,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[inline]
     pub fn bytes(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], BodyError> {
         let Some((taken, rest)) = self.rest.split_at_checked(count) else {
             return Err(BodyError::Truncated {
@@ -36,6 +38,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], BodyError> {
         let Some((taken, rest)) = self.rest.split_first_chunk::<N>() else {
             return Err(BodyError::Truncated {
@@ -47,18 +50,22 @@ impl<'a> Cursor<'a> {
         Ok(*taken)
     }
 
+    #[inline]
     pub fn u8(&mut self, field: &'static str) -> Result<u8, BodyError> {
         self.array::<1>(field).map(|[byte]| byte)
     }
 
+    #[inline]
     pub fn u16(&mut self, field: &'static str) -> Result<u16, BodyError> {
         self.array(field).map(u16::from_le_bytes)
     }
 
+    #[inline]
     pub fn u32(&mut self, field: &'static str) -> Result<u32, BodyError> {
         self.array(field).map(u32::from_le_bytes)
     }
 
+    #[inline]
     pub fn u64(&mut self, field: &'static str) -> Result<u64, BodyError> {
         self.array(field).map(u64::from_le_bytes)
     }
@@ -69,6 +76,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The body ends here.
+    #[inline]
     pub fn end(&self) -> Result<(), BodyError> {
         if self.rest.is_empty() {
             return Ok(());

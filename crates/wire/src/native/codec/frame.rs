@@ -2,6 +2,7 @@
 
 use super::Kind;
 use duramen_base::ids::{MapVersion, ServerId};
+use duramen_format::checksum;
 
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 40;
@@ -91,15 +92,17 @@ fn u64_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
 }
 
 /// The checksum of a frame (N3).
+#[inline]
 fn checksum(header: &[u8; HEADER_BYTES], body: &[u8]) -> u32 {
-    let crc = crc32c::crc32c(&header[..CRC_AT]);
-    crc32c::crc32c_append(crc, body)
+    let crc = checksum::crc32c(&header[..CRC_AT]);
+    checksum::crc32c_append(crc, body)
 }
 
 /// Takes the frame at the beginning of untrusted `input`. `limit`: the longest frame to wait for, header excluded.
 ///
 /// # Errors
 /// The input is no frame, and no more input will make it one.
+#[inline]
 pub fn parse_frame(input: &[u8], limit: usize) -> Result<Parsed<'_>, FrameError> {
     let Some((head, rest)) = input.split_first_chunk::<HEADER_BYTES>() else {
         // What is too long is refused as early as it can be seen.
@@ -157,6 +160,7 @@ pub fn payload_at(input: &[u8]) -> Option<usize> {
     Some(HEADER_BYTES + u32_at(head, BODY_AT) as usize)
 }
 
+#[inline]
 fn check_length(bytes: usize, limit: usize) -> Result<(), FrameError> {
     if bytes > limit {
         return Err(FrameError::TooLong { bytes, limit });
@@ -172,10 +176,12 @@ pub(super) struct Builder<'o> {
 }
 
 impl<'o> Builder<'o> {
+    #[inline]
     pub fn question(out: &'o mut Vec<u8>, kind: Kind, envelope: &Envelope) -> Builder<'o> {
         Builder::begin(out, kind as u16, 0, envelope)
     }
 
+    #[inline]
     pub fn reply(out: &'o mut Vec<u8>, kind: Kind, envelope: &Envelope) -> Builder<'o> {
         Builder::begin(out, kind as u16, REPLY, envelope)
     }
@@ -184,6 +190,7 @@ impl<'o> Builder<'o> {
         Builder::begin(out, kind, REPLY | ERROR, envelope)
     }
 
+    #[inline]
     fn begin(out: &'o mut Vec<u8>, kind: u16, flags: u16, envelope: &Envelope) -> Builder<'o> {
         let start = out.len();
         let mut head = [0; HEADER_BYTES];
@@ -210,6 +217,7 @@ impl<'o> Builder<'o> {
     ///
     /// # Panics
     /// If the frame is longer than 4 GiB: limits are checked before a message is made.
+    #[inline]
     pub fn finish(self, payload_bytes: usize) {
         let body = self.body_bytes();
         let bytes = u32::try_from(body + payload_bytes).expect("a frame below 4 GiB");

@@ -39,7 +39,7 @@ mod hello;
 mod many;
 mod operations;
 
-pub use bodies::{Question, Reply, Trouble, decode_question, decode_reply};
+pub use bodies::{Question, Reply, Trouble, decode_question, decode_reply, decode_request};
 pub use bodies::{
     encode_coordinator_answer, encode_from_coordinator, encode_peer, encode_peer_answer,
     encode_server_answer, encode_to_coordinator, encode_trouble,
@@ -91,6 +91,7 @@ impl Kind {
     ];
 
     /// The kind with this number.
+    #[inline]
     pub fn from_number(number: u16) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
     }

@@ -155,6 +155,7 @@ pub fn single_bytes(single: &Single<'_>) -> usize {
 
 /// # Panics
 /// If the key is longer than 64 KiB or the value than 4 GiB: callers check limits before.
+#[inline]
 pub(super) fn append_single(out: &mut Vec<u8>, single: &Single<'_>) {
     let (op, optional) = split(&single.operation);
     let (condition, version) = condition_parts(optional.condition);
@@ -187,6 +188,7 @@ pub(super) fn append_single(out: &mut Vec<u8>, single: &Single<'_>) {
     out.extend_from_slice(optional.value);
 }
 
+#[inline]
 pub(super) fn read_single<'a>(cursor: &mut Cursor<'a>) -> Result<Single<'a>, BodyError> {
     let op = cursor.u8("op")?;
     let flags = cursor.u8("flags")?;
@@ -297,6 +299,7 @@ pub fn outcome_bytes(outcome: &Outcome<'_>) -> usize {
 ///
 /// # Errors
 /// It is none.
+#[inline]
 pub fn read_whole_outcome(bytes: &[u8]) -> Result<Outcome<'_>, BodyError> {
     let mut cursor = Cursor::new(Kind::Single, bytes);
     let outcome = read_outcome(&mut cursor)?;
@@ -308,6 +311,7 @@ pub fn read_whole_outcome(bytes: &[u8]) -> Result<Outcome<'_>, BodyError> {
 ///
 /// # Panics
 /// If the value is longer than 4 GiB.
+#[inline]
 pub fn append_outcome(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
     let (kind, flags, code, version, word, bytes): (u8, u8, u16, u64, Option<u64>, &[u8]) =
         match *outcome {
@@ -367,6 +371,7 @@ fn problem_parts<'a>(problem: &Problem<'a>) -> (u16, u32, &'a str) {
     }
 }
 
+#[inline]
 pub(super) fn read_outcome<'a>(cursor: &mut Cursor<'a>) -> Result<Outcome<'a>, BodyError> {
     let kind = cursor.u8("kind")?;
     let flags = cursor.u8("flags")?;
@@ -459,6 +464,7 @@ pub fn encode_pong(out: &mut Vec<u8>, envelope: &Envelope) {
 ///
 /// # Panics
 /// If the key is longer than 64 KiB or the value than 4 GiB: callers check limits before.
+#[inline]
 pub fn encode_single(out: &mut Vec<u8>, envelope: &Envelope, single: &Single<'_>) {
     let builder = Builder::question(out, Kind::Single, envelope);
     append_single(builder.out, single);
@@ -466,6 +472,7 @@ pub fn encode_single(out: &mut Vec<u8>, envelope: &Envelope, single: &Single<'_>
 }
 
 /// Appends the answer to one operation.
+#[inline]
 pub fn encode_outcome(out: &mut Vec<u8>, envelope: &Envelope, outcome: &Outcome<'_>) {
     let builder = Builder::reply(out, Kind::Single, envelope);
     append_outcome(builder.out, outcome);
