@@ -1,5 +1,6 @@
 //! What a caller of the engine meets: options, objects, decisions, outcomes, errors.
 
+use crate::flash::{Cold, FlashOptions};
 use duramen_base::ids::Level;
 pub use duramen_base::ids::TableId;
 use std::sync::Arc;
@@ -54,6 +55,8 @@ pub struct Options {
     pub tiny: bool,
     /// Makes the store's log available to a writer that makes it durable. `None`: memory is all there is.
     pub log: Option<LogOptions>,
+    /// Segments that memory has no room for go to this device. `None`: memory is all there is.
+    pub flash: Option<FlashOptions>,
 }
 
 /// What a store with a log has to know of its past and of its disk.
@@ -111,6 +114,7 @@ impl Options {
             clock: Clock::System,
             tiny: false,
             log: None,
+            flash: None,
         }
     }
 }
@@ -284,6 +288,13 @@ pub enum Error {
     /// Whoever may write the key was changed while this write waited for memory: look whose it is, and try again.
     #[error("the key may have moved: try again")]
     TryAgain,
+    /// The key's entry is on the flash device alone: read it, hand it in ([`Guard::fetched`](crate::Guard::fetched)), and
+    /// repeat the operation. Only in sessions that ask for it ([`set_parks`](crate::Session::set_parks)).
+    #[error("the entry is on the flash device: it must be fetched first")]
+    Cold(Cold),
+    /// The flash device did not give back what was written to it. Other keys go on; replace the device, and restart.
+    #[error("the flash device failed: an entry cannot be read")]
+    FlashFailed,
     /// Split the transaction.
     #[error("a transaction that writes {bytes} bytes is larger than a segment of {limit}")]
     GroupTooLarge { bytes: usize, limit: usize },

@@ -448,7 +448,7 @@ impl Core {
                     State::Head | State::Survivor => (open + 1, closed, retired),
                     State::Closed | State::Victim => (open, closed + 1, retired),
                     State::Retired => (open, closed, retired + 1),
-                    State::Unbacked | State::Backed => (open, closed, retired),
+                    State::Unbacked | State::Backed | State::Promoted => (open, closed, retired),
                 },
             )
     }

@@ -102,6 +102,12 @@ impl Epochs {
         self.slots[id.0].0.store(IDLE, Ordering::Release);
     }
 
+    /// The stamp of a slot that the caller has pinned.
+    #[inline(always)]
+    pub fn stamp_of(&self, id: SlotId) -> u64 {
+        self.slots[id.0].0.load(Ordering::Relaxed)
+    }
+
     pub fn is_pinned(&self, id: SlotId) -> bool {
         self.slots[id.0].0.load(Ordering::Relaxed) != IDLE
     }

@@ -24,6 +24,7 @@ mod core;
 mod counters;
 mod epoch;
 mod exclusive;
+pub mod flash;
 mod head;
 mod index;
 mod load;
@@ -43,6 +44,7 @@ mod write;
 
 pub use api::*;
 pub use completion::Completions;
+pub use flash::{Cold, Fetched, FlashOptions, FlashStats};
 pub use load::{LoadError, LoadReport, Loader, Missing};
 #[cfg(feature = "planted")]
 pub use log::Bug;

@@ -5,7 +5,7 @@ use crate::counters::Counters;
 use crate::space::SEGMENT_HEADER_BYTES;
 use crate::space::segment::State;
 use crate::stats::{CleanerStats, MemoryReport, SegmentReport, SegmentState, Stats};
-use crate::{Store, TableId};
+use crate::{FlashStats, Store, TableId};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl Store {
@@ -35,6 +35,7 @@ impl Store {
             cleaner: cleaner_stats(core),
             writer_stalls: sum(|counters| counters.stalls.load(Ordering::Relaxed)),
             writer_stall_ns: sum(|counters| counters.stall_ns.load(Ordering::Relaxed)),
+            flash: core.space.tier.as_ref().map_or_else(FlashStats::default, |tier| tier.statistics()),
             page_bytes: core.space.page_bytes(),
         }
     }
@@ -54,6 +55,9 @@ impl Store {
             let Some(state) = shown_state(segment.state()) else {
                 continue;
             };
+            if core.space.is_cold(window as u32) {
+                continue; // its bytes are on flash
+            }
             let committed_bytes = u64::from(segment.committed_bytes());
             let in_log = segment.is_in_log();
             let appended_bytes = if in_log {
@@ -104,6 +108,7 @@ fn shown_state(state: State) -> Option<SegmentState> {
         State::Survivor => Some(SegmentState::Survivor),
         State::Closed | State::Victim => Some(SegmentState::Closed),
         State::Retired => Some(SegmentState::Retired),
+        State::Promoted => Some(SegmentState::Promoted),
     }
 }
 

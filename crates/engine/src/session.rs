@@ -6,6 +6,7 @@
 
 use crate::core::Core;
 use crate::epoch::SlotId;
+use crate::flash::{Here, Holding};
 use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
 use crate::index::{Index, Partition};
@@ -34,6 +35,8 @@ pub(crate) struct Carried {
     pub appended: u64,
     /// Sixteen times the bytes that an entry takes on average: how much `prefetch_entry` fetches.
     pub entry_bytes: Cell<u32>,
+    /// Copies of entries that are on flash.
+    pub holding: Holding,
 }
 
 impl Session {
@@ -43,6 +46,7 @@ impl Session {
         let carried = Carried {
             appended: 0,
             entry_bytes: Cell::new(16 * 128),
+            holding: Holding::default(),
         };
         Ok(Session {
             me: slot.0 as u16 + 1,
@@ -56,6 +60,14 @@ impl Session {
 
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    pub(crate) fn holding(&self) -> &Holding {
+        &self.carried.holding
+    }
+
+    pub(crate) fn holding_mut(&mut self) -> &mut Holding {
+        &mut self.carried.holding
     }
 
     /// Enters the store for one batch of operations.
@@ -201,6 +213,7 @@ impl<'s> Guard<'s> {
             self.core.enter(self.slot);
         }
         self.renew();
+        self.carried.holding.part_ends();
         self.now_ms.set(0);
     }
 
@@ -241,19 +254,30 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// The entry at a location found in the index under this pin.
+    /// The entry of a location found in the index under this pin.
     #[inline(always)]
-    pub(crate) fn entry(&self, location: u64) -> Entry<'s> {
+    pub(crate) fn entry_at(&self, here: Here) -> Entry<'s> {
         // SAFETY: the index pointed to this location under our pin, so a whole entry was published there (Acquire in
-        // `find`), and neither writer nor cleaner changes or reuses it before the pin ends (E2, S3).
-        unsafe { entry::parse_trusted(self.core.space.at(location)) }
+        // `find`), and neither writer nor cleaner changes or reuses it before the pin ends (E2, S3); or it is a verified copy
+        // that the session holds, or that is promoted (F4).
+        unsafe { entry::parse_trusted(here.at) }
     }
 
-    /// True if the entry at `location` has this key.
+    /// As [`entry_at`](Self::entry_at), waiting for the flash device if need be.
+    pub(crate) fn entry_now(&self, location: u64) -> Result<Entry<'s>, Error> {
+        loop {
+            if let Some(here) = self.memory_of(location) {
+                return Ok(self.entry_at(here));
+            }
+            self.meet_cold(location)?;
+        }
+    }
+
+    /// True if the entry has this key.
     #[inline(always)]
-    pub(crate) fn has_key(&self, location: u64, key: &[u8]) -> bool {
-        let at = self.core.space.at(location);
-        // SAFETY: as in `entry`.
+    pub(crate) fn has_key(&self, here: Here, key: &[u8]) -> bool {
+        let at = here.at;
+        // SAFETY: as in `entry_at`.
         let header = unsafe { entry::header_trusted(at) };
         header.key_bytes == key.len()
             // SAFETY: the key lies inside the entry.
@@ -291,7 +315,7 @@ impl<'s> Guard<'s> {
     ) -> Result<Option<Object<'_>>, Error> {
         let index = self.index(table)?;
         Ok(self
-            .find(index, hash, key)
+            .find(index, hash, key)?
             .and_then(|entry| self.object(entry)))
     }
 
@@ -308,12 +332,12 @@ impl<'s> Guard<'s> {
         key: &[u8],
     ) -> Result<(Option<Object<'_>>, Seen<'_>), Error> {
         let index = self.index(table)?;
-        let Some((view, place, slot)) = self.find_slot(index, hash, key) else {
+        let Some((view, place, slot, entry)) = self.find_slot(index, hash, key)? else {
             self.observe_absence(index, index.partition(hash));
             return Ok((None, Seen(None)));
         };
         let home = view.home(index.tag(hash));
-        let object = self.object(self.entry(slot.location()));
+        let object = self.object(entry);
         Ok((object, Seen(object.map(|_| (view, home, place, slot)))))
     }
 
@@ -326,12 +350,12 @@ impl<'s> Guard<'s> {
     }
 
     #[inline(always)]
-    fn find(&self, index: &Index, hash: KeyHash, key: &[u8]) -> Option<Entry<'s>> {
-        let Some((_, _, slot)) = self.find_slot(index, hash, key) else {
+    fn find(&self, index: &Index, hash: KeyHash, key: &[u8]) -> Result<Option<Entry<'s>>, Error> {
+        let Some((_, _, _, entry)) = self.find_slot(index, hash, key)? else {
             self.observe_absence(index, index.partition(hash));
-            return None;
+            return Ok(None);
         };
-        Some(self.entry(slot.location()))
+        Ok(Some(entry))
     }
 
     #[inline(always)]
@@ -340,25 +364,50 @@ impl<'s> Guard<'s> {
         index: &'i Index,
         hash: KeyHash,
         key: &[u8],
-    ) -> Option<(View<'i>, &'i AtomicU64, Slot)> {
-        let view = index.partition(hash).view();
-        if view.len() == 0 {
-            return None;
+    ) -> Result<Option<(View<'i>, &'i AtomicU64, Slot, Entry<'s>)>, Error> {
+        let partition = index.partition(hash);
+        let (view, place, slot, here) = loop {
+            let view = partition.view();
+            if view.len() == 0 {
+                return Ok(None);
+            }
+            match self.find_in(view, index.tag(hash), key) {
+                None => return Ok(None),
+                Some((_, slot, None)) => self.meet_cold(slot.location())?,
+                Some((place, slot, Some(here))) => break (view, place, slot, here),
+            }
+        };
+        let entry = self.entry_at(here);
+        if here.is_copy {
+            self.served_copy(place, slot, here);
         }
-        let (place, slot) = view.find(index.tag(hash), self.me, |slot| {
-            self.has_key(slot.location(), key)
-        })?;
         if self.core.space.is_undurable(slot.location()) {
             self.observe_entry(index, slot.location());
         }
         if self.core.mode == crate::Mode::Cache {
             crate::index::bucket::touch(place, slot);
         }
-        let bytes = self.entry(slot.location()).padded_bytes.min(20 * 64) as u32;
+        let bytes = entry.padded_bytes.min(20 * 64) as u32;
         let average = self.carried.entry_bytes.get();
         // An exponential average over 16 reads, of 20 lines at most: beyond that the hardware prefetcher has caught on.
         self.carried.entry_bytes.set(average - average / 16 + bytes);
-        Some((view, place, slot))
+        Ok(Some((view, place, slot, entry)))
+    }
+
+    /// The key's slot, and where its entry is. An entry that cannot be looked at may be the key's.
+    #[inline(always)]
+    pub(crate) fn find_in<'i>(
+        &self,
+        view: View<'i>,
+        tag: u64,
+        key: &[u8],
+    ) -> Option<(&'i AtomicU64, Slot, Option<Here>)> {
+        let mut found = None;
+        let (place, slot) = view.find(tag, self.me, |slot| {
+            found = self.memory_of(slot.location());
+            found.is_none_or(|here| self.has_key(here, key))
+        })?;
+        Some((place, slot, found))
     }
 
     /// Identifies the key's present state.
@@ -400,7 +449,7 @@ impl<'s> Guard<'s> {
     ) -> Result<Option<u64>, Error> {
         let index = self.index(table)?;
         let found = self
-            .find(index, hash, key)
+            .find(index, hash, key)?
             .filter(|entry| self.object(*entry).is_some());
         Ok(found.map(|entry| {
             let partition = index.partition(hash);
@@ -426,6 +475,7 @@ impl<'s> Guard<'s> {
             return Ok(0);
         };
         let (mut shown, mut looked) = (0, 0);
+        let mut cold = None;
         while partition < index.partitions().len() {
             let view = index.partitions()[partition].view();
             let first = if view.len() == 0 { 0 } else { view.home(tag) };
@@ -433,19 +483,26 @@ impl<'s> Guard<'s> {
                 // Many empty or expired buckets also end a step: a step is bounded work.
                 if shown >= count.max(1) || looked > count.max(64).saturating_mul(16) {
                     self.observe_absence(index, &index.partitions()[partition]);
+                    if let Some(error) = cold {
+                        return Err(error);
+                    }
                     return Ok(index.position(partition, view.first_tag(bucket)));
                 }
                 looked += 1;
-                self.show_bucket(index, view, bucket, |object| {
+                let shows = |object| {
                     shown += 1;
                     show(object);
-                });
+                };
+                if let Err((error, lacking)) = self.show_bucket(index, view, bucket, shows) {
+                    cold = Some(error);
+                    shown += lacking;
+                }
             }
             self.observe_absence(index, &index.partitions()[partition]);
             (partition, tag) = (partition + 1, 0);
             looked += 1;
         }
-        Ok(0)
+        cold.map_or(Ok(0), Err)
     }
 
     fn show_bucket(
@@ -454,15 +511,25 @@ impl<'s> Guard<'s> {
         view: View<'_>,
         bucket: usize,
         mut show: impl FnMut(Object<'s>),
-    ) {
+    ) -> Result<(), (Error, usize)> {
+        let (mut lacking, mut failed) = (0, None);
         view.each_homed(bucket, self.me, |slot| {
             if self.core.space.is_undurable(slot.location()) {
                 self.observe_entry(index, slot.location());
             }
-            if let Some(object) = self.object(self.entry(slot.location())) {
-                show(object);
+            match self.entry_now(slot.location()) {
+                Ok(entry) => {
+                    if let Some(object) = self.object(entry) {
+                        show(object);
+                    }
+                }
+                Err(error) => {
+                    lacking += 1;
+                    failed = Some(error);
+                }
             }
         });
+        failed.map_or(Ok(()), |error| Err((error, lacking)))
     }
 
     /// Some object of the table, chosen by `random`; `None` if the table has none.
@@ -484,7 +551,8 @@ impl<'s> Guard<'s> {
                 0
             };
             for bucket in skip..view.len() {
-                self.show_bucket(index, view, bucket, |object| found.push(object));
+                self.show_bucket(index, view, bucket, |object| found.push(object))
+                    .map_err(|(error, _)| error)?;
                 if !found.is_empty() {
                     return Ok(Some(found[(random >> 7) as usize % found.len()]));
                 }
@@ -514,6 +582,7 @@ impl Drop for Guard<'_> {
         }
         let wrote = self.tail.take().is_some();
         self.core.epochs.unpin(self.slot);
+        self.carried.holding.part_ends();
         if self.alone {
             self.core.exclusive.leave_alone();
         } else if wrote && self.carried.appended >= crate::cleaner::pacer::LOOK_EVERY_BYTES {

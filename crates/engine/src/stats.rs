@@ -25,6 +25,7 @@ pub struct Stats {
     /// Times a writer had to clean or to wait before it could append, and the time spent, in nanoseconds.
     pub writer_stalls: u64,
     pub writer_stall_ns: u64,
+    pub flash: crate::FlashStats,
     /// The largest page size that the kernel really gave, in bytes (4096 or 2097152), 0 = not yet known.
     pub page_bytes: u64,
 }
@@ -59,6 +60,8 @@ pub enum SegmentState {
     Head,
     Survivor,
     Closed,
+    /// Holds copies of entries that are on flash.
+    Promoted,
     /// Cleaned; waits for the readers that may still see it.
     Retired,
     /// Backed and ready to become a head.

@@ -331,16 +331,7 @@ impl crate::Guard<'_> {
         if others == 0 {
             kill_everything(core, counters);
         } else {
-            for partition in index.partitions() {
-                let view = partition.view();
-                for bucket in 0..view.len() {
-                    view.each_homed(bucket, self.me, |slot| {
-                        let entry = self.entry(slot.location());
-                        counters
-                            .note_dead(core.space.window_of(slot.location()), entry.padded_bytes);
-                    });
-                }
-            }
+            self.kill_table(table, index);
         }
         core.note_cleared(table);
         counters.note_objects(table, -(objects as i64));
@@ -351,6 +342,41 @@ impl crate::Guard<'_> {
         index.clear(floor, removed, core.resources());
         core.wakeup.ring();
         Ok(())
+    }
+
+    /// Counts the entries of one table as dead. Those on flash are read, segment by segment, while everybody waits.
+    fn kill_table(&self, table: TableId, index: &crate::index::Index) {
+        let core = self.core;
+        let counters = &core.heads[0].counters;
+        let mut cold = std::collections::BTreeSet::new();
+        for partition in index.partitions() {
+            let view = partition.view();
+            for bucket in 0..view.len() {
+                view.each_homed(bucket, self.me, |slot| {
+                    let window = core.space.window_of(slot.location());
+                    match self.memory_of(slot.location()) {
+                        Some(here) if !here.is_copy => {
+                            counters.note_dead(window, self.entry_at(here).padded_bytes);
+                        }
+                        _ => {
+                            cold.insert(window as u32);
+                        }
+                    }
+                });
+            }
+        }
+        for window in cold {
+            core.each_cold_entry(window, |location, entry| {
+                let hash = crate::KeyHash(core.hasher.hash(entry.key));
+                let view = index.partition(hash).view();
+                if entry.table == table.0
+                    && view.len() != 0
+                    && view.find_location(index.tag(hash), location).is_some()
+                {
+                    counters.note_dead(window as usize, entry.padded_bytes);
+                }
+            });
+        }
     }
 }
 

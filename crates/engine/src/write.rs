@@ -71,7 +71,7 @@ impl<'s> Guard<'s> {
             self.check_generation()?;
             // Each time anew: whoever had to wait was outside meanwhile, and the table may have been dropped.
             let index = self.index(table)?;
-            let Some(locked) = self.lock_key(index, hash, key) else {
+            let Some(locked) = self.lock_key(index, hash, key)? else {
                 self.make_index_room(&mut index_attempts)?;
                 continue;
             };
@@ -146,21 +146,40 @@ impl<'s> Guard<'s> {
     }
 
     #[inline(always)]
-    fn lock_key(&self, index: &'s Index, hash: KeyHash, key: &[u8]) -> Option<Locked<'s>> {
+    fn lock_key(
+        &self,
+        index: &'s Index,
+        hash: KeyHash,
+        key: &[u8],
+    ) -> Result<Option<Locked<'s>>, Error> {
         let partition = index.partition(hash);
         let tag = index.tag(hash);
-        let (view, home, locking) = partition.lock(tag, self.me, self.core.resources())?;
-        let found = view
-            .find(tag, self.me, |slot| self.has_key(slot.location(), key))
-            .map(|(place, slot)| (place, slot, self.entry(slot.location())));
-        Some(Locked {
-            partition,
-            view,
-            home,
-            tag,
-            in_transaction: locking == Locking::Mine,
-            found,
-        })
+        loop {
+            let Some((view, home, locking)) = partition.lock(tag, self.me, self.core.resources())
+            else {
+                return Ok(None);
+            };
+            let mut locked = Locked {
+                partition,
+                view,
+                home,
+                tag,
+                in_transaction: locking == Locking::Mine,
+                found: None,
+            };
+            match self.find_in(view, tag, key) {
+                None => {}
+                Some((place, slot, Some(here))) => {
+                    locked.found = Some((place, slot, self.entry_at(here)));
+                }
+                Some((_, slot, None)) => {
+                    self.unlock(&locked);
+                    self.meet_cold(slot.location())?;
+                    continue;
+                }
+            }
+            return Ok(Some(locked));
+        }
     }
 
     #[inline(always)]

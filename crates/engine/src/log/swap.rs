@@ -275,7 +275,7 @@ impl Swaps {
     /// True if a head may open another segment for this purpose.
     pub fn has_room(&self, purpose: Purpose) -> bool {
         let spare = match purpose {
-            Purpose::Head | Purpose::Side => self.reserve(),
+            Purpose::Head | Purpose::Side | Purpose::Promoted => self.reserve(),
             Purpose::Tombstones => self.reserve() / 2,
             Purpose::Survivor => 0,
         };

@@ -63,10 +63,12 @@ impl Guard<'_> {
         };
         let mut place = Place { partition, tag };
         let (mut shown, mut looked) = (0, 0);
+        let mut cold = None;
         while !place.is_end(index) {
             // Many buckets without any of the range also end a step: a step is bounded work.
             if shown >= count.max(1) || looked > count.max(64).saturating_mul(16) {
-                return Ok(Some(index.position(place.partition, place.tag)));
+                let at = index.position(place.partition, place.tag);
+                return cold.map_or(Ok(Some(at)), Err);
             }
             looked += 1;
             self.observe_absence(index, &index.partitions()[place.partition]);
@@ -74,7 +76,14 @@ impl Guard<'_> {
                 continue;
             };
             view.each_homed(bucket, self.me, |slot| {
-                let entry = self.entry(slot.location());
+                let entry = match self.entry_now(slot.location()) {
+                    Ok(entry) => entry,
+                    Err(error) => {
+                        shown += 1;
+                        cold = Some(error);
+                        return;
+                    }
+                };
                 if !place.includes(slot) || !contains(self.core, range, entry.key) {
                     return;
                 }
@@ -88,7 +97,7 @@ impl Guard<'_> {
             });
             place = place.after(view, bucket);
         }
-        Ok(None)
+        cold.map_or(Ok(None), Err)
     }
 }
 

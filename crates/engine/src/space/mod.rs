@@ -3,7 +3,8 @@
 //! **Invariants**
 //! - S1: `budget.used()` is at least what the region and the index arena can have resident; it never exceeds the limit.
 //! - S2: a window is in exactly one state; only its holder moves it on:
-//!   `Unbacked → Head | Survivor → Closed → Victim → Retired → Backed (or Unbacked) → …`
+//!   `Unbacked → Head | Survivor → Closed → Victim → Retired → Backed (or Unbacked) → …`; who demotes a segment to flash
+//!   claims it as a victim, and closes it again when its memory is gone.
 //! - S3: a retired window is handed out again only when no session pinned before its retirement is still inside (E2).
 //! - S4: the last `reserve` free windows go to survivors only, so that cleaning can always start. With a log, the windows
 //!   just before these go to survivors and tombstones, so that deletes need not wait for anybody's cleaning.
@@ -21,6 +22,7 @@ pub mod region;
 pub mod segment;
 
 use crate::epoch::Epochs;
+use crate::flash::Tier;
 use crate::topology::Topology;
 use crate::{Error, Options};
 use budget::Budget;
@@ -64,6 +66,8 @@ pub enum Purpose {
     Survivor,
     /// What a side log is filled with: no more than a head would get.
     Side,
+    /// Copies of entries that are on flash: as a head.
+    Promoted,
 }
 
 /// Region, budget, segment table and the pools of windows, one pool per NUMA node.
@@ -79,6 +83,8 @@ pub struct Space {
     segment_bytes: usize,
     segment_shift: u32,
     windows_per_node: u32,
+    /// Which windows' bytes are on flash; `None`: all are in memory.
+    pub tier: Option<Box<Tier>>,
 }
 
 impl Space {
@@ -114,6 +120,15 @@ impl Space {
                 .clamp(3 * bytes, DISK_EXPANSION_MAX * bytes)
                 .min(REGION_BYTES_MAX),
         };
+        // What is on flash keeps its windows.
+        let slots = match &options.flash {
+            None => 0,
+            Some(flash) => {
+                let most = REGION_BYTES_MAX.saturating_sub(addressed) / segment_bytes;
+                Tier::slots_of(flash, segment_bytes as usize).min(most as u32)
+            }
+        };
+        let addressed = addressed + u64::from(slots) * segment_bytes;
         let windows_per_node = addressed.div_ceil(segment_bytes * nodes as u64) as u32;
         let windows = windows_per_node as usize * nodes;
         let region = Region::reserve(windows * segment_bytes as usize, options.huge_pages)?;
@@ -123,7 +138,13 @@ impl Space {
         }
         let pools = (0..nodes as u32)
             .map(|n| Pool::new(n * windows_per_node..(n + 1) * windows_per_node, reserve));
+        let tier = options.flash.as_ref().map(|flash| {
+            let warm = options.cleaners.max(1);
+            let (windows, segment_bytes) = (windows, segment_bytes as usize);
+            Box::new(Tier::new(flash, slots, windows, segment_bytes, bytes, warm))
+        });
         Ok(Space {
+            tier,
             budget: Budget::new(bytes),
             durable: (0..if options.log.is_some() { windows } else { 0 })
                 .map(|_| AtomicU32::new(0))
@@ -219,7 +240,7 @@ impl Space {
     /// Windows that stay free for others.
     fn reserve(&self, node: usize, purpose: Purpose) -> usize {
         match purpose {
-            Purpose::Head | Purpose::Side => self.pools[node].reserve() + self.tombstone_reserve,
+            Purpose::Head | Purpose::Side | Purpose::Promoted => self.pools[node].reserve() + self.tombstone_reserve,
             Purpose::Tombstones => self.pools[node].reserve(),
             Purpose::Survivor => 0,
         }
@@ -252,6 +273,7 @@ impl Space {
         let state = match purpose {
             Purpose::Survivor | Purpose::Side => State::Survivor,
             Purpose::Head | Purpose::Tombstones => State::Head,
+            Purpose::Promoted => State::Promoted,
         };
         let segment = &self.segments[window as usize];
         segment.open(state, self.segment_bytes as u32, now_ms, tick);
@@ -372,6 +394,9 @@ impl Space {
         }
         let quiet = epochs.quiet_before();
         pool.reap(quiet, |window| {
+            if let Some(tier) = &self.tier {
+                tier.forget(window);
+            }
             let segment = &self.segments[window as usize];
             let whole = segment.committed_bytes() as usize == self.segment_bytes;
             if whole {
@@ -396,6 +421,55 @@ impl Space {
             trimmed += 1;
         }
         trimmed
+    }
+
+    /// Gives up a claim on a closed segment.
+    pub fn unclaim(&self, window: u32) {
+        self.segments[window as usize].unclaim();
+    }
+
+    /// The first bytes of a segment that the caller has claimed and that is in memory.
+    pub fn bytes_of(&self, window: u32, length: usize) -> &[u8] {
+        assert!(length <= self.segments[window as usize].committed_bytes() as usize);
+        let at = self.region.at(self.offset_of(window));
+        // SAFETY: the segment is closed, so its bytes do not change, and claimed by the caller, so its memory stays.
+        unsafe { std::slice::from_raw_parts(at, length) }
+    }
+
+    /// The first bytes of a window without memory of its own, for its holder to fill.
+    ///
+    /// # Safety
+    /// Nobody else may look at the window's memory as long as the slice lives.
+    #[expect(clippy::mut_from_ref, reason = "windows are handed out one by one, as the caller vouches")]
+    pub unsafe fn bytes_of_mut(&self, window: u32, length: usize) -> &mut [u8] {
+        assert!(length <= self.segment_bytes);
+        let at = self.region.at(self.offset_of(window));
+        // SAFETY: inside the region; the caller vouches that it is nobody else's.
+        unsafe { std::slice::from_raw_parts_mut(at, length) }
+    }
+
+    /// Gives back what a holder of a window without memory of its own has touched of it.
+    pub fn decommit(&self, window: u32) {
+        self.region
+            .decommit(self.offset_of(window), self.segment_bytes);
+    }
+
+    /// A claimed segment's bytes are on flash, and nobody looks at its memory any more: the memory goes, the claim ends.
+    pub fn forget_memory(&self, window: u32) {
+        let segment = &self.segments[window as usize];
+        let committed = segment.committed_bytes();
+        self.decommit(window);
+        segment.set_committed(0);
+        self.budget.release(u64::from(committed));
+        segment.unclaim();
+    }
+
+    /// True if the bytes of a window may not be in memory for who is pinned from now on.
+    #[inline(always)]
+    pub fn is_cold(&self, window: u32) -> bool {
+        self.tier
+            .as_ref()
+            .is_some_and(|tier| tier.is_cold(window as usize))
     }
 
     /// Decommits a window wholly.
@@ -436,7 +510,8 @@ impl Space {
     /// Bytes of the segment table and the pools.
     pub fn overhead_bytes(&self) -> u64 {
         let table = size_of_val(&*self.segments) + size_of_val(&*self.durable);
-        table as u64 + self.segments.len() as u64 * 4
+        let tier = self.tier.as_ref().map_or(0, |tier| tier.overhead_bytes());
+        table as u64 + self.segments.len() as u64 * 4 + tier
     }
 }
 

@@ -18,6 +18,8 @@ pub enum State {
     /// Chosen by a cleaner, which alone may move it on.
     Victim,
     Retired,
+    /// Holds copies of entries whose segments are on flash (`flash::promoted`); no part of the log.
+    Promoted,
 }
 
 impl State {
@@ -30,6 +32,7 @@ impl State {
             State::Closed,
             State::Victim,
             State::Retired,
+            State::Promoted,
         ][raw as usize]
     }
 }
@@ -106,6 +109,12 @@ impl Segment {
         self.state
             .compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
+    }
+
+    /// Gives a claim up.
+    pub(super) fn unclaim(&self) {
+        debug_assert!(self.state() == State::Victim);
+        self.set_state(State::Closed);
     }
 
     /// Called by the segment's one appender.

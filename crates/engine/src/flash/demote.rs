@@ -1,0 +1,201 @@
+//! Which segments go to flash and when, and how a cold segment comes back to be cleaned.
+
+use super::{Aligned, BLOCK_BYTES, Tier};
+use crate::core::Core;
+use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use duramen_format::entry::{self, Entry};
+use std::sync::atomic::Ordering;
+
+/// Of the memory that entries can have, this part is live before segments are demoted; below it memory is cleaned.
+const LIVE_PART: f64 = 0.70;
+
+impl Core {
+    /// Live bytes of entries whose segments are in memory, about.
+    pub fn live_in_memory(&self) -> u64 {
+        let cold = self.space.tier.as_ref().map_or(0, |tier| tier.live_bytes());
+        self.live_bytes().saturating_sub(cold)
+    }
+
+    /// Memory of promoted copies, in bytes.
+    pub fn promoted_bytes(&self) -> u64 {
+        let tier = self.space.tier.as_ref();
+        tier.map_or(0, |tier| tier.promoted.bytes())
+    }
+
+    /// Live bytes that the flash tier may hold.
+    pub fn flash_capacity(&self) -> u64 {
+        let tier = self.space.tier.as_ref();
+        tier.map_or(0, |tier| tier.capacity_bytes())
+    }
+
+    /// Sums what is alive in cold windows.
+    pub fn watch_flash(&self) {
+        if let Some(tier) = &self.space.tier {
+            let cold = (0..self.space.segments.len()).filter(|window| tier.is_cold(*window));
+            tier.set_live_bytes(cold.map(|window| self.live_in(window as u32)).sum());
+        }
+    }
+
+    /// Hands back the memory of windows that nobody sees any more: retired ones, and those that turned cold.
+    pub fn reap(&self, node: usize) {
+        self.space.reap(node, &self.epochs);
+        if let Some(tier) = &self.space.tier {
+            tier.release(&self.space, &self.epochs);
+        }
+    }
+
+    /// True if memory is short of entries that live, not of dead ones: then cleaning is not the way.
+    pub fn wants_demotion(&self, node: usize) -> bool {
+        let Some(tier) = &self.space.tier else {
+            return false;
+        };
+        if !tier.has_room() || !self.is_low(node) {
+            return false;
+        }
+        let hard = self.segment_budget().saturating_sub(tier.promoted.bytes());
+        let leaving = (tier.leaving() * self.space.segment_bytes()) as u64;
+        let live = self.live_in_memory();
+        // What leaves already is memory soon.
+        live as f64 > LIVE_PART * hard as f64 || (leaving == 0 && self.space.free_windows(node) == 0)
+    }
+
+    /// True if a writer that has no memory should wait for the device.
+    pub fn waits_for_flash(&self) -> bool {
+        let Some(tier) = &self.space.tier else {
+            return false;
+        };
+        tier.leaving() > 0
+            || tier.has_room()
+                && (0..self.space.segments.len() as u32).any(|window| self.may_turn_cold(window))
+    }
+
+    fn may_turn_cold(&self, window: u32) -> bool {
+        let is_cold = |tier: &Tier| tier.is_cold(window as usize);
+        self.space.segments[window as usize].is_closed()
+            && !self.space.tier.as_deref().is_some_and(is_cold)
+            && self
+                .log
+                .as_ref()
+                .is_none_or(|log| log.is_victim_to_be(window)) // F1
+    }
+
+    /// Writes the oldest segment of a node that may go to the device. False: there is none, or no room, or the device fails.
+    pub fn demote_one(&self, node: usize) -> bool {
+        let Some(tier) = &self.space.tier else {
+            return false;
+        };
+        if !tier.has_room() {
+            return false;
+        }
+        let segments = &self.space.segments;
+        let mut candidates: Vec<(u64, u32)> = self
+            .space
+            .windows_of_node(node)
+            .filter(|window| self.may_turn_cold(*window))
+            .map(|window| (segments[window as usize].opened_tick(), window))
+            .collect();
+        candidates.sort_unstable();
+        for (_, window) in candidates {
+            let segment = &segments[window as usize];
+            if !segment.claim() {
+                continue;
+            }
+            // It may have turned cold between the two looks.
+            if tier.is_cold(window as usize) {
+                self.space.unclaim(window);
+                continue;
+            }
+            let done = self.write_segment(tier, window);
+            if !done {
+                self.space.unclaim(window);
+            }
+            return done;
+        }
+        false
+    }
+
+    /// Writes a claimed segment to a slot, and turns its window cold.
+    fn write_segment(&self, tier: &Tier, window: u32) -> bool {
+        let Some(slot) = tier.take_slot() else {
+            return false;
+        };
+        let segment = &self.space.segments[window as usize];
+        let length = (segment.appended_bytes() as usize).next_multiple_of(BLOCK_BYTES);
+        assert!(length <= segment.committed_bytes() as usize); // seglets are whole blocks
+        let bytes = self.space.bytes_of(window, length);
+        if let Err(_error) = tier.device.write_at(tier.slot_at(slot), bytes) {
+            tier.figures.write_errors.fetch_add(1, Ordering::Relaxed);
+            tier.failed.store(true, Ordering::Relaxed); // F5
+            tier.give_slot(slot);
+            return false;
+        }
+        tier.turn_cold(window, slot, &self.epochs);
+        tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
+        tier.set_live_bytes(tier.live_bytes() + self.live_in(window));
+        true
+    }
+
+    /// Reads a cold victim back into its window, for who has claimed it to clean, and verifies every entry of it. False: it
+    /// cannot be read (F5). Its memory was set aside (F6); nobody else looks at it, for all see the window cold.
+    pub fn warm(&self, tier: &Tier, window: u32) -> bool {
+        let segment = &self.space.segments[window as usize];
+        let end = segment.appended_bytes() as usize;
+        let length = end.next_multiple_of(BLOCK_BYTES);
+        let slot = tier.windows[window as usize].slot.load(Ordering::Relaxed);
+        assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize)); // F2: its memory is gone
+        // SAFETY: the window is claimed by the caller and cold, and who could look at its memory has left (asserted): this
+        // is the only reference until `cool`.
+        let bytes = unsafe { self.space.bytes_of_mut(window, length) };
+        let read = tier.device.read_at(tier.slot_at(slot), bytes).is_ok();
+        if read && is_whole(&bytes[..end]) {
+            return true;
+        }
+        tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
+        tier.windows[window as usize].bad.store(true, Ordering::Relaxed);
+        self.space.decommit(window);
+        false
+    }
+
+    /// Shows every entry of a cold segment with its location, read into memory of its own. Nothing of one that cannot be read.
+    pub fn each_cold_entry(&self, window: u32, mut show: impl FnMut(u64, &Entry<'_>)) {
+        let Some(tier) = &self.space.tier else {
+            return;
+        };
+        let segment = &self.space.segments[window as usize];
+        let end = segment.appended_bytes() as usize;
+        let length = end.next_multiple_of(BLOCK_BYTES);
+        let slot = tier.windows[window as usize].slot.load(Ordering::Relaxed);
+        let mut memory = Aligned::new(length);
+        let bytes = memory.bytes_mut(length);
+        if tier.device.read_at(tier.slot_at(slot), bytes).is_err() {
+            tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let start = self.space.offset_of(window);
+        let mut at = SEGMENT_HEADER_BYTES;
+        while at < end
+            && let Ok(entry) = entry::parse(&bytes[at..end])
+        {
+            show(Space::location(start + at), &entry);
+            at += entry.padded_bytes;
+        }
+    }
+
+    /// Gives the memory of a warmed victim back: it has been emptied.
+    pub fn cool(&self, tier: &Tier, window: u32) {
+        self.space.decommit(window);
+        tier.figures.cleaned.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// True if a segment's bytes are whole entries from its header to its end.
+fn is_whole(bytes: &[u8]) -> bool {
+    let mut at = SEGMENT_HEADER_BYTES;
+    while at < bytes.len() {
+        match entry::parse(&bytes[at..]) {
+            Ok(entry) => at += entry.padded_bytes,
+            Err(_) => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,140 @@
+//! What the tier asks of a device, and what its callers meet of it.
+
+use std::io;
+use std::sync::Arc;
+
+/// Reads begin and end at multiples of this many bytes of the device.
+pub const SECTOR_BYTES: usize = 512;
+/// Writes begin and end at multiples of this many bytes.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+
+/// A flash device past the page cache. Everything may be called from several threads at once. Its contents need not outlive
+/// the process: the tier reads nothing that it has not written itself.
+pub trait Device: Send + Sync {
+    /// Reads all of `into` from byte `offset` on. Offset, length and the memory's address are multiples of
+    /// [`SECTOR_BYTES`].
+    ///
+    /// # Errors
+    /// The device's.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes` from byte `offset` on. Offset, length and the memory's address are multiples of 4096.
+    ///
+    /// # Errors
+    /// The device's: some, all or none of it may be written.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Length of the device; it does not change.
+    fn bytes(&self) -> u64;
+}
+
+/// The tier of a store: a device that is this store's alone.
+#[derive(Clone)]
+pub struct FlashOptions {
+    pub device: Arc<dyn Device>,
+}
+
+impl std::fmt::Debug for FlashOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlashOptions")
+            .field("bytes", &self.device.bytes())
+            .finish()
+    }
+}
+
+/// An entry that must be read from the device before an operation can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cold {
+    pub(super) location: u64,
+    pub(super) incarnation: u32,
+    pub(super) slot: u32,
+    /// Of the device, where the entry starts.
+    pub(super) offset: u64,
+    /// How long it is taken to be, in bytes.
+    pub(super) bytes: u32,
+    /// Of the device, where its segment's slot ends.
+    pub(super) end: u64,
+}
+
+impl Cold {
+    /// What to read: offset in the device and length in bytes, both multiples of [`SECTOR_BYTES`].
+    pub fn span(&self) -> (u64, usize) {
+        let sector = SECTOR_BYTES as u64;
+        let start = self.offset - self.offset % sector;
+        let end = (self.offset + u64::from(self.bytes)).next_multiple_of(sector);
+        (start, (end.min(self.end) - start) as usize)
+    }
+
+    /// Where in the span the entry starts.
+    pub(super) fn skip(&self) -> usize {
+        (self.offset % SECTOR_BYTES as u64) as usize
+    }
+}
+
+/// What became of bytes that were read for a [`Cold`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// The session holds the entry: repeat the operation.
+    Held,
+    /// The entry is longer than it was taken to be: read this span and hand it in.
+    Longer(Cold),
+    /// The entry is not there any more: repeat the operation, which finds where it is.
+    Gone,
+}
+
+/// The tier's figures. All zero without one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlashStats {
+    /// Bytes of the device that segments can take.
+    pub bytes: u64,
+    /// Bytes that segments take, each a whole slot.
+    pub used_bytes: u64,
+    /// Of these, bytes of live entries, as last summed.
+    pub live_bytes: u64,
+    pub segments: u64,
+    /// Memory that promoted entries take, in bytes.
+    pub promoted_bytes: u64,
+    /// Since the start: segments written to the device, and segments on it that were cleaned.
+    pub segments_demoted: u64,
+    pub segments_cleaned: u64,
+    /// Entries that were read from the device, and the bytes read for them.
+    pub fetches: u64,
+    pub fetched_bytes: u64,
+    /// Look-ups of cold entries that were served from what was just fetched, or from promoted copies.
+    pub held_hits: u64,
+    pub promoted_hits: u64,
+    pub promotions: u64,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    /// The device failed to write: nothing more goes to it.
+    pub is_off: bool,
+}
+
+/// Memory at a device's alignment.
+pub(crate) struct Aligned(Vec<Block>);
+
+#[repr(C, align(4096))]
+#[derive(Clone, Copy)]
+struct Block([u8; BLOCK_BYTES]);
+
+impl Aligned {
+    pub(crate) fn new(bytes: usize) -> Aligned {
+        Aligned(vec![Block([0; BLOCK_BYTES]); bytes.div_ceil(BLOCK_BYTES)])
+    }
+
+    pub(crate) fn bytes_mut(&mut self, bytes: usize) -> &mut [u8] {
+        &mut self.0.as_flattened_mut()[..bytes]
+    }
+}
+
+impl AsFlattened for Vec<Block> {
+    fn as_flattened_mut(&mut self) -> &mut [u8] {
+        let blocks = self.len();
+        // SAFETY: blocks are arrays of bytes without padding, one after the other.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), blocks * BLOCK_BYTES) }
+    }
+}
+
+trait AsFlattened {
+    fn as_flattened_mut(&mut self) -> &mut [u8];
+}

@@ -1,0 +1,322 @@
+//! Looking at entries that may be cold: where their bytes are, and how they get here.
+
+use super::{Aligned, Cold, Fetched, Tier};
+use crate::core::Core;
+use crate::index::bucket::{self, Slot};
+use crate::session::{Guard, Session};
+use crate::space::Space;
+use crate::{Error, KeyHash, TableId};
+use duramen_base::sync::AtomicU64;
+use duramen_format::entry::{self, Damage};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+/// A cold entry is promoted when it is fetched after having been read this often before.
+const READS_BEFORE_PROMOTION: u64 = 1;
+/// The shortest piece that is read, and the longest entry that a first read is sized for.
+const GUESS_BYTES_MIN: u32 = 256;
+
+/// Copies of cold entries that a session was given, for as long as it needs them, and what it lacks.
+#[derive(Default)]
+pub(crate) struct Holding {
+    /// By location and incarnation of its window (F4); words, because entries are aligned.
+    entries: RefCell<HashMap<(u64, u32), Box<[u64]>>>,
+    colds: RefCell<Vec<Cold>>,
+    /// The session's owner fetches; otherwise the session waits for the device itself.
+    parks: Cell<bool>,
+    any: Cell<bool>,
+}
+
+impl Holding {
+    pub(crate) fn forget(&mut self) {
+        if self.any.replace(false) {
+            self.entries.get_mut().clear();
+        }
+    }
+
+    /// The end of a guard, or of a part of it: what was waited for goes, what was handed in stays until it is forgotten.
+    #[inline(always)]
+    pub(crate) fn part_ends(&mut self) {
+        if self.any.get() && !self.parks.get() {
+            self.forget();
+        }
+    }
+
+    fn get(&self, location: u64, incarnation: u32) -> Option<*const u8> {
+        if !self.any.get() {
+            return None;
+        }
+        let entries = self.entries.borrow();
+        entries
+            .get(&(location, incarnation))
+            .map(|words| words.as_ptr().cast())
+    }
+
+    fn put(&self, cold: &Cold, entry: &[u8]) {
+        let mut words = vec![0u64; entry.len() / 8].into_boxed_slice();
+        for (word, bytes) in words.iter_mut().zip(entry.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        }
+        let mut entries = self.entries.borrow_mut();
+        // Never replaced: somebody may be looking at the copy that is there.
+        entries
+            .entry((cold.location, cold.incarnation))
+            .or_insert(words);
+        self.any.set(true);
+    }
+}
+
+/// Where the bytes of an entry are.
+#[derive(Clone, Copy)]
+pub(crate) struct Here {
+    pub(crate) at: *const u8,
+    /// Not in its own window, but a copy of it.
+    pub(crate) is_copy: bool,
+}
+
+impl Tier {
+    /// What must be read for the entry at a location, which was found in the index under the caller's pin.
+    pub(crate) fn cold(&self, space: &Space, location: u64, guess_bytes: u32) -> Cold {
+        let window = space.window_of(location);
+        let slot = self.windows[window].slot.load(Ordering::Relaxed);
+        let start = self.slot_at(slot);
+        Cold {
+            location,
+            incarnation: space.segments[window].incarnation(),
+            slot,
+            offset: start + u64::from(space.offset_in_window(location)),
+            bytes: guess_bytes.max(GUESS_BYTES_MIN),
+            end: start + self.segment_bytes as u64,
+        }
+    }
+
+    /// True if what was read for `cold` until now was its segment (F3).
+    fn was_there(&self, space: &Space, cold: &Cold) -> bool {
+        std::sync::atomic::fence(Ordering::SeqCst); // after the read
+        let window = space.window_of(cold.location);
+        let known = &self.windows[window];
+        space.segments[window].incarnation() == cold.incarnation
+            && known.slot.load(Ordering::SeqCst) == cold.slot
+            && known.since.load(Ordering::SeqCst) != 0
+    }
+
+    /// Verifies what was read, and has it held.
+    fn accept(
+        &self,
+        space: &Space,
+        holding: &Holding,
+        cold: &Cold,
+        bytes: &[u8],
+    ) -> Result<Fetched, Error> {
+        if !self.was_there(space, cold) {
+            return Ok(Fetched::Gone);
+        }
+        let found = bytes.get(cold.skip()..).unwrap_or(&[]);
+        match entry::parse(found) {
+            Ok(entry) => {
+                holding.put(cold, &found[..entry.padded_bytes]);
+                self.figures.fetched.fetch_add(1, Ordering::Relaxed);
+                let bytes = bytes.len() as u64;
+                self.figures.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
+                Ok(Fetched::Held)
+            }
+            Err(Damage::Truncated { needed, .. })
+                if needed > found.len() && cold.offset + needed as u64 <= cold.end =>
+            {
+                Ok(Fetched::Longer(Cold {
+                    bytes: needed as u32,
+                    ..*cold
+                }))
+            }
+            Err(_) => {
+                self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
+                Err(Error::FlashFailed)
+            }
+        }
+    }
+
+    /// Reads an entry and waits for it.
+    fn fetch(&self, space: &Space, holding: &Holding, mut cold: Cold) -> Result<(), Error> {
+        loop {
+            let (offset, length) = cold.span();
+            let mut memory = Aligned::new(length);
+            let into = memory.bytes_mut(length);
+            if self.device.read_at(offset, into).is_err() {
+                self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
+                return Err(Error::FlashFailed);
+            }
+            match self.accept(space, holding, &cold, into)? {
+                Fetched::Longer(longer) => cold = longer,
+                Fetched::Held | Fetched::Gone => return Ok(()),
+            }
+        }
+    }
+
+    /// A copy of a cold entry, if there is one.
+    #[cold]
+    fn copy_of(&self, space: &Space, holding: &Holding, location: u64) -> Option<*const u8> {
+        let incarnation = space.segments[space.window_of(location)].incarnation();
+        if let Some(at) = holding.get(location, incarnation) {
+            self.figures.held_hits.fetch_add(1, Ordering::Relaxed);
+            return Some(at);
+        }
+        self.promoted.get(space, location, incarnation)
+    }
+}
+
+/// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`: on the device alone.
+#[inline(always)]
+pub(crate) fn locate(space: &Space, stamp: impl FnOnce() -> u64, holding: &Holding, location: u64) -> Option<Here> {
+    if let Some(tier) = &space.tier
+        && !tier.is_in_memory(space.window_of(location), stamp())
+    {
+        let at = tier.copy_of(space, holding, location)?;
+        return Some(Here { at, is_copy: true });
+    }
+    Some(Here {
+        at: space.at(location),
+        is_copy: false,
+    })
+}
+
+/// For who is pinned by `stamp` and may wait for the device: the bytes of an entry that the index points to. A copy lives as
+/// long as `holding` does.
+pub(crate) fn locate_now(
+    core: &Core,
+    stamp: u64,
+    holding: &Holding,
+    location: u64,
+) -> Result<*const u8, Error> {
+    loop {
+        if let Some(here) = locate(&core.space, || stamp, holding, location) {
+            return Ok(here.at);
+        }
+        if let Some(tier) = &core.space.tier {
+            let cold = tier.cold(&core.space, location, GUESS_BYTES_MIN);
+            tier.fetch(&core.space, holding, cold)?;
+        }
+    }
+}
+
+impl Guard<'_> {
+    /// Where the bytes of an entry are that the index points to under this pin.
+    #[inline(always)]
+    pub(crate) fn memory_of(&self, location: u64) -> Option<Here> {
+        let stamp = || self.core.epochs.stamp_of(self.slot);
+        locate(&self.core.space, stamp, &self.carried.holding, location)
+    }
+
+    /// An entry is on the device alone. Waits for it, or, if this session parks its requests, says what it lacks; but in
+    /// the middle of an atomic step it waits in any case.
+    ///
+    /// # Errors
+    /// [`Error::Cold`], [`Error::FlashFailed`].
+    #[cold]
+    pub(crate) fn meet_cold(&self, location: u64) -> Result<(), Error> {
+        let Some(tier) = &self.core.space.tier else {
+            return Ok(());
+        };
+        let guess = self.carried.entry_bytes.get() / 16;
+        let cold = tier.cold(&self.core.space, location, guess);
+        if self.carried.holding.parks.get() && self.transaction.is_none() && !self.alone {
+            self.carried.holding.colds.borrow_mut().push(cold);
+            return Err(Error::Cold(cold));
+        }
+        tier.fetch(&self.core.space, &self.carried.holding, cold)
+    }
+
+    /// A copy of a cold entry served a request: it is counted, and promoted if that was not the first time.
+    #[cold]
+    pub(crate) fn served_copy(&self, place: &AtomicU64, slot: Slot, here: Here) {
+        if self.core.mode != crate::Mode::Cache {
+            bucket::touch(place, slot);
+        }
+        let Some(tier) = &self.core.space.tier else {
+            return;
+        };
+        let space = &self.core.space;
+        let incarnation = space.segments[space.window_of(slot.location())].incarnation();
+        if slot.access() >= READS_BEFORE_PROMOTION
+            && self.carried.holding.get(slot.location(), incarnation) == Some(here.at)
+        {
+            let bytes = self.entry_at(here).padded_bytes;
+            // SAFETY: a whole, verified entry that the session holds.
+            let copy = unsafe { std::slice::from_raw_parts(here.at, bytes) };
+            if tier.promoted.put(space, slot.location(), incarnation, copy) {
+                tier.figures.promotions.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.core.wakeup.ring(); // for a window, if it wants one
+            }
+        }
+    }
+
+    /// What must be read from the flash device before an operation on this key can be done; `None`: nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`].
+    pub fn cold(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Option<Cold>, Error> {
+        let index = self.index(table)?;
+        let Some(tier) = &self.core.space.tier else {
+            return Ok(None);
+        };
+        let view = index.partition(hash).view();
+        if view.len() == 0 {
+            return Ok(None);
+        }
+        let mut missing = None;
+        view.find(index.tag(hash), self.me, |slot| {
+            let here = self.memory_of(slot.location());
+            missing = here.is_none().then_some(slot.location());
+            here.is_none_or(|here| self.has_key(here, key))
+        });
+        let guess = self.carried.entry_bytes.get() / 16;
+        Ok(missing.map(|location| tier.cold(&self.core.space, location, guess)))
+    }
+
+    /// What operations of this session lacked since the last call: each that returned [`Error::Cold`] has added its own.
+    pub fn take_colds(&self) -> Vec<Cold> {
+        self.carried.holding.colds.take()
+    }
+
+    /// Hands in what was read for [`Cold::span`], to be held until [`forget_fetched`](Self::forget_fetched).
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`]: these are not the bytes that were written.
+    pub fn fetched(&self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
+        accept(self.core, &self.carried.holding, cold, bytes)
+    }
+
+    /// Forgets what was handed in. What was read through this guard may not be used any more.
+    pub fn forget_fetched(&mut self) {
+        self.carried.holding.forget();
+    }
+}
+
+fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
+    match &core.space.tier {
+        Some(tier) => tier.accept(&core.space, holding, cold, bytes),
+        None => Ok(Fetched::Gone),
+    }
+}
+
+impl Session {
+    /// Who uses this session reads from the flash device itself: operations return [`Error::Cold`], having done nothing,
+    /// where they would otherwise wait for the device.
+    pub fn set_parks(&mut self, parks: bool) {
+        self.holding().parks.set(parks);
+    }
+
+    /// As [`Guard::fetched`], between guards.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetched(&self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {
+        accept(self.store().core(), self.holding(), cold, bytes)
+    }
+
+    /// As [`Guard::forget_fetched`], between guards.
+    pub fn forget_fetched(&mut self) {
+        self.holding_mut().forget();
+    }
+}

@@ -1,0 +1,278 @@
+//! The flash tier: segments whose bytes lie on a flash device while their memory serves others.
+//!
+//! A segment goes to flash as a whole, and its *locations stay what they are*: the region has windows for what memory and
+//! flash hold together, and of a **cold** window the device has the bytes instead of memory. So index slots, counts of
+//! live bytes, segment ids, tombstones, positions and the log's rules are untouched by a demotion; only who wants to look
+//! at the bytes has to ask first where they are ([`Guard::memory_of`](crate::Guard), `fetch`).
+//!
+//! **Invariants**
+//! - F1: a window turns cold only after all its bytes were written to a slot of the device that is its alone, and only if
+//!   it may be a victim (closed; with a log durably closed, written, not held): nothing else may need its memory.
+//! - F2: a window's memory is given back when every session that may not have seen it turn cold has left. `since` is
+//!   stored before the stamp of that is taken; who was pinned before `since` still has the memory.
+//! - F3: the slot of a cold window is given to another only when the window is reaped (S3): nobody finds its entries any
+//!   more. What was read from the device counts only if the window is the same incarnation and still has the slot *after*
+//!   the read, and if the entry's own checksum says so.
+//! - F4: entries never change, so a copy of one (held by a session, or promoted) is as good as the entry for as long as
+//!   the index points to its location in the same incarnation of the window. Copies are never part of the log.
+//! - F5: a device that fails to write is written to no more; what is on it is read as long as it can be. A segment that
+//!   cannot be read is never cleaned; its keys answer with [`Error::FlashFailed`](crate::Error::FlashFailed).
+//! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold victim back) is part of
+//!   the budget.
+//!
+//! **Concurrency**: a demotion claims the window as a cleaner claims a victim (S2) and holds it until its memory is given
+//! back. Only cleaner threads and who loads wait for the device; sessions that park their requests do not.
+//!
+//! Paper: [Badam11] for what is demoted (whole, log-structured, sequential writes); differs: one log over memory and
+//! flash, no object tables: owners are the index slots that exist anyway.
+
+mod demote;
+mod device;
+mod fetch;
+mod promoted;
+
+pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES};
+pub(crate) use device::{Aligned, BLOCK_BYTES};
+pub(crate) use fetch::{Here, Holding, locate_now};
+
+use crate::epoch::Epochs;
+use crate::space::Space;
+use promoted::Promoted;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Free slots below this part of all (and below two) are few: cold segments are cleaned.
+const FREE_SLOTS_PART: u32 = 16;
+/// Of the device this part may hold live entries: the rest is what cleaning needs to find.
+const LIVE_PART_MAX: f64 = 0.90;
+
+/// What the tier knows of a window.
+#[derive(Default)]
+struct Window {
+    /// 0: its bytes are in memory. Otherwise sessions pinned after this stamp must not look at the memory (F2).
+    since: AtomicU64,
+    /// Slot of the device; of a cold window only.
+    slot: AtomicU32,
+    /// It could not be read back (F5).
+    bad: AtomicBool,
+}
+
+/// Counts since the start.
+#[derive(Default)]
+pub(crate) struct Figures {
+    pub demoted: AtomicU64,
+    pub cleaned: AtomicU64,
+    pub fetched: AtomicU64,
+    pub fetched_bytes: AtomicU64,
+    pub held_hits: AtomicU64,
+    pub promotions: AtomicU64,
+    pub read_errors: AtomicU64,
+    pub write_errors: AtomicU64,
+}
+
+pub(crate) struct Tier {
+    device: Arc<dyn Device>,
+    windows: Box<[Window]>,
+    segment_bytes: usize,
+    slots: u32,
+    free: Mutex<Vec<u32>>,
+    free_count: AtomicU32,
+    /// Windows whose memory waits for the readers that may look at it (F2): stamp and window, oldest first.
+    leaving: Mutex<VecDeque<(u64, u32)>>,
+    leaving_count: AtomicU64,
+    /// Live bytes in cold windows, as last summed.
+    live: AtomicU64,
+    /// The device failed to write (F5).
+    failed: AtomicBool,
+    /// Bytes of the windows that cleaners read cold victims back into.
+    warm_bytes: u64,
+    pub(crate) promoted: Promoted,
+    pub(crate) figures: Figures,
+}
+
+impl Tier {
+    /// `warm`: cold victims that may be read back at once.
+    pub(crate) fn new(
+        options: &FlashOptions,
+        slots: u32,
+        windows: usize,
+        segment_bytes: usize,
+        memory_bytes: u64,
+        warm: usize,
+    ) -> Tier {
+        Tier {
+            device: options.device.clone(),
+            windows: (0..windows).map(|_| Window::default()).collect(),
+            segment_bytes,
+            slots,
+            // Lowest last: a device that is hardly used is written at its start.
+            free: Mutex::new((0..slots).rev().collect()),
+            free_count: AtomicU32::new(slots),
+            leaving: Mutex::default(),
+            leaving_count: AtomicU64::new(0),
+            live: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            warm_bytes: (warm * segment_bytes) as u64,
+            promoted: Promoted::new(memory_bytes, segment_bytes),
+            figures: Figures::default(),
+        }
+    }
+
+    /// Slots that a device of this length has for segments of this size.
+    pub(crate) fn slots_of(options: &FlashOptions, segment_bytes: usize) -> u32 {
+        (options.device.bytes() / segment_bytes as u64).min(u64::from(u32::MAX / 2)) as u32
+    }
+
+    /// Memory that is taken from the start, in bytes (F6).
+    pub(crate) fn overhead_bytes(&self) -> u64 {
+        size_of_val(&*self.windows) as u64
+            + u64::from(self.slots) * 4
+            + self.promoted.table_bytes()
+            + self.warm_bytes
+    }
+
+    /// True if the bytes of a window may not be in memory for who is pinned from now on.
+    #[inline(always)]
+    pub(crate) fn is_cold(&self, window: usize) -> bool {
+        self.windows[window].since.load(Ordering::Acquire) != 0
+    }
+
+    /// True if who was pinned at `stamp` finds the window's bytes in memory.
+    #[inline(always)]
+    pub(crate) fn is_in_memory(&self, window: usize, stamp: u64) -> bool {
+        let since = self.windows[window].since.load(Ordering::Acquire);
+        since == 0 || stamp <= since // F2
+    }
+
+    pub(crate) fn is_bad(&self, window: usize) -> bool {
+        self.windows[window].bad.load(Ordering::Relaxed)
+    }
+
+    /// Takes a free slot of the device.
+    fn take_slot(&self) -> Option<u32> {
+        let mut free = self.free.lock().expect("slots of the flash device");
+        let slot = free.pop();
+        self.free_count.store(free.len() as u32, Ordering::Relaxed);
+        slot
+    }
+
+    fn give_slot(&self, slot: u32) {
+        let mut free = self.free.lock().expect("slots of the flash device");
+        free.push(slot);
+        assert!(free.len() <= self.slots as usize, "a slot given back twice"); // F3
+        self.free_count.store(free.len() as u32, Ordering::Relaxed);
+    }
+
+    fn slot_at(&self, slot: u32) -> u64 {
+        u64::from(slot) * self.segment_bytes as u64
+    }
+
+    /// The window's bytes are on the device: sessions that are pinned from now on see it cold (F2).
+    fn turn_cold(&self, window: u32, slot: u32, epochs: &Epochs) {
+        let known = &self.windows[window as usize];
+        known.slot.store(slot, Ordering::Relaxed);
+        known.since.store(epochs.retire_stamp(), Ordering::SeqCst);
+        // After the store: whoever is pinned later than this has seen it.
+        let stamp = epochs.retire_stamp();
+        let mut leaving = self.leaving.lock().expect("windows that turn cold");
+        leaving.push_back((stamp, window));
+        self.leaving_count
+            .store(leaving.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Nobody finds anything of the window any more (S3, F3): its slot is free. For windows of either kind.
+    pub(crate) fn forget(&self, window: u32) {
+        let known = &self.windows[window as usize];
+        if known.since.load(Ordering::Relaxed) != 0 {
+            let slot = known.slot.load(Ordering::Relaxed);
+            known.bad.store(false, Ordering::Relaxed);
+            known.since.store(0, Ordering::SeqCst);
+            self.give_slot(slot);
+        }
+    }
+
+    /// Gives back the memory of windows that turned cold and that nobody looks at any more (F2).
+    pub(crate) fn release(&self, space: &Space, epochs: &Epochs) {
+        if self.leaving_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let quiet = epochs.quiet_before();
+        loop {
+            let mut leaving = self.leaving.lock().expect("windows that turn cold");
+            // Pushed by several threads, the stamps may be a little out of order: that only delays one.
+            let Some((_, window)) = leaving.pop_front_if(|(stamp, _)| *stamp < quiet) else {
+                return;
+            };
+            self.leaving_count
+                .store(leaving.len() as u64, Ordering::Relaxed);
+            drop(leaving);
+            space.forget_memory(window);
+        }
+    }
+
+    /// Windows whose memory waits for readers.
+    pub(crate) fn leaving(&self) -> usize {
+        self.leaving_count.load(Ordering::Relaxed) as usize
+    }
+
+    /// True if segments can be demoted.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.has_failed() && self.free_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// True if cold segments should be cleaned, so that others can be demoted.
+    pub(crate) fn is_short(&self) -> bool {
+        let few = (self.slots / FREE_SLOTS_PART).max(2);
+        !self.has_failed() && self.free_count.load(Ordering::Relaxed) < few
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Live bytes in cold windows, about.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_live_bytes(&self, bytes: u64) {
+        self.live.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Live bytes that the device may hold.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        if self.has_failed() {
+            return self.live_bytes();
+        }
+        (self.slot_at(self.slots) as f64 * LIVE_PART_MAX) as u64
+    }
+
+    /// Grows with every segment that went to the device, and with every slot of it that was freed.
+    pub(crate) fn progress(&self) -> u64 {
+        self.figures.demoted.load(Ordering::Relaxed) + self.figures.cleaned.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn statistics(&self) -> FlashStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let used = self.slots - self.free_count.load(Ordering::Relaxed);
+        let figures = &self.figures;
+        FlashStats {
+            bytes: self.slot_at(self.slots),
+            used_bytes: self.slot_at(used),
+            live_bytes: self.live_bytes().min(self.slot_at(used)),
+            segments: u64::from(used),
+            promoted_bytes: self.promoted.bytes(),
+            segments_demoted: load(&figures.demoted),
+            segments_cleaned: load(&figures.cleaned),
+            fetches: load(&figures.fetched),
+            fetched_bytes: load(&figures.fetched_bytes),
+            held_hits: load(&figures.held_hits),
+            promoted_hits: self.promoted.hits(),
+            promotions: load(&figures.promotions),
+            read_errors: load(&figures.read_errors),
+            write_errors: load(&figures.write_errors),
+            is_off: self.has_failed(),
+        }
+    }
+}
