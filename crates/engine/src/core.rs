@@ -295,7 +295,7 @@ impl Core {
         let usable = self
             .segment_budget()
             .saturating_sub((open * self.space.segment_bytes()) as u64);
-        (usable as f64 * LIVE_PART_MAX) as u64
+        (usable as f64 * LIVE_PART_MAX) as u64 + self.flash_capacity()
     }
 
     /// True if more is alive than writes may fill. What has expired is not, though nobody has met it yet.

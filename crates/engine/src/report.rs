@@ -35,7 +35,11 @@ impl Store {
             cleaner: cleaner_stats(core),
             writer_stalls: sum(|counters| counters.stalls.load(Ordering::Relaxed)),
             writer_stall_ns: sum(|counters| counters.stall_ns.load(Ordering::Relaxed)),
-            flash: core.space.tier.as_ref().map_or_else(FlashStats::default, |tier| tier.statistics()),
+            flash: core
+                .space
+                .tier
+                .as_ref()
+                .map_or_else(FlashStats::default, |tier| tier.statistics()),
             page_bytes: core.space.page_bytes(),
         }
     }

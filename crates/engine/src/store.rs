@@ -55,10 +55,12 @@ impl Store {
         let core = &self.core;
         let mut context = core.contexts[0].lock().expect("cleaning context");
         core.take_back_released();
-        core.space.reap(context.node(), &core.epochs);
+        core.reap(context.node());
+        core.watch_flash();
+        core.tend_promoted(context.node());
         let me = context.me();
         let step = context.step(core, quota_bytes, me, false);
-        core.space.reap(context.node(), &core.epochs);
+        core.reap(context.node());
         step == crate::cleaner::context::Step::Worked
     }
 

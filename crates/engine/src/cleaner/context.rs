@@ -101,6 +101,8 @@ pub struct Current {
     compacting: bool,
     /// By the counters nothing in it is alive.
     dead: bool,
+    /// Its bytes were read back from flash.
+    warmed: bool,
 }
 
 pub struct Context {
@@ -115,6 +117,8 @@ pub struct Context {
     /// Victims cleaned since tombstones were looked for the last time.
     pub(super) since_rescan: u32,
     pub(super) remembered: Remembered,
+    /// The last step was a demotion.
+    pub(super) demoted: bool,
 }
 
 impl Context {
@@ -129,6 +133,7 @@ impl Context {
             pass: None,
             since_rescan: 0,
             remembered: Remembered::default(),
+            demoted: false,
         }
     }
 
@@ -141,6 +146,14 @@ impl Context {
     pub fn step(&mut self, core: &Core, quota_bytes: u64, me: u16, alone: bool) -> Step {
         let started = Instant::now();
         let tally = &core.tallies[self.number];
+        if self.current.is_none() && self.demotes(core) {
+            add(&tally.busy_ns, started.elapsed().as_nanos() as u64);
+            return Step::Worked;
+        }
+        if !self.may_wait(core) && self.current.is_none() && core.wants_demotion(self.node) {
+            core.wakeup.ring(); // cleaning would gain little, and demoting is not for who serves requests
+            return Step::Idle;
+        }
         let mut left = quota_bytes as i64;
         let result = loop {
             if self.current.is_none() && !self.next_victim(core, tally) {
@@ -179,7 +192,7 @@ impl Context {
         if self.victims.is_empty() {
             match &core.log {
                 None => {
-                    self.victims.extend(select(core, self.node, evict));
+                    self.victims.extend(self.select_plain(core, evict));
                     add(&tally.passes, u64::from(!self.victims.is_empty()));
                 }
                 Some(log) => self.choose(core, log, tally, evict),
@@ -188,15 +201,18 @@ impl Context {
                 .victims
                 .store(self.victims.len() as u64, Ordering::Relaxed);
         }
-        let Some(window) = self.victims.pop_front() else {
+        let Some(window) = self.next_readable(core, tally) else {
             return false;
         };
+        let warmed = core.space.is_cold(window);
         let segment = &core.space.segments[window as usize];
         let start = core.space.offset_of(window);
         let end = start + segment.appended_bytes() as usize;
         let live = core.live_in(window);
-        core.pacer
-            .note_victim(live, u64::from(segment.committed_bytes()));
+        if !warmed {
+            core.pacer
+                .note_victim(live, u64::from(segment.committed_bytes()));
+        }
         let (kind, evict) = match (&core.log, &self.pass) {
             (None, _) => (Kind::Plain, evict),
             (Some(_), None) => (Kind::Compact, false),
@@ -204,7 +220,7 @@ impl Context {
         };
         // Accounting is exact, so nothing has to be looked at in a dead segment. Debug builds look all the same. With a log,
         // dead objects may still be needed as tombstones.
-        let skip_all = live == 0 && kind == Kind::Plain && !cfg!(debug_assertions);
+        let skip_all = live == 0 && kind == Kind::Plain && (warmed || !cfg!(debug_assertions));
         self.current = Some(Current {
             window,
             kind,
@@ -226,8 +242,73 @@ impl Context {
             again: Vec::new(),
             compacting: false,
             dead: live == 0,
+            warmed,
         });
         true
+    }
+
+    /// Demotes a segment instead of cleaning, if that is what memory needs. Every other time at most, while something else
+    /// must be cleaned too.
+    fn demotes(&mut self, core: &Core) -> bool {
+        let Some(tier) = &core.space.tier else {
+            return false;
+        };
+        let others = tier.is_short()
+            || core
+                .log
+                .as_ref()
+                .is_some_and(|log| core.load(log).disk_is_low());
+        let turn = !(others && self.demoted);
+        self.demoted = turn
+            && self.may_wait(core)
+            && core.wants_demotion(self.node)
+            && core.demote_one(self.node);
+        self.demoted
+    }
+
+    /// True if this context may wait for a device: those of cleaner threads, or all if there are none.
+    pub(super) fn may_wait(&self, core: &Core) -> bool {
+        self.number < core.cleaners() || core.cleaners() == 0
+    }
+
+    /// Victims where there is no log: those on flash if that is full, else those in memory.
+    fn select_plain(&self, core: &Core, evict: bool) -> Vec<u32> {
+        if self.may_wait(core)
+            && let Some(tier) = &core.space.tier
+            && tier.is_short()
+            && core.space.free_windows(self.node) > 0
+        {
+            // Their survivors take memory, and they give none.
+            let cold = select(core, self.node, evict, true);
+            if !cold.is_empty() {
+                return cold;
+            }
+        }
+        select(core, self.node, evict, false)
+    }
+
+    /// The next victim whose bytes are in memory; those on flash are read back. One that cannot be read is given up.
+    fn next_readable(&mut self, core: &Core, tally: &Tally) -> Option<u32> {
+        loop {
+            let window = self.victims.pop_front()?;
+            let Some(tier) = &core.space.tier else {
+                return Some(window);
+            };
+            if !tier.is_cold(window as usize) {
+                return Some(window);
+            }
+            let dead = core.log.is_none() && core.live_in(window) == 0;
+            if dead || core.warm(tier, window) {
+                self.warmed(core, window);
+                return Some(window);
+            }
+            self.give_up(core, window);
+            core.space.unclaim(window);
+            let victims = tally.victims.load(Ordering::Relaxed);
+            tally
+                .victims
+                .store(victims.saturating_sub(1), Ordering::Relaxed);
+        }
     }
 
     /// Retires the current victim if it has been scanned to its end (C1). False: a transaction holds some of its entries,
@@ -248,6 +329,11 @@ impl Context {
         }
         if current.compacting {
             self.close_survivor(core);
+        }
+        if current.warmed
+            && let Some(tier) = &core.space.tier
+        {
+            core.cool(tier, current.window);
         }
         let committed = core.space.segments[current.window as usize].committed_bytes();
         let kept = match &core.log {

@@ -24,7 +24,9 @@ pub fn expire_segment(core: &Core, window: u32, number: usize, slot: SlotId, me:
         }
         // A window that is in the log under the pin is not reused until the pin ends. It may have been reused before: then
         // what we remember of it is void. The state first: who sees it opened again sees its new number too.
-        let usable = segment.is_in_log() && segment.incarnation() == incarnation;
+        let usable = segment.is_in_log()
+            && segment.incarnation() == incarnation
+            && !core.space.is_cold(window);
         let seen_bytes = segment.expiring_bytes(); // before `end`: what is counted here is appended
         let end = start + segment.appended_bytes() as usize;
         let mut looked = 0;

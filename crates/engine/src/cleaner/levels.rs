@@ -49,6 +49,9 @@ enum Goal {
 /// A combined pass whose victims are being emptied.
 pub struct PassAtWork {
     victims: Vec<SegmentId>,
+    /// Those of the victims that are certain to leave: they were in memory, or could be read back from flash. Nothing may
+    /// be dropped because another leaves.
+    leaving: Vec<SegmentId>,
     survivors: Vec<SegmentId>,
     /// Ids that its further survivors get.
     next: u64,
@@ -67,15 +70,16 @@ impl Core {
     pub fn load(&self, log: &Log) -> Load {
         let budget = self.segment_budget().max(1) as f64;
         let pending = |node| self.space.waiting(node).0 * self.space.segment_bytes();
+        let promoted = self.promoted_bytes();
         let waiting: usize = (0..self.space.nodes()).map(pending).sum();
         let used = self
             .segment_bytes_committed()
-            .saturating_sub(waiting as u64);
+            .saturating_sub(waiting as u64 + promoted);
         let (disk_segments, disk_segments_max) = log.swaps().room();
         Load {
             used_part: used as f64 / budget,
-            live_part: self.live_bytes() as f64 / budget,
-            tombstone_part: self.tombstone_bytes() as f64 / budget,
+            live_part: self.live_in_memory() as f64 / budget,
+            tombstone_part: self.tombstone_bytes() as f64 / (budget + self.flash_used() as f64),
             disk_segments,
             disk_segments_max,
             compaction_is_dry: log.swaps().is_dry(),
@@ -116,7 +120,8 @@ impl Context {
         } else {
             load.decide(true)
         };
-        let combine = work == Work::Combine && !loading;
+        let flash_is_short = core.space.tier.as_ref().is_some_and(|tier| tier.is_short());
+        let combine = (work == Work::Combine || flash_is_short) && !loading;
         let goal = if evict { Goal::Evict } else { Goal::Free };
         if combine && self.begin_pass(core, log, tally, goal) {
             return;
@@ -164,7 +169,11 @@ impl Context {
         let in_memory = windows
             .iter()
             .map(|window| log.segment_of(*window as usize));
-        let victims: Vec<SegmentId> = in_memory.chain(empty).collect();
+        let victims: Vec<SegmentId> = in_memory.chain(empty.iter().copied()).collect();
+        let is_warm = |window: &&u32| !core.space.is_cold(**window);
+        let warm = windows.iter().filter(is_warm);
+        let warm = warm.map(|window| log.segment_of(*window as usize));
+        let leaving = warm.chain(empty.iter().copied()).collect();
         // Survivors may have to be shorter than a window each, when memory is very short.
         let count = 4 * windows.len() as u64 + 4;
         let first = log.new_segment_ids(count);
@@ -180,6 +189,7 @@ impl Context {
         self.remembered.forget();
         self.pass = Some(PassAtWork {
             victims,
+            leaving,
             survivors: Vec::new(),
             next: first.0,
             end: first.0 + count,
@@ -207,6 +217,21 @@ impl Context {
         log.swaps().end_turn();
         log.swaps().set_dry(false);
         log.demand();
+    }
+
+    /// A victim was read back from flash: it leaves with the pass.
+    pub(super) fn warmed(&mut self, core: &Core, window: u32) {
+        if let (Some(pass), Some(log)) = (&mut self.pass, &core.log) {
+            pass.leaving.push(log.segment_of(window as usize));
+        }
+    }
+
+    /// A victim cannot be read: it stays in the log, and so does whatever names it.
+    pub(super) fn give_up(&mut self, core: &Core, window: u32) {
+        if let (Some(pass), Some(log)) = (&mut self.pass, &core.log) {
+            let segment = log.segment_of(window as usize);
+            pass.victims.retain(|victim| *victim != segment);
+        }
     }
 
     fn close_pass_survivor(&mut self, core: &Core, log: &Log) {
@@ -349,7 +374,7 @@ impl Context {
         if own == Some(entry.victim) {
             return false; // both leave together
         }
-        let leaving = self.pass.as_ref().map_or(&[][..], |pass| &pass.victims);
+        let leaving = self.pass.as_ref().map_or(&[][..], |pass| &pass.leaving);
         let ask = || log.swaps().needs().tombstone(entry.victim, leaving);
         self.remembered.get(log.swaps().serial(), entry.victim, ask)
     }
@@ -367,8 +392,8 @@ impl Context {
         let incarnation = segment.incarnation();
         let done = log.swaps().swaps_done();
         let (mut kept, mut droppable) = (0, 0);
-        // Closed under the pin: the window is not reused before the pin ends.
-        if segment.is_closed() {
+        // Closed under the pin: the window is not reused before the pin ends; and in memory, so it stays there as long.
+        if segment.is_closed() && !core.space.is_cold(window) {
             let start = core.space.offset_of(window);
             let end = start + segment.appended_bytes() as usize;
             let mut at = start + SEGMENT_HEADER_BYTES;
@@ -402,6 +427,7 @@ impl Context {
         let is_due = |window: &u32| {
             let segment = &core.space.segments[*window as usize];
             segment.is_closed()
+                && !core.space.is_cold(*window)
                 && log.is_victim_to_be(*window)
                 && log.swaps().wants_rescan(*window, segment.incarnation())
         };

@@ -96,7 +96,8 @@ impl Cleaner {
         let mut context = core.contexts[self.number].lock().expect("cleaning context");
         let node = context.node();
         core.take_back_released();
-        core.space.reap(node, &core.epochs);
+        core.reap(node);
+        core.tend_promoted(node);
         let shrinking = core.pacer.is_shrinking();
         if !core.wants_cleaning(node, self.number) && !shrinking {
             return false;
@@ -106,7 +107,7 @@ impl Cleaner {
             Step::Worked => {
                 drop(context);
                 if shrinking {
-                    core.space.reap(node, &core.epochs);
+                    core.reap(node);
                     core.space.trim(node, KEPT_WINDOWS, 16);
                 }
                 true
@@ -125,6 +126,7 @@ impl Cleaner {
     }
 
     fn keep_house(&mut self, core: &Core) {
+        core.watch_flash();
         core.watch_live_size();
         core.arena.reap(core.epochs.quiet_before());
         core.defragment_index(self.number);
@@ -144,7 +146,8 @@ impl Cleaner {
             let window = self.cursor % total;
             self.cursor = window + 1;
             let segment = &core.space.segments[window];
-            if !segment.is_in_log() || core.is_held(window as u32) {
+            let is_cold = core.space.is_cold(window as u32); // cleaning it would need a read, which expiry alone is not worth
+            if !segment.is_in_log() || is_cold || core.is_held(window as u32) {
                 continue;
             }
             let expired = segment.expired_estimate(now_ms);

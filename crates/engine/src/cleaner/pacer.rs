@@ -121,12 +121,12 @@ impl Core {
     /// `FOOTPRINT` times the live bytes. Beyond it, cleaning is cheaper than touching fresh memory.
     fn footprint_windows(&self, node_share: f64) -> f64 {
         let window = self.space.segment_bytes() as f64;
-        let hard = self.segment_budget() as f64 / window;
+        let hard = self.segment_budget().saturating_sub(self.promoted_bytes()) as f64 / window;
         let slack = (2 * (self.heads.len() + self.contexts.len()) + 4) as f64;
         let wanted = if self.log.is_some() {
-            FOOTPRINT_WITH_LOG * (self.live_bytes() + self.tombstone_bytes()) as f64
+            FOOTPRINT_WITH_LOG * (self.live_in_memory() + self.tombstone_bytes()) as f64
         } else {
-            FOOTPRINT * self.live_bytes() as f64
+            FOOTPRINT * self.live_in_memory() as f64
         };
         (wanted / window + slack).min(hard) * node_share
     }
@@ -136,7 +136,7 @@ impl Core {
     fn ease(&self, node: usize) -> f64 {
         let share = 1.0 / self.space.nodes() as f64;
         let footprint = self.footprint_windows(share);
-        let live = self.live_bytes() as f64 / self.space.segment_bytes() as f64 * share;
+        let live = self.live_in_memory() as f64 / self.space.segment_bytes() as f64 * share;
         let low = ((1.0 - live / footprint.max(1.0)).max(0.0) / 2.0).min(0.1) * footprint;
         let free =
             (self.space.free_windows(node) as f64).min(footprint - self.windows_in_use(node));
@@ -145,7 +145,10 @@ impl Core {
 
     /// Windows with entries in them, of a node; where several nodes share the budget, its share of all.
     fn windows_in_use(&self, node: usize) -> f64 {
-        let committed = self.segment_bytes_committed() as f64 / self.space.segment_bytes() as f64;
+        let committed = self
+            .segment_bytes_committed()
+            .saturating_sub(self.promoted_bytes());
+        let committed = committed as f64 / self.space.segment_bytes() as f64;
         committed / self.space.nodes() as f64 - self.space.waiting(node).1 as f64
     }
 
@@ -156,14 +159,18 @@ impl Core {
     /// True if this cleaner thread should work. With a log, threads beyond the first of each node join later.
     pub fn wants_cleaning(&self, node: usize, thread: usize) -> bool {
         let Some(log) = &self.log else {
-            return self.is_low(node);
+            return self.is_low(node)
+                || self.space.tier.as_ref().is_some_and(|tier| tier.is_short());
         };
         let load = self.load(log);
         let joins = thread < self.space.nodes()
             || load.memory_is_low(thread / self.space.nodes())
             || self.space.free_windows(node) == 0;
         let relocates = log.swaps().relocations.is_asking();
-        self.is_low(node) && joins || (load.disk_is_low() || relocates) && !self.is_loading()
+        let flash = self.space.tier.as_ref().is_some_and(|tier| tier.is_short());
+        self.is_low(node) && joins
+            || flash
+            || (load.disk_is_low() || relocates) && !self.is_loading()
     }
 
     /// True if memory or disk are short, so that cleaning is more than relocation.
@@ -292,7 +299,7 @@ impl Core {
                 }
             }
             self.take_back_released();
-            self.space.reap(node, &self.epochs);
+            self.reap(node);
             let disk_has_room = self.disk_has_room(purpose);
             if self.space.free_windows_for(node, purpose) > 0 && disk_has_room {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
@@ -310,12 +317,19 @@ impl Core {
                     // taking them before us: that is progress too. In the order of a victim's way.
                     let victims = self.victims(node);
                     let (retired, _) = self.space.waiting(node);
-                    let freed = self.gain().0 + self.log.as_ref().map_or(0, |log| log.progress());
+                    let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
+                    let log = self.log.as_ref().map_or(0, |log| log.progress());
+                    let freed = self.gain().0 + log + flash;
                     if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
                         (freed_last, freed_at, fruitless) = (freed, Instant::now(), 0);
                         turn = CleanersTurn::new(self);
                     } else if self.waits_for_disk(purpose) && freed_at.elapsed() < patience {
                         self.ask_disk()?;
+                        turn = CleanersTurn::new(self);
+                    } else if self.waits_for_flash() && freed_at.elapsed() < DISK_STUCK_AFTER {
+                        self.wakeup.ring();
+                        #[cfg(not(any(loom, shuttle)))]
+                        std::thread::sleep(DISK_LOOK_AGAIN);
                         turn = CleanersTurn::new(self);
                     } else if !alone && !turn.is_over(self) {
                         self.wakeup.ring();
@@ -383,12 +397,14 @@ impl Core {
 
     /// Looks whether memory is to be given back. Called by the first cleaner thread now and then.
     pub fn watch_live_size(&self) {
-        let live = self.live_bytes();
+        let live = self.live_in_memory();
         let slack = (4 + self.heads.len() + 2 * self.contexts.len()) * self.space.segment_bytes();
         let goal = live + live / 8 + slack as u64;
         // What is begun is ended: where it stops does not depend on how much a step frees.
         let floor = live + live / 16 + (self.contexts.len() * self.space.segment_bytes()) as u64;
-        let committed = self.segment_bytes_committed();
+        let committed = self
+            .segment_bytes_committed()
+            .saturating_sub(self.promoted_bytes());
         let shrinking = self.pacer.shrinker.lock().expect("shrinker").look(Look {
             live,
             committed,

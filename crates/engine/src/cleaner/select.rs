@@ -13,19 +13,30 @@ use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES};
 const VICTIMS_MAX: usize = 16;
 /// A segment with a larger live part frees too little to be worth a survivor [Rumble14 §7].
 const LIVE_PART_MAX: f64 = 0.98;
+/// The same of one on flash, which has to be read and written.
+const FLASH_LIVE_PART_MAX: f64 = 0.95;
 
 /// Claims the best victims of a node, oldest first. Empty: nothing is worth cleaning.
-/// `oldest_first`: eviction looks for cold entries, not for dead ones.
-pub fn select(core: &Core, node: usize, oldest_first: bool) -> Vec<u32> {
+/// `oldest_first`: eviction looks for cold entries, not for dead ones. `on_flash`: those there, not those in memory.
+pub fn select(core: &Core, node: usize, oldest_first: bool, on_flash: bool) -> Vec<u32> {
     let now = core.log_time();
     let now_ms = core.clock.now_ms();
     let mut candidates: Vec<(f64, u32)> = Vec::new();
+    let most = if on_flash {
+        FLASH_LIVE_PART_MAX
+    } else {
+        LIVE_PART_MAX
+    };
     for window in core.space.windows_of_node(node) {
         let segment = &core.space.segments[window as usize];
-        if segment.state() != State::Closed {
+        if segment.state() != State::Closed || !is_where(core, window, on_flash) {
             continue;
         }
-        let committed = f64::from(segment.committed_bytes()).max(1.0);
+        let committed = if on_flash {
+            core.space.segment_bytes() as f64
+        } else {
+            f64::from(segment.committed_bytes()).max(1.0)
+        };
         let live = core
             .live_in(window)
             .saturating_sub(u64::from(segment.expired_estimate(now_ms)));
@@ -34,7 +45,7 @@ pub fn select(core: &Core, node: usize, oldest_first: bool) -> Vec<u32> {
             (now.saturating_sub(segment.opened_tick()) + core.space.segment_bytes() as u64) as f64;
         if oldest_first {
             candidates.push((age, window));
-        } else if u <= LIVE_PART_MAX {
+        } else if u <= most {
             candidates.push(((1.0 - u) * age / u.max(1e-6), window));
         }
     }
@@ -42,9 +53,17 @@ pub fn select(core: &Core, node: usize, oldest_first: bool) -> Vec<u32> {
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
     // A small store must leave something for the other cleaners.
     let wanted = (closed_total / 16).clamp(1, VICTIMS_MAX);
-    let mut victims = claim(core, candidates, wanted);
+    let mut victims = claim(core, candidates, wanted, Some(on_flash));
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
+}
+
+/// True if a window's bytes are on flash, and can be read, or are in memory, as wanted.
+fn is_where(core: &Core, window: u32, on_flash: bool) -> bool {
+    match &core.space.tier {
+        Some(tier) => tier.is_cold(window as usize) == on_flash && !tier.is_bad(window as usize),
+        None => !on_flash,
+    }
 }
 
 /// Segments' worth of live data that a pass moves at most [RAMCloud].
@@ -67,7 +86,13 @@ fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
 fn closed_windows<'a>(core: &'a Core, log: &'a Log, node: usize) -> impl Iterator<Item = u32> + 'a {
     let segments = &core.space.segments;
     core.space.windows_of_node(node).filter(move |window| {
-        segments[*window as usize].is_closed() && log.is_victim_to_be(*window)
+        segments[*window as usize].is_closed()
+            && log.is_victim_to_be(*window)
+            && !core
+                .space
+                .tier
+                .as_ref()
+                .is_some_and(|tier| tier.is_bad(*window as usize))
     })
 }
 
@@ -76,7 +101,8 @@ pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     let now_ms = core.clock.now_ms();
     let mut total = 0;
     let mut candidates: Vec<(f64, u32)> = Vec::new();
-    for window in closed_windows(core, log, node) {
+    // What is on flash takes no memory, and a whole slot however short it is.
+    for window in closed_windows(core, log, node).filter(|window| is_where(core, *window, false)) {
         total += 1;
         let committed = u64::from(core.space.segments[window as usize].committed_bytes());
         let live = needed_bytes(core, log, window, now_ms);
@@ -90,7 +116,12 @@ pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
         }
     }
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-    claim(core, candidates, (total / 16).clamp(1, COMPACTIONS_MAX))
+    claim(
+        core,
+        candidates,
+        (total / 16).clamp(1, COMPACTIONS_MAX),
+        Some(false),
+    )
 }
 
 /// Claims the victims of a combined pass, oldest first: by cost-benefit on disk, where every segment takes a whole frame.
@@ -140,7 +171,7 @@ pub fn select_disk(core: &Core, log: &Log, node: usize, oldest_first: bool) -> V
     if !oldest_first && !gains(chosen.len(), live) {
         return Vec::new();
     }
-    let mut victims = claim(core, chosen, PASS_VICTIMS_MAX);
+    let mut victims = claim(core, chosen, PASS_VICTIMS_MAX, None);
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
 }
@@ -159,14 +190,27 @@ pub fn select_wanted(core: &Core, log: &Log, node: usize) -> Vec<u32> {
     if log.swaps().room_for_survivors() == 0 {
         return Vec::new();
     }
-    claim(core, wanted, 1)
+    claim(core, wanted, 1, None)
 }
 
-fn claim(core: &Core, candidates: Vec<(f64, u32)>, wanted: usize) -> Vec<u32> {
+/// `on_flash`: where they must be; a window may turn cold between two looks.
+fn claim(
+    core: &Core,
+    candidates: Vec<(f64, u32)>,
+    wanted: usize,
+    on_flash: Option<bool>,
+) -> Vec<u32> {
     candidates
         .into_iter()
         .map(|(_, window)| window)
         .filter(|window| core.space.segments[*window as usize].claim())
+        .filter(|window| {
+            let is_right = on_flash.is_none_or(|on_flash| is_where(core, *window, on_flash));
+            if !is_right {
+                core.space.unclaim(*window);
+            }
+            is_right
+        })
         .take(wanted)
         .collect()
 }

@@ -28,6 +28,20 @@ impl Core {
         tier.map_or(0, |tier| tier.capacity_bytes())
     }
 
+    /// Bytes of the device that segments take.
+    pub fn flash_used(&self) -> u64 {
+        let tier = self.space.tier.as_ref();
+        tier.map_or(0, |tier| tier.statistics().used_bytes)
+    }
+
+    /// Makes room for copies of cold entries that are read again and again, if some are waiting.
+    pub fn tend_promoted(&self, node: usize) {
+        if let Some(tier) = &self.space.tier {
+            let now_ms = self.clock.now_ms();
+            tier.promoted.tend(&self.space, node, &self.epochs, now_ms);
+        }
+    }
+
     /// Sums what is alive in cold windows.
     pub fn watch_flash(&self) {
         if let Some(tier) = &self.space.tier {
@@ -56,7 +70,8 @@ impl Core {
         let leaving = (tier.leaving() * self.space.segment_bytes()) as u64;
         let live = self.live_in_memory();
         // What leaves already is memory soon.
-        live as f64 > LIVE_PART * hard as f64 || (leaving == 0 && self.space.free_windows(node) == 0)
+        live as f64 > LIVE_PART * hard as f64
+            || (leaving == 0 && self.space.free_windows(node) == 0)
     }
 
     /// True if a writer that has no memory should wait for the device.
@@ -151,7 +166,9 @@ impl Core {
             return true;
         }
         tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
-        tier.windows[window as usize].bad.store(true, Ordering::Relaxed);
+        tier.windows[window as usize]
+            .bad
+            .store(true, Ordering::Relaxed);
         self.space.decommit(window);
         false
     }

@@ -65,6 +65,11 @@ impl Cold {
         (start, (end.min(self.end) - start) as usize)
     }
 
+    /// Names the entry, whatever its length is taken to be.
+    pub fn key(&self) -> (u64, u32) {
+        (self.location, self.incarnation)
+    }
+
     /// Where in the span the entry starts.
     pub(super) fn skip(&self) -> usize {
         (self.offset % SECTOR_BYTES as u64) as usize

@@ -118,7 +118,9 @@ impl Tier {
                 holding.put(cold, &found[..entry.padded_bytes]);
                 self.figures.fetched.fetch_add(1, Ordering::Relaxed);
                 let bytes = bytes.len() as u64;
-                self.figures.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.figures
+                    .fetched_bytes
+                    .fetch_add(bytes, Ordering::Relaxed);
                 Ok(Fetched::Held)
             }
             Err(Damage::Truncated { needed, .. })
@@ -167,7 +169,12 @@ impl Tier {
 
 /// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`: on the device alone.
 #[inline(always)]
-pub(crate) fn locate(space: &Space, stamp: impl FnOnce() -> u64, holding: &Holding, location: u64) -> Option<Here> {
+pub(crate) fn locate(
+    space: &Space,
+    stamp: impl FnOnce() -> u64,
+    holding: &Holding,
+    location: u64,
+) -> Option<Here> {
     if let Some(tier) = &space.tier
         && !tier.is_in_memory(space.window_of(location), stamp())
     {

@@ -31,8 +31,8 @@ mod device;
 mod fetch;
 mod promoted;
 
-pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES};
 pub(crate) use device::{Aligned, BLOCK_BYTES};
+pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES};
 pub(crate) use fetch::{Here, Holding, locate_now};
 
 use crate::epoch::Epochs;

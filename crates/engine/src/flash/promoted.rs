@@ -122,12 +122,8 @@ impl Promoted {
             {
                 if slot & READ_MASK == 0 {
                     let read = slot | 1 << READ_SHIFT;
-                    let _ = place.compare_exchange(
-                        slot,
-                        read,
-                        Ordering::Relaxed,
-                        Ordering::Relaxed,
-                    ); // P2
+                    let _ =
+                        place.compare_exchange(slot, read, Ordering::Relaxed, Ordering::Relaxed); // P2
                 }
                 self.hits.fetch_add(1, Ordering::Relaxed);
                 let at = space.at(slot & LOCATION_MASK);
@@ -232,18 +228,6 @@ impl Promoted {
         }
     }
 
-    /// Gives a window up although nobody asks for copies: memory is wanted for entries. False: there is none.
-    pub(crate) fn shrink(&self, space: &Space, epochs: &Epochs) -> bool {
-        let Ok(mut shelf) = self.shelf.try_lock() else {
-            return false;
-        };
-        if let Some(window) = shelf.spare.take() {
-            self.retire(space, window, epochs);
-            return true;
-        }
-        self.give_up_oldest(space, &mut shelf, epochs)
-    }
-
     fn give_up_oldest(&self, space: &Space, shelf: &mut Shelf, epochs: &Epochs) -> bool {
         let Some((window, end)) = shelf.full.pop_front() else {
             return false;
@@ -271,8 +255,7 @@ impl Promoted {
             {
                 kept += bytes;
                 // SAFETY: as above.
-                let entry =
-                    unsafe { std::slice::from_raw_parts(label.add(2).cast::<u8>(), bytes) };
+                let entry = unsafe { std::slice::from_raw_parts(label.add(2).cast::<u8>(), bytes) };
                 let _ = self.put_on(space, shelf, location, incarnation, entry);
             }
         }

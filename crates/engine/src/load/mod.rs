@@ -21,6 +21,7 @@ mod settle;
 
 pub(crate) use settle::has_key;
 
+use self::settle::Unreadable;
 use crate::cleaner::context::Step;
 use crate::core::Core;
 use crate::epoch::SlotId;
@@ -399,7 +400,7 @@ impl Loader {
         }
         // Free windows that are backed are memory too, only not for windows of another length.
         for node in 0..core.space.nodes() {
-            core.space.reap(node, &core.epochs);
+            core.reap(node);
             core.space.release_for_loading(node);
         }
         duramen_base::sync::yield_now();
@@ -418,8 +419,11 @@ impl Loader {
             return Err(Missing(missing));
         }
         drop(expected);
-        self.remove_tombstones();
         let core = self.core();
+        if let Err(Unreadable(location)) = self.remove_tombstones() {
+            let window = core.space.window_of(location);
+            return Err(Missing(vec![self.log().segment_of(window)]));
+        }
         let version_max = self.totals.version_max.load(Ordering::Relaxed);
         let mut objects = 0;
         self.log().raise_version_floor(version_max + 1);

@@ -3,11 +3,12 @@
 use super::{Loader, Patience, Visitor};
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::index::bucket::{self, Locking, Slot};
+use crate::flash::{Holding, locate_now};
+use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::{Index, Partition, Resize};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
-use duramen_base::sync::Backoff;
+use duramen_base::sync::{AtomicU64, Backoff};
 use duramen_format::entry::{self, Entry, Kind};
 use std::sync::atomic::Ordering;
 
@@ -57,6 +58,33 @@ impl<'a> Arrival<'a> {
     }
 }
 
+/// The entry at this location cannot be read from the flash device.
+pub(super) struct Unreadable(pub(super) u64);
+
+impl Visitor<'_> {
+    /// The slot with this tag of whose entry `is_it` holds, and where the entry is: read from flash if need be, for as long as
+    /// `holding` is kept.
+    fn find<'i>(
+        &self,
+        holding: &mut Holding,
+        view: View<'i>,
+        tag: u64,
+        mut is_it: impl FnMut(*const u8) -> bool,
+    ) -> Result<Option<(&'i AtomicU64, Slot, *const u8)>, Unreadable> {
+        let mut last = Ok(std::ptr::null());
+        let stamp = self.core.epochs.stamp_of(self.slot);
+        let found = view.find(tag, self.me(), |slot| {
+            last = locate_now(self.core, stamp, holding, slot.location())
+                .map_err(|_| Unreadable(slot.location()));
+            last.as_ref().is_ok_and(|at| is_it(*at)) || last.is_err()
+        });
+        match found {
+            Some((place, slot)) => last.map(|at| Some((place, slot, at))),
+            None => Ok(None),
+        }
+    }
+}
+
 impl Loader {
     /// Shows all entries of an adopted window to the index.
     pub(super) fn settle_all(
@@ -75,6 +103,7 @@ impl Loader {
             core.enter(visitor.slot);
             let done = self.settle_group(visitor, at, end, &mut tombstones);
             core.epochs.unpin(visitor.slot);
+            let done = done?;
             if done == at {
                 // Nothing of a segment that is half shown could be taken back: the load as a whole has failed then.
                 let patience = patience.get_or_insert_with(|| Patience::new(self));
@@ -90,13 +119,16 @@ impl Loader {
     }
 
     /// Settles a group of entries from `from`; returns how far it came: not at all if the index has no memory to grow.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`]: a rival cannot be read.
     fn settle_group(
         &self,
         visitor: &Visitor<'_>,
         from: usize,
         end: usize,
         tombstones: &mut Vec<(TableId, KeyHash)>,
-    ) -> usize {
+    ) -> Result<usize, Error> {
         let core = visitor.core;
         let mut group: [Option<Arrival<'_>>; GROUP] = [const { None }; GROUP];
         let mut at = from;
@@ -118,7 +150,7 @@ impl Loader {
         let counters = &head.counters;
         let mut version_max = 0;
         for arrival in group.iter().flatten() {
-            if !self.settle(visitor, counters, arrival, tombstones) {
+            if !self.settle(visitor, counters, arrival, tombstones)? {
                 at = Space::offset(arrival.location);
                 break;
             }
@@ -126,7 +158,7 @@ impl Loader {
         }
         let totals = &self.totals;
         totals.version_max.fetch_max(version_max, Ordering::Relaxed);
-        at
+        Ok(at)
     }
 
     /// R3, R4. False: the index has no memory to grow, and nothing was done.
@@ -136,14 +168,14 @@ impl Loader {
         counters: &Counters,
         arrival: &Arrival<'_>,
         tombstones: &mut Vec<(TableId, KeyHash)>,
-    ) -> bool {
+    ) -> Result<bool, Error> {
         let core = visitor.core;
         let entry = &arrival.entry;
         let won = match arrival.index {
             Some(index) if entry.kind != Kind::Completion => {
-                match self.contend(visitor, counters, index, arrival) {
+                match self.contend(visitor, counters, index, arrival)? {
                     Some(won) => won,
-                    None => return false,
+                    None => return Ok(false),
                 }
             }
             _ => false,
@@ -178,7 +210,7 @@ impl Loader {
             }
             Kind::Object => counters.note_dead(window, entry.padded_bytes),
         }
-        true
+        Ok(true)
     }
 
     /// Puts the entry into the index if it wins. `None`: no memory to grow.
@@ -188,23 +220,30 @@ impl Loader {
         counters: &Counters,
         index: &Index,
         arrival: &Arrival<'_>,
-    ) -> Option<bool> {
+    ) -> Result<Option<bool>, Error> {
         let core = visitor.core;
         let me = visitor.slot.0 as u16 + 1;
+        let mut holding = Holding::default();
         let (entry, partition, tag) = (
             &arrival.entry,
             index.partition(arrival.hash),
             index.tag(arrival.hash),
         );
         loop {
-            let (view, home, locking) = partition.lock(tag, me, core.resources())?;
+            let Some((view, home, locking)) = partition.lock(tag, me, core.resources()) else {
+                return Ok(None);
+            };
             debug_assert!(locking == Locking::Taken);
-            let found = view.find(tag, me, |slot| has_key(core, slot.location(), entry.key));
-            let Some((place, slot)) = found else {
+            let found = visitor.find(&mut holding, view, tag, |at| key_is(at, entry.key));
+            let found = found.map_err(|_| {
+                view.unlock(home);
+                Error::FlashFailed
+            });
+            let Some((place, slot, at)) = found? else {
                 if !partition.count_insert(view.len(), false) {
                     view.unlock(home);
                     match partition.resize(1, me, core.resources()) {
-                        Resize::NoMemory => return None,
+                        Resize::NoMemory => return Ok(None),
                         Resize::Done | Resize::Busy => continue,
                     }
                 }
@@ -214,10 +253,11 @@ impl Loader {
                 }
                 view.unlock(home);
                 grow_if_wanted(core, partition, view.len(), me);
-                return Some(true);
+                return Ok(Some(true));
             };
-            // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused.
-            let rival = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
+            // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused; or a verified
+            // copy of it, which `holding` has.
+            let rival = unsafe { entry::parse_trusted(at) };
             let wins = (entry.version, entry.kind as u8) > (rival.version, rival.kind as u8);
             if wins {
                 bucket::publish(place, slot.moved_to(arrival.location));
@@ -230,12 +270,15 @@ impl Loader {
                 }
             }
             view.unlock(home);
-            return Some(wins);
+            return Ok(Some(wins));
         }
     }
 
     /// Takes the tombstones that won out of the index.
-    pub(super) fn remove_tombstones(&self) {
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub(super) fn remove_tombstones(&self) -> Result<(), Unreadable> {
         let core = self.core();
         let Ok(slot) = core.epochs.register() else {
             unreachable!("a slot for the end of a load");
@@ -245,6 +288,7 @@ impl Loader {
         let met = std::mem::take(&mut *self.tombstones.lock().expect("tombstones met"));
         for group in met.chunks(GROUP) {
             core.enter(visitor.slot);
+            let mut holding = Holding::default();
             for (table, hash) in group {
                 let Ok(index) = core.tables.index(*table) else {
                     continue;
@@ -253,13 +297,23 @@ impl Loader {
                 let Some((view, home, _)) = partition.lock(tag, me, core.resources()) else {
                     continue; // no buckets: no tombstones either
                 };
-                while let Some((place, _)) = view.find(tag, me, |slot| {
-                    // SAFETY: as in `contend`.
-                    let header = unsafe { entry::header_trusted(core.space.at(slot.location())) };
-                    header.kind == Kind::Tombstone
-                }) {
-                    view.remove(tag, place);
-                    partition.count_remove();
+                loop {
+                    let found = visitor.find(&mut holding, view, tag, |at| {
+                        // SAFETY: as in `contend`.
+                        unsafe { entry::header_trusted(at) }.kind == Kind::Tombstone
+                    });
+                    match found {
+                        Ok(Some((place, _, _))) => {
+                            view.remove(tag, place);
+                            partition.count_remove();
+                        }
+                        Ok(None) => break,
+                        Err(error) => {
+                            view.unlock(home);
+                            core.epochs.unpin(visitor.slot);
+                            return Err(error);
+                        }
+                    }
                 }
                 view.unlock(home);
                 if partition.wants_shrinking(view.len()) {
@@ -268,6 +322,7 @@ impl Loader {
             }
             core.epochs.unpin(visitor.slot);
         }
+        Ok(())
     }
 }
 
@@ -278,9 +333,19 @@ fn grow_if_wanted(core: &Core, partition: &Partition, buckets: usize, me: u16) {
     }
 }
 
+/// For stores without a flash tier.
 pub(crate) fn has_key(core: &Core, location: u64, key: &[u8]) -> bool {
-    let at = core.space.at(location);
-    // SAFETY: the index pointed to it under our pin: a whole entry, of which the key is a part.
+    let window = core.space.window_of(location) as u32;
+    assert!(
+        !core.space.is_cold(window),
+        "side logs of stores with a flash tier"
+    ); // members have none
+    key_is(core.space.at(location), key)
+}
+
+/// True if the entry there has this key.
+fn key_is(at: *const u8, key: &[u8]) -> bool {
+    // SAFETY: the index pointed to it under our pin: a whole entry, of which the key is a part; or it is a verified copy.
     unsafe {
         let header = entry::header_trusted(at);
         header.key_bytes == key.len()

@@ -109,7 +109,10 @@ pub(crate) fn contains(core: &Core, range: &KeyRange, key: &[u8]) -> bool {
 /// The entry that the index points to. The caller is pinned, and found the slot under its pin.
 pub(crate) fn entry_at(core: &Core, slot: Slot) -> Entry<'_> {
     let window = core.space.window_of(slot.location()) as u32;
-    assert!(!core.space.is_cold(window), "ranges of stores with a flash tier"); // members have none
+    assert!(
+        !core.space.is_cold(window),
+        "ranges of stores with a flash tier"
+    ); // members have none
     // SAFETY: the index pointed to it under the caller's pin: a whole entry, which is not changed or reused before the pin ends
     // (E2, S3). The caller does not use it for longer.
     unsafe { entry::parse_trusted(core.space.at(slot.location())) }

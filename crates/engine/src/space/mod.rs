@@ -98,7 +98,12 @@ impl Space {
     ) -> Result<Space, Error> {
         let bytes = options.memory_bytes;
         let asked = options.log.as_ref().map_or(0, |log| log.segment_bytes);
-        let segment_bytes = if asked == 0 {
+        let segment_bytes = if asked == 0 && options.tiny && options.flash.is_some() {
+            // A test's: enough segments for everybody.
+            (bytes / 64)
+                .next_power_of_two()
+                .clamp(SEGLET_BYTES as u64, SEGMENT_BYTES_MIN)
+        } else if asked == 0 {
             segment_bytes(bytes)
         } else {
             let minimum = match options.tiny {
@@ -240,7 +245,9 @@ impl Space {
     /// Windows that stay free for others.
     fn reserve(&self, node: usize, purpose: Purpose) -> usize {
         match purpose {
-            Purpose::Head | Purpose::Side | Purpose::Promoted => self.pools[node].reserve() + self.tombstone_reserve,
+            Purpose::Head | Purpose::Side | Purpose::Promoted => {
+                self.pools[node].reserve() + self.tombstone_reserve
+            }
             Purpose::Tombstones => self.pools[node].reserve(),
             Purpose::Survivor => 0,
         }
@@ -440,7 +447,10 @@ impl Space {
     ///
     /// # Safety
     /// Nobody else may look at the window's memory as long as the slice lives.
-    #[expect(clippy::mut_from_ref, reason = "windows are handed out one by one, as the caller vouches")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "windows are handed out one by one, as the caller vouches"
+    )]
     pub unsafe fn bytes_of_mut(&self, window: u32, length: usize) -> &mut [u8] {
         assert!(length <= self.segment_bytes);
         let at = self.region.at(self.offset_of(window));

@@ -1,0 +1,375 @@
+//! One thing at a time.
+
+use super::device::*;
+use duramen_engine::{Condition, Error, Session, Store};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const VALUE_BYTES: usize = 1000;
+
+/// A store of 4 MiB with so many objects of 1 KB.
+fn filled(flash: &Arc<Flash>, objects: u64) -> (Arc<Store>, Session) {
+    let store = Store::new(options(4 * MIB, flash)).unwrap();
+    let mut session = store.session().unwrap();
+    for n in 0..objects {
+        write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)).unwrap();
+        if n.is_multiple_of(1000) {
+            check_budget(&store);
+        }
+    }
+    (store, session)
+}
+
+#[test]
+fn ten_times_as_much_as_memory_is_there_and_stays_there() {
+    let flash = Flash::new(96 * MIB);
+    let (store, mut session) = filled(&flash, 40_000);
+    let stats = store.stats();
+    assert!(stats.flash.segments_demoted > 100, "{:?}", stats.flash);
+    assert_eq!(stats.objects, 40_000);
+    for n in 0..40_000 {
+        assert_eq!(
+            read(&mut session, &key(n)).unwrap().unwrap(),
+            value(n, 0, VALUE_BYTES),
+            "{n}"
+        );
+    }
+    // Twice over, so that flash has to be cleaned; every third is deleted.
+    for round in 1..3 {
+        for n in 0..40_000 {
+            if n % 3 == 0 {
+                let mut guard = session.pin();
+                let hash = guard.hash(&key(n));
+                guard.remove(TABLE, hash, &key(n)).unwrap();
+            } else {
+                let version = write(&mut session, &key(n), &value(n, round, VALUE_BYTES)).unwrap();
+                assert_eq!(version, round + 1);
+            }
+        }
+        check_budget(&store);
+    }
+    assert!(store.stats().flash.segments_cleaned > 0);
+    for n in 0..40_000 {
+        let expected = (n % 3 != 0).then(|| value(n, 2, VALUE_BYTES));
+        assert_eq!(read(&mut session, &key(n)).unwrap(), expected, "{n}");
+    }
+    assert_eq!(store.stats().flash.read_errors, 0);
+}
+
+#[test]
+fn who_parks_is_told_all_that_it_lacks() {
+    let flash = Flash::new(48 * MIB);
+    let (_store, mut session) = filled(&flash, 20_000);
+    session.set_parks(true);
+    let keys: Vec<Vec<u8>> = (0..50).map(|n| key(n * 7)).collect();
+    // A probe has no effect.
+    {
+        let guard = session.pin();
+        let hash = guard.hash(&keys[0]);
+        assert!(guard.cold(TABLE, hash, &keys[0]).unwrap().is_some());
+        assert!(guard.take_colds().is_empty());
+        assert!(
+            guard
+                .cold(TABLE, guard.hash(b"absent"), b"absent")
+                .unwrap()
+                .is_none()
+        );
+    }
+    let mut runs = 0;
+    let found = parked(&mut session, &flash, |guard| {
+        runs += 1;
+        let mut result = Ok(());
+        let mut values = Vec::new();
+        for key in &keys {
+            match guard.read(TABLE, guard.hash(key), key) {
+                Ok(found) => values.push(found.map(|object| object.value.to_vec())),
+                Err(error) => result = Err(error),
+            }
+        }
+        result.map(|()| values)
+    });
+    for (n, found) in found.unwrap().into_iter().enumerate() {
+        assert_eq!(found.unwrap(), value(n as u64 * 7, 0, VALUE_BYTES));
+    }
+    // Once in vain, once because entries were longer than expected, once for good.
+    assert!(runs <= 3, "{runs} runs");
+    // A write of a cold key did nothing when it said so.
+    let mut attempts = 0;
+    let version = parked(&mut session, &flash, |guard| {
+        attempts += 1;
+        let hash = guard.hash(&keys[1]);
+        let outcome = guard.write(TABLE, hash, &keys[1], b"new", None)?;
+        Ok(outcome.after)
+    });
+    assert_eq!((version.unwrap(), attempts >= 2), (Some(2), true));
+    assert_eq!(read(&mut session, &keys[1]).unwrap().unwrap(), b"new");
+}
+
+#[test]
+fn a_scan_shows_what_is_on_flash() {
+    let flash = Flash::new(48 * MIB);
+    let (_store, mut session) = filled(&flash, 10_000);
+    for parks in [false, true] {
+        session.set_parks(parks);
+        let (mut cursor, mut seen) = (0, std::collections::BTreeSet::new());
+        loop {
+            let step = parked(&mut session, &flash, |guard| {
+                let mut keys = Vec::new();
+                let next =
+                    guard.scan(TABLE, cursor, 100, |object| keys.push(object.key.to_vec()))?;
+                Ok((next, keys))
+            });
+            let (next, keys) = step.unwrap();
+            seen.extend(keys);
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), 10_000);
+    }
+}
+
+#[test]
+fn what_is_read_again_and_again_is_promoted() {
+    let flash = Flash::new(48 * MIB);
+    let (store, mut session) = filled(&flash, 20_000);
+    let mut hot = || {
+        for n in 100..400 {
+            assert_eq!(
+                read(&mut session, &key(n)).unwrap().unwrap(),
+                value(n, 0, VALUE_BYTES)
+            );
+        }
+    };
+    wait_for("the hot set is in memory", || {
+        let before = flash.reads.load(Ordering::Relaxed);
+        hot();
+        flash.reads.load(Ordering::Relaxed) - before < 30
+    });
+    let stats = store.stats().flash;
+    assert!(
+        stats.promotions >= 200 && stats.promoted_bytes > 0,
+        "{stats:?}"
+    );
+    assert!(stats.promoted_hits >= 200);
+    check_budget(&store);
+    // An overwrite is seen, whatever copies there are.
+    assert_eq!(write(&mut session, &key(200), b"new").unwrap(), 2);
+    assert_eq!(read(&mut session, &key(200)).unwrap().unwrap(), b"new");
+}
+
+#[test]
+fn a_watch_sees_no_change_in_demotion_and_promotion() {
+    let flash = Flash::new(48 * MIB);
+    let store = Store::new(options(4 * MIB, &flash)).unwrap();
+    let mut session = store.session().unwrap();
+    write(&mut session, &key(0), &value(0, 0, VALUE_BYTES)).unwrap();
+    let stamp = |session: &mut Session| {
+        let guard = session.pin();
+        guard.stamp(TABLE, guard.hash(&key(0)), &key(0)).unwrap()
+    };
+    let first = stamp(&mut session);
+    for n in 1..10_000 {
+        write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)).unwrap();
+    }
+    wait_for("the key is on flash", || {
+        let guard = session.pin();
+        guard
+            .cold(TABLE, guard.hash(&key(0)), &key(0))
+            .unwrap()
+            .is_some()
+    });
+    for _ in 0..5 {
+        assert!(first.still_holds(&stamp(&mut session)));
+        read(&mut session, &key(0)).unwrap();
+    }
+    write(&mut session, &key(0), b"new").unwrap();
+    assert!(!first.still_holds(&stamp(&mut session)));
+}
+
+#[test]
+fn a_device_that_fails_to_write_leaves_memory_as_it_was() {
+    let flash = Flash::new(48 * MIB);
+    let (store, mut session) = filled(&flash, 10_000);
+    flash.writes_fail.store(true, Ordering::Relaxed);
+    let mut written = 10_000;
+    let error = loop {
+        match write(&mut session, &key(written), &value(written, 0, VALUE_BYTES)) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 40_000, "memory has no end");
+    };
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    let stats = store.stats().flash;
+    assert!(stats.is_off && stats.write_errors > 0, "{stats:?}");
+    for n in 0..written {
+        assert_eq!(
+            read(&mut session, &key(n)).unwrap().unwrap(),
+            value(n, 0, VALUE_BYTES)
+        );
+    }
+    // Deletes go on, and make room.
+    for n in 0..written {
+        let mut guard = session.pin();
+        let hash = guard.hash(&key(n));
+        assert!(guard.remove(TABLE, hash, &key(n)).unwrap().before.is_some());
+    }
+    wait_for("room for a write", || {
+        write(&mut session, &key(1), b"again").is_ok()
+    });
+}
+
+#[test]
+fn a_device_that_fails_to_read_never_gives_a_wrong_value() {
+    let flash = Flash::new(48 * MIB);
+    let (_store, mut session) = filled(&flash, 10_000);
+    for damaged in [false, true] {
+        flash.reads_fail.store(!damaged, Ordering::Relaxed);
+        flash.damages.store(damaged, Ordering::Relaxed);
+        let mut failed = 0;
+        for n in 0..10_000 {
+            match read(&mut session, &key(n)) {
+                Ok(found) => assert_eq!(found.unwrap(), value(n, 0, VALUE_BYTES)),
+                Err(error) => {
+                    assert_eq!(error, Error::FlashFailed);
+                    failed += 1;
+                }
+            }
+        }
+        assert!(failed > 2_000, "{failed} keys could not be read");
+        assert_eq!(
+            write(&mut session, &key(0), b"new"),
+            Err(Error::FlashFailed)
+        );
+    }
+    flash.damages.store(false, Ordering::Relaxed);
+    for n in 0..10_000 {
+        assert_eq!(
+            read(&mut session, &key(n)).unwrap().unwrap(),
+            value(n, 0, VALUE_BYTES)
+        );
+    }
+}
+
+#[test]
+fn a_full_device_is_out_of_memory_and_deletes_make_room() {
+    let flash = Flash::new(8 * MIB);
+    let store = Store::new(options(4 * MIB, &flash)).unwrap();
+    let mut session = store.session().unwrap();
+    let mut written = 0;
+    let error = loop {
+        match write(&mut session, &key(written), &value(written, 0, VALUE_BYTES)) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 20_000, "12 MiB hold more than there is");
+    };
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert!(written > 7_000, "{written} objects are all that fits");
+    for n in 0..written {
+        assert_eq!(
+            read(&mut session, &key(n)).unwrap().unwrap(),
+            value(n, 0, VALUE_BYTES)
+        );
+    }
+    for n in (0..written).filter(|n| n % 2 == 0) {
+        let mut guard = session.pin();
+        let hash = guard.hash(&key(n));
+        assert!(guard.remove(TABLE, hash, &key(n)).unwrap().before.is_some());
+    }
+    // Half of it can be written again, over and over.
+    for round in 1..4 {
+        for n in (0..written).filter(|n| n % 2 == 0 && n % 8 != 0) {
+            wait_for("room", || {
+                write(&mut session, &key(n), &value(n, round, VALUE_BYTES)).is_ok()
+            });
+        }
+    }
+    for n in 0..written {
+        let expected = match n {
+            n if n % 8 == 0 => None,
+            n if n % 2 == 0 => Some(value(n, 3, VALUE_BYTES)),
+            n => Some(value(n, 0, VALUE_BYTES)),
+        };
+        assert_eq!(read(&mut session, &key(n)).unwrap(), expected, "{n}");
+    }
+}
+
+#[test]
+fn tables_are_cleared_and_dropped_with_what_they_have_on_flash() {
+    let flash = Flash::new(48 * MIB);
+    let (store, mut session) = filled(&flash, 10_000);
+    let other = store.create_table("other").unwrap();
+    for n in 0..10_000 {
+        let mut guard = session.pin();
+        let hash = guard.hash(&key(n));
+        let value = value(n, 7, VALUE_BYTES);
+        guard.write(other, hash, &key(n), &value, None).unwrap();
+    }
+    store.drop_table(other).unwrap();
+    let live = store.stats().live_bytes;
+    let expected = 10_000 * (VALUE_BYTES as u64 + 32);
+    assert!(
+        live.abs_diff(expected) < expected / 50,
+        "{live} bytes live, not {expected}"
+    );
+    for n in 0..10_000 {
+        assert_eq!(
+            read(&mut session, &key(n)).unwrap().unwrap(),
+            value(n, 0, VALUE_BYTES)
+        );
+    }
+    store.clear_table(TABLE).unwrap();
+    assert_eq!(store.stats().live_bytes, 0);
+    for n in (0..10_000).step_by(11) {
+        assert_eq!(read(&mut session, &key(n)).unwrap(), None);
+    }
+    // All of the device is there again, several times over.
+    for round in 0..3 {
+        for n in 0..20_000 {
+            write(&mut session, &key(n), &value(n, round, VALUE_BYTES)).unwrap();
+        }
+        store.clear_table(TABLE).unwrap();
+    }
+}
+
+#[test]
+fn transactions_and_who_is_alone_never_meet_a_cold_key() {
+    let flash = Flash::new(48 * MIB);
+    let (store, mut session) = filled(&flash, 10_000);
+    session.set_parks(true);
+    for n in (0..4_000).step_by(40) {
+        let mut guard = session.pin();
+        let (a, b) = (key(n), key(n + 1));
+        let keys = [(TABLE, guard.hash(&a)), (TABLE, guard.hash(&b))];
+        guard.lock_keys(&keys).unwrap();
+        let first = guard
+            .read(TABLE, keys[0].1, &a)
+            .unwrap()
+            .unwrap()
+            .value
+            .to_vec();
+        guard.write(TABLE, keys[1].1, &b, &first, None).unwrap();
+        guard.remove(TABLE, keys[0].1, &a).unwrap();
+        guard.unlock_keys();
+        assert!(guard.take_colds().is_empty());
+    }
+    {
+        let mut alone = session.pin_exclusive();
+        let hash = alone.hash(&key(7));
+        let absent = Condition::Absent;
+        let refused = alone.conditional_write(TABLE, hash, &key(7), b"x", None, absent);
+        assert_eq!(refused, Err(Error::ConditionFailed { current: Some(1) }));
+    }
+    session.set_parks(false);
+    for n in (0..4_000).step_by(40) {
+        assert_eq!(read(&mut session, &key(n)).unwrap(), None);
+        assert_eq!(
+            read(&mut session, &key(n + 1)).unwrap().unwrap(),
+            value(n, 0, VALUE_BYTES)
+        );
+    }
+    check_budget(&store);
+}
