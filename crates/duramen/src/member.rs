@@ -165,6 +165,7 @@ impl Store {
         let engine = duramen_engine::Store::new(duramen_engine::Options {
             hash_seed: Some(options.hash_seed),
             log: Some(log),
+            flash: None, // ranges and side logs look at entries in memory
             ..store.engine.clone()
         })?;
         #[cfg(feature = "planted")]

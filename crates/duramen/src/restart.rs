@@ -108,7 +108,9 @@ pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
     let bytes = if options.disk_bytes > 0 {
         options.disk_bytes
     } else {
-        (options.engine.memory_bytes as f64 * options.disk_expansion.max(1.0)) as u64
+        let flash = options.engine.flash.as_ref();
+        let data = options.engine.memory_bytes + flash.map_or(0, |flash| flash.device.bytes());
+        (data as f64 * options.disk_expansion.max(1.0)) as u64
     };
     bytes.div_ceil(segment_bytes).max(16)
 }

@@ -59,7 +59,7 @@ impl Store {
             let Some(state) = shown_state(segment.state()) else {
                 continue;
             };
-            if core.space.is_cold(window as u32) {
+            if segment.committed_bytes() == 0 && core.space.is_cold(window as u32) {
                 continue; // its bytes are on flash
             }
             let committed_bytes = u64::from(segment.committed_bytes());

@@ -146,11 +146,13 @@ impl Context {
     pub fn step(&mut self, core: &Core, quota_bytes: u64, me: u16, alone: bool) -> Step {
         let started = Instant::now();
         let tally = &core.tallies[self.number];
-        if self.current.is_none() && self.demotes(core) {
+        // A victim from flash gives no memory, so its survivors may have to go there before it is empty.
+        let warmed = self.current.as_ref().map(|current| current.warmed);
+        if warmed != Some(false) && self.demotes(core) {
             add(&tally.busy_ns, started.elapsed().as_nanos() as u64);
             return Step::Worked;
         }
-        if !self.may_wait(core) && self.current.is_none() && core.wants_demotion(self.node) {
+        if !self.may_wait(core) && self.current.is_none() && core.wants_demotion(self.node, false) {
             core.wakeup.ring(); // cleaning would gain little, and demoting is not for who serves requests
             return Step::Idle;
         }
@@ -261,7 +263,7 @@ impl Context {
         let turn = !(others && self.demoted);
         self.demoted = turn
             && self.may_wait(core)
-            && core.wants_demotion(self.node)
+            && core.wants_demotion(self.node, self.current.is_some())
             && core.demote_one(self.node);
         self.demoted
     }
@@ -276,9 +278,7 @@ impl Context {
         if self.may_wait(core)
             && let Some(tier) = &core.space.tier
             && tier.is_short()
-            && core.space.free_windows(self.node) > 0
         {
-            // Their survivors take memory, and they give none.
             let cold = select(core, self.node, evict, true);
             if !cold.is_empty() {
                 return cold;
@@ -558,6 +558,9 @@ impl Context {
     /// Opens the next survivor: a whole window, or, when memory is out, one just long enough for this victim.
     fn open_survivor(&mut self, core: &Core) -> Option<()> {
         self.survivor.record(&core.space);
+        if self.current.as_ref().is_some_and(|current| current.warmed) {
+            self.close_survivor(core); // first, so that it can go to flash if there is no other window
+        }
         if let Some(window) = self.survivor.window()
             && (core.space.segments[window as usize].committed_bytes() as usize)
                 < core.space.segment_bytes()

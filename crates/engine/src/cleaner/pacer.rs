@@ -348,7 +348,7 @@ impl Core {
             // Fragments of large objects can make every victim as long as its survivor: then cleaning is no way out.
             let (freed, used) = self.gain();
             let (freed, used) = (freed - gain_before.0, used - gain_before.1);
-            if freed >= GAIN_JUDGED_AFTER && used >= freed {
+            if freed >= GAIN_JUDGED_AFTER && used >= freed && !self.waits_for_flash() {
                 self.give_up_cleaning()?;
                 gain_before = self.gain();
             }

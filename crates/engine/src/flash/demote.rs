@@ -58,12 +58,19 @@ impl Core {
         }
     }
 
-    /// True if memory is short of entries that live, not of dead ones: then cleaning is not the way.
-    pub fn wants_demotion(&self, node: usize) -> bool {
+    /// True if memory is short of entries that live, not of dead ones: then cleaning is not the way. `survivors`: of cold
+    /// victims, which may have the last slots.
+    pub fn wants_demotion(&self, node: usize, survivors: bool) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
         };
-        if !tier.has_room() || !self.is_low(node) {
+        if !tier.has_room(survivors) {
+            return false;
+        }
+        if tier.is_pressed() {
+            return true;
+        }
+        if !self.is_low(node) {
             return false;
         }
         let hard = self.segment_budget().saturating_sub(tier.promoted.bytes());
@@ -74,13 +81,19 @@ impl Core {
             || (leaving == 0 && self.space.free_windows(node) == 0)
     }
 
+    /// True if the tier asks for a cleaner thread, to demote or to clean what is on flash.
+    pub fn flash_wants_cleaning(&self) -> bool {
+        let wants = |tier: &Tier| tier.is_short() || (tier.is_pressed() && tier.has_room(false));
+        self.space.tier.as_deref().is_some_and(wants)
+    }
+
     /// True if a writer that has no memory should wait for the device.
     pub fn waits_for_flash(&self) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
         };
         tier.leaving() > 0
-            || tier.has_room()
+            || tier.has_room(false)
                 && (0..self.space.segments.len() as u32).any(|window| self.may_turn_cold(window))
     }
 
@@ -99,7 +112,7 @@ impl Core {
         let Some(tier) = &self.space.tier else {
             return false;
         };
-        if !tier.has_room() {
+        if !tier.has_room(true) {
             return false;
         }
         let segments = &self.space.segments;
@@ -120,7 +133,9 @@ impl Core {
                 self.space.unclaim(window);
                 continue;
             }
+            tier.writing.fetch_add(1, Ordering::Relaxed);
             let done = self.write_segment(tier, window);
+            tier.writing.fetch_sub(1, Ordering::Relaxed);
             if !done {
                 self.space.unclaim(window);
             }
@@ -146,6 +161,7 @@ impl Core {
         }
         tier.turn_cold(window, slot, &self.epochs);
         tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
+        tier.pressed.store(false, Ordering::Relaxed);
         tier.set_live_bytes(tier.live_bytes() + self.live_in(window));
         true
     }

@@ -9,7 +9,9 @@
 //! - F1: a window turns cold only after all its bytes were written to a slot of the device that is its alone, and only if
 //!   it may be a victim (closed; with a log durably closed, written, not held): nothing else may need its memory.
 //! - F2: a window's memory is given back when every session that may not have seen it turn cold has left. `since` is
-//!   stored before the stamp of that is taken; who was pinned before `since` still has the memory.
+//!   stored before the stamp of that is taken; who was pinned before `since` still has the memory, unless it is `GONE`.
+//!   That is stored before the last look for such sessions: one that took its stamp long before it showed it (a pin is two
+//!   steps) either shows it before that look, and the memory stays, or finds the window gone.
 //! - F3: the slot of a cold window is given to another only when the window is reaped (S3): nobody finds its entries any
 //!   more. What was read from the device counts only if the window is the same incarnation and still has the slot *after*
 //!   the read, and if the entry's own checksum says so.
@@ -42,7 +44,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Free slots below this part of all (and below two) are few: cold segments are cleaned.
+/// No session finds the window's bytes in memory, whenever it was pinned.
+const GONE: u64 = 1;
+/// Slots that only survivors of cold segments get, so that cleaning can always go on.
+const SLOTS_RESERVED: u32 = 2;
+/// Free slots below this part of all are few: cold segments are cleaned.
 const FREE_SLOTS_PART: u32 = 16;
 /// Of the device this part may hold live entries: the rest is what cleaning needs to find.
 const LIVE_PART_MAX: f64 = 0.90;
@@ -50,7 +56,8 @@ const LIVE_PART_MAX: f64 = 0.90;
 /// What the tier knows of a window.
 #[derive(Default)]
 struct Window {
-    /// 0: its bytes are in memory. Otherwise sessions pinned after this stamp must not look at the memory (F2).
+    /// 0: its bytes are in memory. Otherwise sessions pinned after this stamp must not look at the memory, nor any if it is
+    /// `GONE` (F2).
     since: AtomicU64,
     /// Slot of the device; of a cold window only.
     slot: AtomicU32,
@@ -81,6 +88,10 @@ pub(crate) struct Tier {
     /// Windows whose memory waits for the readers that may look at it (F2): stamp and window, oldest first.
     leaving: Mutex<VecDeque<(u64, u32)>>,
     leaving_count: AtomicU64,
+    /// The index lacks memory: a segment is to make room although there is some for segments.
+    pressed: AtomicBool,
+    /// Segments that are being written.
+    writing: AtomicU64,
     /// Live bytes in cold windows, as last summed.
     live: AtomicU64,
     /// The device failed to write (F5).
@@ -111,6 +122,8 @@ impl Tier {
             free_count: AtomicU32::new(slots),
             leaving: Mutex::default(),
             leaving_count: AtomicU64::new(0),
+            pressed: AtomicBool::new(false),
+            writing: AtomicU64::new(0),
             live: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             warm_bytes: (warm * segment_bytes) as u64,
@@ -142,7 +155,7 @@ impl Tier {
     #[inline(always)]
     pub(crate) fn is_in_memory(&self, window: usize, stamp: u64) -> bool {
         let since = self.windows[window].since.load(Ordering::Acquire);
-        since == 0 || stamp <= since // F2
+        since == 0 || (stamp <= since && since != GONE) // F2
     }
 
     pub(crate) fn is_bad(&self, window: usize) -> bool {
@@ -172,9 +185,10 @@ impl Tier {
     fn turn_cold(&self, window: u32, slot: u32, epochs: &Epochs) {
         let known = &self.windows[window as usize];
         known.slot.store(slot, Ordering::Relaxed);
-        known.since.store(epochs.retire_stamp(), Ordering::SeqCst);
+        let since = epochs.retire_stamp().max(GONE + 1);
+        known.since.store(since, Ordering::SeqCst);
         // After the store: whoever is pinned later than this has seen it.
-        let stamp = epochs.retire_stamp();
+        let stamp = epochs.retire_stamp().max(since);
         let mut leaving = self.leaving.lock().expect("windows that turn cold");
         leaving.push_back((stamp, window));
         self.leaving_count
@@ -201,9 +215,18 @@ impl Tier {
         loop {
             let mut leaving = self.leaving.lock().expect("windows that turn cold");
             // Pushed by several threads, the stamps may be a little out of order: that only delays one.
-            let Some((_, window)) = leaving.pop_front_if(|(stamp, _)| *stamp < quiet) else {
+            let Some((stamp, window)) = leaving.front().copied() else {
                 return;
             };
+            if stamp >= quiet {
+                return;
+            }
+            let known = &self.windows[window as usize];
+            known.since.store(GONE, Ordering::SeqCst);
+            if stamp >= epochs.quiet_before() {
+                return; // somebody shows an old stamp only now
+            }
+            leaving.pop_front();
             self.leaving_count
                 .store(leaving.len() as u64, Ordering::Relaxed);
             drop(leaving);
@@ -211,19 +234,33 @@ impl Tier {
         }
     }
 
-    /// Windows whose memory waits for readers.
+    /// Windows that are being written, or whose memory waits for readers.
     pub(crate) fn leaving(&self) -> usize {
-        self.leaving_count.load(Ordering::Relaxed) as usize
+        let counts = [&self.writing, &self.leaving_count];
+        counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum::<u64>() as usize
     }
 
-    /// True if segments can be demoted.
-    pub(crate) fn has_room(&self) -> bool {
-        !self.has_failed() && self.free_count.load(Ordering::Relaxed) > 0
+    /// True if segments can be demoted; the last slots are for survivors of what is cleaned there.
+    pub(crate) fn has_room(&self, survivors: bool) -> bool {
+        let spare = if survivors { 0 } else { SLOTS_RESERVED };
+        !self.has_failed() && self.free_count.load(Ordering::Relaxed) > spare
+    }
+
+    /// Asks for one segment to be demoted, whatever there is for segments.
+    pub(crate) fn press(&self) {
+        self.pressed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.pressed.load(Ordering::Relaxed)
     }
 
     /// True if cold segments should be cleaned, so that others can be demoted.
     pub(crate) fn is_short(&self) -> bool {
-        let few = (self.slots / FREE_SLOTS_PART).max(2);
+        let few = (self.slots / FREE_SLOTS_PART).max(SLOTS_RESERVED + 2);
         !self.has_failed() && self.free_count.load(Ordering::Relaxed) < few
     }
 

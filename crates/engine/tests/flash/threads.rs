@@ -21,6 +21,7 @@ fn readers_and_writers_beyond_memory() {
     let rounds: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let over = AtomicBool::new(false);
     let reads = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
@@ -79,10 +80,11 @@ fn readers_and_writers_beyond_memory() {
             });
         }
         for writer in writers {
-            writer.join().unwrap();
+            failed.fetch_or(writer.join().is_err(), Ordering::Relaxed);
         }
-        over.store(true, Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed); // also when a writer failed, or the readers would go on for ever
     });
+    assert!(!failed.load(Ordering::Relaxed), "a writer failed");
     check_budget(&store);
     let mut session = store.session().unwrap();
     for n in 0..KEYS {
