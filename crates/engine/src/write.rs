@@ -22,6 +22,8 @@ use duramen_format::entry::{Entry, NewObject};
 /// How often one operation asks for memory for the index: more than it can need, so that what is missing is something
 /// else (address space).
 const INDEX_ATTEMPTS_MAX: u32 = 64;
+/// The same while segments go to flash for it.
+const INDEX_ATTEMPTS_FLASH: u32 = 20_000;
 
 /// A locked home bucket and what was found in it.
 pub(crate) struct Locked<'s> {
@@ -417,15 +419,33 @@ impl<'s> Guard<'s> {
     #[cold]
     pub(crate) fn make_index_room(&mut self, attempts: &mut u32) -> Result<(), Error> {
         *attempts += 1;
-        if *attempts > INDEX_ATTEMPTS_MAX {
+        let patience = if self.core.waits_for_flash() {
+            INDEX_ATTEMPTS_FLASH
+        } else {
+            INDEX_ATTEMPTS_MAX
+        };
+        if *attempts > patience {
             return Err(self.core.out_of_memory());
         }
+        self.press_flash();
         let node = self.head.node;
-        if !self.core.space.release_one(node) {
+        // With a tier in any case: segments that leave memory wait for our pin too.
+        if !self.core.space.release_one(node) || self.core.space.tier.is_some() {
             self.make_room(Purpose::Head)?;
             self.core.space.release_one(node);
         }
         Ok(())
+    }
+
+    /// Has a segment demoted, and leaves the core to who does it. The index may take more than one segment has.
+    fn press_flash(&self) {
+        if let Some(tier) = &self.core.space.tier {
+            tier.press();
+            self.core.wakeup.ring();
+            self.core.reap(self.head.node);
+            #[cfg(not(any(loom, shuttle)))]
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
     }
 
     #[cold]

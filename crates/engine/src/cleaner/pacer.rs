@@ -159,17 +159,15 @@ impl Core {
     /// True if this cleaner thread should work. With a log, threads beyond the first of each node join later.
     pub fn wants_cleaning(&self, node: usize, thread: usize) -> bool {
         let Some(log) = &self.log else {
-            return self.is_low(node)
-                || self.space.tier.as_ref().is_some_and(|tier| tier.is_short());
+            return self.is_low(node) || self.flash_wants_cleaning();
         };
         let load = self.load(log);
         let joins = thread < self.space.nodes()
             || load.memory_is_low(thread / self.space.nodes())
             || self.space.free_windows(node) == 0;
         let relocates = log.swaps().relocations.is_asking();
-        let flash = self.space.tier.as_ref().is_some_and(|tier| tier.is_short());
         self.is_low(node) && joins
-            || flash
+            || self.flash_wants_cleaning()
             || (load.disk_is_low() || relocates) && !self.is_loading()
     }
 

@@ -17,11 +17,13 @@ const READS_BEFORE_PROMOTION: u64 = 1;
 /// The shortest piece that is read, and the longest entry that a first read is sized for.
 const GUESS_BYTES_MIN: u32 = 256;
 
+type Copies = HashMap<(u64, u32), Box<[u64]>>;
+
 /// Copies of cold entries that a session was given, for as long as it needs them, and what it lacks.
 #[derive(Default)]
 pub(crate) struct Holding {
     /// By location and incarnation of its window (F4); words, because entries are aligned.
-    entries: RefCell<HashMap<(u64, u32), Box<[u64]>>>,
+    entries: RefCell<Copies>,
     colds: RefCell<Vec<Cold>>,
     /// The session's owner fetches; otherwise the session waits for the device itself.
     parks: Cell<bool>,

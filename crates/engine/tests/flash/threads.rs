@@ -5,16 +5,16 @@ use duramen_engine::{Options, Store};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const KEYS: u64 = 16_000;
+const KEYS: u64 = 24_000;
 const WRITERS: u64 = 2;
 
 #[test]
 fn readers_and_writers_beyond_memory() {
-    let flash = Flash::new(64 * MIB);
+    let flash = Flash::new(96 * MIB);
     let store = Store::new(Options {
         heads: 2,
         cleaners: 2,
-        ..options(6 * MIB, &flash)
+        ..options(8 * MIB, &flash)
     })
     .unwrap();
     // Round of each key that is certainly written.
@@ -35,11 +35,11 @@ fn readers_and_writers_beyond_memory() {
                             if round > 1 && (n / 64 + round) % 3 == 0 {
                                 continue;
                             }
-                            let value = value(n, round, 200 + n as usize % 1500);
+                            let value = value(n, round, 200 + n as usize % 2500);
                             write(&mut session, &key(n), &value).unwrap();
                             rounds[n as usize].store(round, Ordering::Release);
                         }
-                        if started.elapsed() > Duration::from_secs(20) && round > 1 {
+                        if started.elapsed() > Duration::from_secs(15) && round > 1 {
                             return;
                         }
                     }
@@ -71,7 +71,7 @@ fn readers_and_writers_beyond_memory() {
                         None => assert_eq!(before, 0, "key {n} was lost"),
                         Some(found) => {
                             let round = (1..6)
-                                .find(|round| found == value(n, *round, 200 + n as usize % 1500));
+                                .find(|round| found == value(n, *round, 200 + n as usize % 2500));
                             assert!(round.expect("a value that was written") >= before);
                         }
                     }
@@ -89,7 +89,7 @@ fn readers_and_writers_beyond_memory() {
     let mut session = store.session().unwrap();
     for n in 0..KEYS {
         let round = rounds[n as usize].load(Ordering::Relaxed);
-        let expected = value(n, round, 200 + n as usize % 1500);
+        let expected = value(n, round, 200 + n as usize % 2500);
         assert_eq!(
             read(&mut session, &key(n)).unwrap().unwrap(),
             expected,
