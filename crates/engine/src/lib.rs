@@ -65,6 +65,7 @@ pub use store::Store;
 pub mod parts {
     pub use crate::epoch::{Epochs, SlotId};
     pub use crate::exclusive::Exclusive;
+    pub use crate::flash::Warmth;
     pub use crate::head::Tail;
     pub use crate::index::arena::Arena;
     pub use crate::index::bucket;

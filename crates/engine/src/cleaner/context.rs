@@ -319,6 +319,9 @@ impl Context {
             return true;
         };
         if current.skipped && current.kind == Kind::Plain {
+            if current.warmed {
+                core.space.decommit(current.window); // it is read again, and others may be before
+            }
             self.victims.push_back(current.window);
             return true;
         }

@@ -100,7 +100,7 @@ impl Tier {
         let known = &self.windows[window];
         space.segments[window].incarnation() == cold.incarnation
             && known.slot.load(Ordering::SeqCst) == cold.slot
-            && known.since.load(Ordering::SeqCst) != 0
+            && known.warmth.is_cold()
     }
 
     /// Verifies what was read, and has it held.

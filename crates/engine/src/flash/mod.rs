@@ -8,10 +8,10 @@
 //! **Invariants**
 //! - F1: a window turns cold only after all its bytes were written to a slot of the device that is its alone, and only if
 //!   it may be a victim (closed; with a log durably closed, written, not held): nothing else may need its memory.
-//! - F2: a window's memory is given back when every session that may not have seen it turn cold has left. `since` is
-//!   stored before the stamp of that is taken; who was pinned before `since` still has the memory, unless it is `GONE`.
-//!   That is stored before the last look for such sessions: one that took its stamp long before it showed it (a pin is two
-//!   steps) either shows it before that look, and the memory stays, or finds the window gone.
+//! - F2: a window's memory is given back when every session that may not have seen it turn cold has left. That it
+//!   turned cold is stored before the stamp of that is taken; who was pinned before still has the memory, unless the window
+//!   is gone. That is stored before the last look for such sessions: one that took its stamp long before it showed it (a pin
+//!   is two steps) either shows it before that look, and the memory stays, or finds the window gone (`warmth`).
 //! - F3: the slot of a cold window is given to another only when the window is reaped (S3): nobody finds its entries any
 //!   more. What was read from the device counts only if the window is the same incarnation and still has the slot *after*
 //!   the read, and if the entry's own checksum says so.
@@ -32,10 +32,15 @@ mod demote;
 mod device;
 mod fetch;
 mod promoted;
+mod warmth;
 
 pub(crate) use device::{Aligned, BLOCK_BYTES};
 pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES};
 pub(crate) use fetch::{Here, Holding, locate_now};
+#[cfg(any(loom, shuttle))]
+pub use warmth::Warmth;
+#[cfg(not(any(loom, shuttle)))]
+use warmth::Warmth;
 
 use crate::epoch::Epochs;
 use crate::space::Space;
@@ -44,8 +49,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// No session finds the window's bytes in memory, whenever it was pinned.
-const GONE: u64 = 1;
 /// Slots that only survivors of cold segments get, so that cleaning can always go on.
 const SLOTS_RESERVED: u32 = 2;
 /// Free slots below this part of all are few: cold segments are cleaned.
@@ -56,9 +59,7 @@ const LIVE_PART_MAX: f64 = 0.90;
 /// What the tier knows of a window.
 #[derive(Default)]
 struct Window {
-    /// 0: its bytes are in memory. Otherwise sessions pinned after this stamp must not look at the memory, nor any if it is
-    /// `GONE` (F2).
-    since: AtomicU64,
+    warmth: Warmth,
     /// Slot of the device; of a cold window only.
     slot: AtomicU32,
     /// It could not be read back (F5).
@@ -148,14 +149,13 @@ impl Tier {
     /// True if the bytes of a window may not be in memory for who is pinned from now on.
     #[inline(always)]
     pub(crate) fn is_cold(&self, window: usize) -> bool {
-        self.windows[window].since.load(Ordering::Acquire) != 0
+        self.windows[window].warmth.is_cold()
     }
 
     /// True if who was pinned at `stamp` finds the window's bytes in memory.
     #[inline(always)]
     pub(crate) fn is_in_memory(&self, window: usize, stamp: u64) -> bool {
-        let since = self.windows[window].since.load(Ordering::Acquire);
-        since == 0 || (stamp <= since && since != GONE) // F2
+        self.windows[window].warmth.is_in_memory(stamp) // F2
     }
 
     pub(crate) fn is_bad(&self, window: usize) -> bool {
@@ -185,10 +185,7 @@ impl Tier {
     fn turn_cold(&self, window: u32, slot: u32, epochs: &Epochs) {
         let known = &self.windows[window as usize];
         known.slot.store(slot, Ordering::Relaxed);
-        let since = epochs.retire_stamp().max(GONE + 1);
-        known.since.store(since, Ordering::SeqCst);
-        // After the store: whoever is pinned later than this has seen it.
-        let stamp = epochs.retire_stamp().max(since);
+        let stamp = known.warmth.turn_cold(epochs);
         let mut leaving = self.leaving.lock().expect("windows that turn cold");
         leaving.push_back((stamp, window));
         self.leaving_count
@@ -198,10 +195,10 @@ impl Tier {
     /// Nobody finds anything of the window any more (S3, F3): its slot is free. For windows of either kind.
     pub(crate) fn forget(&self, window: u32) {
         let known = &self.windows[window as usize];
-        if known.since.load(Ordering::Relaxed) != 0 {
+        if known.warmth.is_cold() {
             let slot = known.slot.load(Ordering::Relaxed);
             known.bad.store(false, Ordering::Relaxed);
-            known.since.store(0, Ordering::SeqCst);
+            known.warmth.reset();
             self.give_slot(slot);
         }
     }
@@ -211,20 +208,14 @@ impl Tier {
         if self.leaving_count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let quiet = epochs.quiet_before();
         loop {
             let mut leaving = self.leaving.lock().expect("windows that turn cold");
             // Pushed by several threads, the stamps may be a little out of order: that only delays one.
             let Some((stamp, window)) = leaving.front().copied() else {
                 return;
             };
-            if stamp >= quiet {
+            if !self.windows[window as usize].warmth.leave(epochs, stamp) {
                 return;
-            }
-            let known = &self.windows[window as usize];
-            known.since.store(GONE, Ordering::SeqCst);
-            if stamp >= epochs.quiet_before() {
-                return; // somebody shows an old stamp only now
             }
             leaving.pop_front();
             self.leaving_count

@@ -3,6 +3,7 @@
 
 mod alone;
 mod collect;
+mod demotion;
 #[cfg(shuttle)]
 #[path = "../durable/disk.rs"]
 #[allow(dead_code)]
