@@ -19,6 +19,9 @@ impl Durable {
     /// Records the spread of tables that have changed much since it was recorded last; true if it did. Goes with the next
     /// commit.
     pub fn statistics_step(&self) -> bool {
+        if self.engine.has_flash() {
+            return false; // no member of a cluster: nobody would divide it
+        }
         let mut any = false;
         for table in self.engine.tables() {
             let id = table.id.0;

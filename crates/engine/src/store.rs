@@ -86,6 +86,11 @@ impl Store {
         self.core.version_max() + 1
     }
 
+    /// True if segments may go to a flash device.
+    pub fn has_flash(&self) -> bool {
+        self.core.space.tier.is_some()
+    }
+
     /// The hard budget, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.core.space.budget.limit()

@@ -1,7 +1,7 @@
 //! One thing at a time.
 
 use super::device::*;
-use duramen_engine::{Condition, Error, Session, Store};
+use duramen_engine::{Condition, Error, Options, Session, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -372,4 +372,23 @@ fn transactions_and_who_is_alone_never_meet_a_cold_key() {
         );
     }
     check_budget(&store);
+}
+
+/// A segment has room for one of them, so cleaning gains nothing.
+#[test]
+fn values_of_a_megabyte_go_to_flash_too() {
+    let flash = Flash::new(320 * MIB);
+    let store = Store::new(Options {
+        tiny: false,
+        ..options(64 * MIB, &flash)
+    })
+    .unwrap();
+    let mut session = store.session().unwrap();
+    for n in 0..120 {
+        write(&mut session, &key(n), &value(n, 0, MIB as usize)).unwrap();
+        check_budget(&store);
+    }
+    for n in 0..120 {
+        assert!(read(&mut session, &key(n)).unwrap().unwrap() == value(n, 0, MIB as usize));
+    }
 }
