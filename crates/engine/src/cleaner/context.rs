@@ -146,9 +146,9 @@ impl Context {
     pub fn step(&mut self, core: &Core, quota_bytes: u64, me: u16, alone: bool) -> Step {
         let started = Instant::now();
         let tally = &core.tallies[self.number];
-        // A victim from flash gives no memory, so its survivors may have to go there before it is empty.
-        let warmed = self.current.as_ref().map(|current| current.warmed);
-        if warmed != Some(false) && self.demotes(core) {
+        // Also in the middle of a victim: it may wait for memory. One from flash gives none, so its survivors may have to go
+        // there before it is empty.
+        if self.demotes(core) {
             add(&tally.busy_ns, started.elapsed().as_nanos() as u64);
             return Step::Worked;
         }
@@ -263,7 +263,10 @@ impl Context {
         let turn = !(others && self.demoted);
         self.demoted = turn
             && self.may_wait(core)
-            && core.wants_demotion(self.node, self.current.is_some())
+            && core.wants_demotion(
+                self.node,
+                self.current.as_ref().is_some_and(|current| current.warmed),
+            )
             && core.demote_one(self.node);
         self.demoted
     }

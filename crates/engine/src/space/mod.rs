@@ -84,7 +84,7 @@ pub struct Space {
     segment_shift: u32,
     windows_per_node: u32,
     /// Which windows' bytes are on flash; `None`: all are in memory.
-    pub tier: Option<Box<Tier>>,
+    pub(crate) tier: Option<Box<Tier>>,
 }
 
 impl Space {
