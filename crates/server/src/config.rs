@@ -24,6 +24,8 @@ pub use table::SETTINGS;
 /// The data directory of a store that was not told another: here, so that a first try needs no preparation.
 const DIR_DEFAULT: &str = "duramen-data";
 
+/// A few of the largest segments.
+const FLASH_BYTES_MIN: u64 = 64 << 20;
 const CLUSTER_NAME_MAX: usize = 64;
 const TOKEN_BYTES_MAX: usize = 1024;
 
@@ -60,6 +62,10 @@ pub struct ServerConfig {
     pub disk_bytes: u64,
     /// Disk space for the log, in percent of memory.
     pub disk_expansion_percent: u64,
+    /// File or partition for what memory has no room for; empty = none.
+    pub flash_file: String,
+    /// How much of it is used.
+    pub flash_bytes: u64,
     /// Where SAVE and BGSAVE put their copy; empty = `snapshots` in the data directory.
     pub snapshot_dir: String,
     /// One frame is verified in this time; 0 = only when somebody asks.
@@ -132,6 +138,8 @@ impl Default for ServerConfig {
             wal_bytes: 0,
             disk_bytes: 0,
             disk_expansion_percent: 0,
+            flash_file: String::new(),
+            flash_bytes: 0,
             snapshot_dir: String::new(),
             scrub_interval_ms: 0,
             bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
@@ -233,7 +241,36 @@ impl ServerConfig {
                 format_size(self.output_limit_bytes as u64)
             ));
         }
+        self.check_flash()?;
         self.check_member()
+    }
+
+    fn check_flash(&self) -> Result<(), ServerError> {
+        let refuse = |text: String| Err(ServerError::Config(text));
+        match (self.flash_file.is_empty(), self.flash_bytes) {
+            (true, 0) => Ok(()),
+            (true, _) => refuse(
+                "flash-size without flash-file: name the file or partition by `--flash-file`".to_owned(),
+            ),
+            (false, 0) => refuse(format!(
+                "flash-file without flash-size: say by `--flash-size` how much of {} may be used",
+                self.flash_file
+            )),
+            (false, bytes) if bytes < FLASH_BYTES_MIN => refuse(format!(
+                "flash-size {} is too small to be of use: the least is {}",
+                format_size(bytes),
+                format_size(FLASH_BYTES_MIN)
+            )),
+            (false, _) if self.mode == duramen_engine::Mode::Cache => refuse(
+                "a cache evicts what memory has no room for: leave out `flash-file`, or `mode cache`"
+                    .to_owned(),
+            ),
+            (false, _) if self.is_member() => refuse(
+                "a member of a cluster keeps its data in memory for now: leave out `flash-file`"
+                    .to_owned(),
+            ),
+            (false, _) => Ok(()),
+        }
     }
 
     /// Whether this server is, or wants to be, a member of a cluster.

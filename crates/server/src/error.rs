@@ -32,6 +32,13 @@ pub enum ServerError {
     /// The data directory cannot be used: do what the text says. Nothing in it was changed.
     #[error(transparent)]
     Store(#[from] duramen::Error),
+    /// The flash file cannot be used: do what the text says. What it held before may be lost, and nothing else.
+    #[error("cannot use the flash file {}: {source}{advice}", path.display())]
+    Flash {
+        path: PathBuf,
+        source: duramen_flash::Error,
+        advice: &'static str,
+    },
     /// What a member keeps for others cannot be used: do what the text says. Nothing in it was changed.
     #[error(transparent)]
     Backup(#[from] duramen_backup::Error),

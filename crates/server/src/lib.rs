@@ -13,7 +13,9 @@ mod native;
 mod reactor;
 mod server;
 pub mod shared;
+mod tier;
 
 pub use config::ServerConfig;
 pub use error::ServerError;
 pub use server::{Addresses, Server};
+pub use tier::Tier;

@@ -15,6 +15,7 @@
 
 mod accept;
 mod connection;
+mod flash;
 mod hold;
 mod input;
 mod listener;
@@ -34,6 +35,7 @@ use crate::exec::{Executor, Verdict};
 use crate::shared::{ConfigCache, Message, Shared, Stop, ThreadShared};
 use accept::SpareFd;
 use connection::{Connection, WaitsFor};
+use flash::Flash;
 use hold::Holds;
 use input::InputBuffer;
 use output::BufferPool;
@@ -83,6 +85,8 @@ pub(crate) struct Reactor {
     paused: Vec<Token>,
     /// Connections whose replies wait for the log.
     holds: Holds,
+    /// Connections whose requests wait for flash.
+    flash: Flash,
     /// Connections with unsent replies.
     with_output: usize,
     messages: Vec<Message>,
@@ -147,6 +151,7 @@ impl Reactor {
             again: Vec::new(),
             paused: Vec::new(),
             holds: Holds::default(),
+            flash: Flash::default(),
             with_output: 0,
             messages: Vec::new(),
             spinner: Spinner::default(),
@@ -199,11 +204,16 @@ impl Reactor {
     fn round(&mut self, events: &[epoll::Event]) {
         // Spinning may have received already.
         let mut connections = self.ready.len() + self.native.len();
+        if self.flash.is_busy() {
+            self.take_fetched();
+        }
         for event in events {
             let token = Token::from(event.data);
             if token == Token::MAILBOX {
                 self.run_group();
                 self.take_messages();
+            } else if token == Token::FLASH {
+                // What has come was taken already.
             } else if let Some(listener) = token.as_listener() {
                 self.accept(listener);
             } else {
@@ -238,6 +248,9 @@ impl Reactor {
 
     /// Fills `events`: at once if there is work left, after spinning if that pays, else after sleeping in the kernel.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+        if self.flash.is_busy() {
+            self.start_fetches();
+        }
         if !self.again.is_empty() {
             return self.poll_events(events, Some(ZERO));
         }
@@ -290,8 +303,8 @@ impl Reactor {
         for look in 0u32.. {
             if look % LOOKS_AT_HOT == LOOKS_AT_HOT - 1 {
                 self.poll_events(events, Some(ZERO));
-            } else if !self.holds.is_empty() {
-                // Whoever is hot waits for a commit, and that is seen without a system call.
+            } else if !self.holds.is_empty() || self.flash.is_busy() {
+                // Whoever is hot waits for a commit or for flash, and that is seen without a system call.
                 std::hint::spin_loop();
             } else if let Some(token) = self.hot {
                 self.receive(token);
@@ -301,7 +314,10 @@ impl Reactor {
             let waited = started.elapsed();
             self.spinner.look_took(waited - before);
             before = waited;
-            let found = !events.is_empty() || self.has_ready() || self.may_release();
+            let found = !events.is_empty()
+                || self.has_ready()
+                || self.may_release()
+                || self.flash.has_come();
             if found || waited.as_micros() as u64 >= spin_us {
                 self.me().counters.spin_ns.add(waited.as_nanos() as u64);
                 if found {
@@ -366,9 +382,9 @@ impl Reactor {
         })
     }
 
-    /// Registers for what the connection waits for. A held one stays registered for input until there is some.
+    /// Registers for what the connection waits for. A held one, or one that waits for flash, stays registered for input until there is some.
     fn update_interest(&mut self, token: Token, connection: &mut Connection) {
-        let is_quiet = connection.held.is_some()
+        let is_quiet = (connection.held.is_some() || connection.waits_for == WaitsFor::Flash)
             && connection.interest == epoll::EventFlags::IN
             && connection.sendable_bytes() == 0;
         if !is_quiet {
@@ -408,7 +424,8 @@ impl Reactor {
     }
 
     /// Ends a connection that is not in its slot.
-    fn close_taken(&mut self, token: Token, connection: Box<Connection>) {
+    fn close_taken(&mut self, token: Token, mut connection: Box<Connection>) {
+        self.unpark(&mut connection);
         if connection.interest.contains(epoll::EventFlags::OUT) {
             self.with_output -= 1;
         }

@@ -7,6 +7,7 @@ use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::reactor::{Listeners, Reactor, bind, raise_file_limit};
 use crate::shared::{Shared, Stop};
+use crate::tier::Tier;
 use duramen_engine::{Options, Store};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -251,8 +252,16 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
         huge_pages: config.huge_pages,
         ..Options::new(config.memory_bytes)
     };
+    let tier = Tier::open(&config)?.map(Arc::new);
+    let engine = Options {
+        memory_bytes: tier.as_ref().map_or(engine.memory_bytes, |tier| {
+            tier.rest_of(engine.memory_bytes, config.threads)
+        }),
+        flash: tier.as_ref().map(|tier| tier.options()),
+        ..engine
+    };
     let Some(dir) = config.data_dir() else {
-        shared.serve(Store::new(engine)?, None);
+        shared.serve_with(Store::new(engine)?, None, tier);
         return Ok(());
     };
     if is_home(&dir) {
@@ -270,7 +279,7 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     durability.watch(shared);
     let engine = Arc::clone(durability.store().engine());
     durability.restore(shared, &engine)?;
-    shared.serve(engine, Some(durability));
+    shared.serve_with(engine, Some(durability), tier);
     Ok(())
 }
 

@@ -23,6 +23,7 @@ use crate::cluster::Membership;
 use crate::config::{ConfigFile, ServerConfig, Setting};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
+use crate::tier::Tier;
 use duramen_base::ids::Level;
 use duramen_engine::{Store, TableId};
 use std::net::SocketAddr;
@@ -100,6 +101,8 @@ struct Loaded {
     store: Arc<Store>,
     /// None: in memory alone.
     durability: Option<Arc<Durability>>,
+    /// None: memory is the only tier.
+    tier: Option<Arc<Tier>>,
 }
 
 /// Shared state of one server.
@@ -171,7 +174,27 @@ impl Shared {
 
     /// Loading is over: from now on clients are served from `store`. To be called once.
     pub fn serve(&self, store: Arc<Store>, durability: Option<Arc<Durability>>) {
-        self.loaded.get_or_init(|| Loaded { store, durability });
+        self.serve_with(store, durability, None);
+    }
+
+    /// As [`serve`](Self::serve), with a second tier.
+    pub fn serve_with(
+        &self,
+        store: Arc<Store>,
+        durability: Option<Arc<Durability>>,
+        tier: Option<Arc<Tier>>,
+    ) {
+        self.loaded.get_or_init(|| Loaded {
+            store,
+            durability,
+            tier,
+        });
+    }
+
+    /// The second tier; None: there is none, or the data is not loaded yet.
+    #[inline]
+    pub fn tier(&self) -> Option<&Arc<Tier>> {
+        self.loaded.get()?.tier.as_ref()
     }
 
     /// This server is a member of a cluster. To be called once, before [`serve`](Self::serve).

@@ -238,10 +238,44 @@ fn table_of_figures(frame: &mut Frame<'_>, area: Rect, reading: &Reading) {
             ),
         ),
     ];
+    let rows = rows.into_iter().chain(flash_figures(reading));
     let rows = rows.map(|(name, value)| Row::new([name.to_owned(), value]));
     let table = Table::new(rows, [Constraint::Length(30), Constraint::Min(10)])
         .block(Block::bordered().title(" now "));
     frame.render_widget(table, area);
+}
+
+/// Of the second tier, if there is one.
+fn flash_figures(reading: &Reading) -> Vec<(&'static str, String)> {
+    if reading.flash_bytes.is_none() {
+        return Vec::new();
+    }
+    vec![
+        (
+            "flash live · size",
+            format!(
+                "{} · {}",
+                size(reading.flash_live_bytes),
+                size(reading.flash_bytes)
+            ),
+        ),
+        (
+            "flash fetched/s · promoted hits/s",
+            format!(
+                "{} · {}",
+                count(reading.flash_fetches_per_second),
+                count(reading.flash_promoted_hits_per_second)
+            ),
+        ),
+        (
+            "flash demoted/s · promoted",
+            format!(
+                "{} segments · {}",
+                count(reading.flash_demoted_per_second),
+                size(reading.flash_promoted_bytes)
+            ),
+        ),
+    ]
 }
 
 fn table_of_latency(

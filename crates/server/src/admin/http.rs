@@ -2,6 +2,7 @@
 
 use super::{metrics, process};
 use crate::shared::{Shared, Stop};
+use crate::tier::FIGURES;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -209,6 +210,13 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
             "virtual_bytes": process::memory().map(|memory| memory.virtual_bytes),
         },
     });
+    if shared.tier().is_some() {
+        let figures = FIGURES.iter();
+        page["flash"] = figures
+            .map(|(name, _, _, of)| ((*name).to_owned(), Value::from(of(&stats.flash))))
+            .collect();
+        page["flash"]["waiting_clients"] = sum(|c| c.flash_parked.get()).into();
+    }
     if list {
         page["segments"] = report
             .segments

@@ -3,6 +3,7 @@
 use super::process;
 use crate::cluster::Membership;
 use crate::shared::{Family, Histogram, Shared, ThreadCounters};
+use crate::tier::FIGURES;
 use duramen::{DiskState, DurabilityStats};
 use duramen_engine::Stats;
 use prometheus_client::collector::Collector;
@@ -360,7 +361,11 @@ impl Collector for Page {
             f64::from(u8::from(shared.data().is_none())),
         )?;
         if let Some(store) = shared.data() {
-            store_metrics(&mut encoder, &store.stats())?;
+            let stats = store.stats();
+            store_metrics(&mut encoder, &stats)?;
+            if shared.tier().is_some() {
+                flash_metrics(&mut encoder, &stats)?;
+            }
         }
         if let Some(durability) = shared.durability() {
             durability_metrics(&mut encoder, &durability.stats())?;
@@ -422,6 +427,18 @@ fn store_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     )?;
     for (name, help, of) in STORE_GAUGES {
         gauge(encoder, name, help, of(stats))?;
+    }
+    Ok(())
+}
+
+/// What only a server with a second tier has.
+fn flash_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+    for (name, help, grows, of) in FIGURES {
+        let (name, value) = (format!("flash_{name}"), of(&stats.flash) as f64);
+        match grows {
+            true => counter(encoder, &name, help, value)?,
+            false => gauge(encoder, &name, help, value)?,
+        }
     }
     Ok(())
 }

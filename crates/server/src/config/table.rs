@@ -131,6 +131,8 @@ fn set_level(config: &mut ServerConfig, value: Value) {
 
 /// Largest budget: the address space a process can reserve on x86-64 with room for everything else.
 const MEMORY_BYTES_MAX: u64 = 64 << 40;
+/// As much as sectors of 512 bytes can be numbered with 32 bits.
+const FLASH_BYTES_MAX: u64 = 2 << 40;
 const DAY_S: i64 = 86_400;
 
 /// Every setting, in the order `duramen config print` and `--help` show them.
@@ -200,6 +202,22 @@ pub static SETTINGS: &[Setting] = &[
         "200",
         number!(disk_expansion_percent as u64),
         "Disk space for the log in percent of memory: more makes cleaning on disk cheaper.",
+    ),
+    row(
+        "flash-file",
+        Kind::Text,
+        "",
+        "",
+        text!(flash_file),
+        "File or partition that takes what memory has no room for and is not read often: then data may be larger than memory. Its content is not kept. Empty = none.",
+    ),
+    row(
+        "flash-size",
+        Kind::Size { min: 0, max: FLASH_BYTES_MAX },
+        "bytes",
+        "0",
+        size!(flash_bytes as u64),
+        "How much of flash-file is used; a file is made so long at the start.",
     ),
     row(
         "snapshot-dir",

@@ -130,7 +130,7 @@ pub(super) fn admit(
     if client.in_multi() && !spec.has(flag::NEVER_QUEUED) {
         return enqueue(shared, local, client, args, out, spec);
     }
-    if shared.commands.gate() & global::MONITORED != 0 {
+    if shared.commands.gate() & global::MONITORED != 0 && !client.take_monitored() {
         monitor::feed(shared, client, spec, args);
     }
     Admitted::Run(spec)
@@ -189,6 +189,7 @@ pub(super) fn refuse(
     text: &str,
 ) -> Admitted {
     client.break_transaction();
+    client.forget_kept();
     let is_exec = spec.is_some_and(|spec| spec.name == "exec");
     if is_exec {
         client.end_transaction();

@@ -1,5 +1,6 @@
 //! What the commands remember about one connection.
 
+use super::cold::Parking;
 use super::own_part::Flushing;
 use super::wait::Wait;
 use crate::shared::ClientRecord;
@@ -22,6 +23,9 @@ pub enum Verdict {
     Paused {
         until_ms: u64,
     },
+    /// Requests from `Turn::executed` on were not run and must be shown again when what is wanted of flash was fetched
+    /// (`Client::take_wanted`).
+    Cold,
     /// As open, but requests from `Turn::executed` on are shown again when the wait is over (`WAITAOF`, `SAVE`).
     Held,
 }
@@ -101,6 +105,8 @@ pub struct Client {
     pub(crate) unserved_until_ms: u64,
     /// How far its FLUSHALL is.
     pub(crate) flushing: Option<Flushing>,
+    /// Of requests that wait for flash; `None`: none do.
+    pub(super) parking: Option<Box<Parking>>,
 }
 
 impl Client {
@@ -120,6 +126,7 @@ impl Client {
             asked_level: None,
             unserved_until_ms: 0,
             flushing: None,
+            parking: None,
         }
     }
 

@@ -341,7 +341,8 @@ fn walk(
             if !enough && view.served().contains(table, route) {
                 enough = show(object.key);
             }
-        })?;
+        });
+        let next = ctx.note_colds(guard, next)?;
         cursor = next.unwrap_or(0);
         Ok::<bool, Failure>(next.is_none() || enough)
     };

@@ -164,16 +164,18 @@ pub(super) fn mwrite(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     }
     let level = ctx.level();
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.reply().array(hashes.len());
-        for (n, hash) in hashes.iter().enumerate() {
-            let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
-            match guard.write(ctx.table, *hash, key, value, None) {
-                Ok(outcome) => tell_write(&mut ctx.reply(), outcome.after, level),
-                // Each part has a result of its own.
-                Err(error) => ctx.reply().error(Failure::from(error).text()),
+        ctx.locked_for_flash(guard, hashes, |ctx, guard| {
+            ctx.reply().array(hashes.len());
+            for (n, hash) in hashes.iter().enumerate() {
+                let (key, value) = (ctx.arg(1 + 2 * n), ctx.arg(2 + 2 * n));
+                match guard.write(ctx.table, *hash, key, value, None) {
+                    Ok(outcome) => tell_write(&mut ctx.reply(), outcome.after, level),
+                    // Each part has a result of its own.
+                    Err(error) => ctx.reply().error(Failure::from(error).text()),
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     })
 }
 
@@ -226,12 +228,14 @@ fn tell_removed(reply: &mut Encoder<'_>, version: Option<u64>, level: Level) {
 pub(super) fn mremove(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let level = ctx.level();
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.reply().array(hashes.len());
-        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-            let outcome = guard.remove(ctx.table, *hash, key)?;
-            tell_removed(&mut ctx.reply(), outcome.before, level);
-        }
-        Ok(())
+        ctx.locked_for_flash(guard, hashes, |ctx, guard| {
+            ctx.reply().array(hashes.len());
+            for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
+                let outcome = guard.remove(ctx.table, *hash, key)?;
+                tell_removed(&mut ctx.reply(), outcome.before, level);
+            }
+            Ok(())
+        })
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::admit::{self, Admitted};
 use super::client::{Client, Verdict};
+use super::cold;
 use super::context::{Context, Done, Failure};
 use super::local::Local;
 use super::routing::{self, Elsewhere};
@@ -209,13 +210,23 @@ impl Group {
             let hashes = &self.hashes[planned.hashes as usize..end];
             if !turn.client.halted {
                 if matches!(
-                    needs(&planned.resolved, turn.client, hashes.len()),
+                    needs(&planned.resolved, turn.client, hashes.len(), hands.local),
                     Needs::Guard | Needs::Session
                 ) {
                     break;
                 }
                 let step = Step { planned, hashes };
                 step.run(hands, turn, Way::Guarded(guard), &mut self.families);
+            } else if turn.client.verdict == Verdict::Cold {
+                let first = planned.hashes as usize;
+                look_ahead(
+                    hands,
+                    guard,
+                    turn,
+                    planned,
+                    &self.tables[first..end],
+                    hashes,
+                );
             }
             at += 1;
         }
@@ -243,7 +254,12 @@ impl Group {
             planned,
             hashes: &self.hashes[planned.hashes as usize..end],
         };
-        match needs(&planned.resolved, turn.client, step.hashes.len()) {
+        match needs(
+            &planned.resolved,
+            turn.client,
+            step.hashes.len(),
+            hands.local,
+        ) {
             Needs::Guard => {
                 let (start, silent) = (turn.out.len(), admit::is_silent(turn.client));
                 let mut guard = session.pin();
@@ -257,6 +273,9 @@ impl Group {
                     let mut way = Way::Guarded(&mut guard);
                     if step.is_here(spec, hands, turn, &mut way) {
                         step.execute(spec, hands, turn, way, true);
+                        if turn.client.verdict == Verdict::Cold {
+                            step.show_again(turn);
+                        }
                     }
                     settle_one(hands, &mut guard, turn.client);
                     if silent {
@@ -325,7 +344,28 @@ fn settle_one(hands: &mut Hands<'_>, guard: &mut Guard<'_>, client: &mut Client)
     }
 }
 
-fn needs(resolved: &Resolved, client: &Client, keys: usize) -> Needs {
+/// Notes what the keys of a request behind one that waits for flash need from there.
+#[cold]
+fn look_ahead(
+    hands: &Hands<'_>,
+    guard: &Guard<'_>,
+    turn: &mut Turn<'_>,
+    planned: &Planned,
+    tables: &[TableId],
+    hashes: &[KeyHash],
+) {
+    let Resolved::Command(spec) = planned.resolved else {
+        return;
+    };
+    let args = turn.requests.args(planned.request as usize, turn.input);
+    let keys = spec.key_positions(args.len()).zip(tables).zip(hashes);
+    for ((at, table), hash) in keys {
+        let key = args.get(at).unwrap_or_default();
+        cold::look_ahead(hands.shared, guard, turn.client, (*table, *hash, key));
+    }
+}
+
+fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> Needs {
     let Resolved::Command(spec) = resolved else {
         return Needs::Nothing;
     };
@@ -333,6 +373,8 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize) -> Needs {
         return Needs::Nothing;
     }
     match spec.run {
+        // C1: they lock their keys, as nothing may come between the look at them and the change.
+        Run::Data(_) if keys != 1 && local.has_tier() && spec.changes_many() => Needs::Guard,
         Run::Data(_) | Run::Plain(_) | Run::Refused(_) => Needs::Nothing,
         // One key needs no lock.
         Run::Atomic(_) if keys == 1 => Needs::Nothing,
@@ -354,6 +396,16 @@ impl<'g> Way<'_, 'g> {
         match self {
             Way::Guarded(guard) => Some(guard),
             Way::Session(_) | Way::Nothing => None,
+        }
+    }
+
+    /// The same way, for a shorter time.
+    #[inline]
+    fn for_now(&mut self) -> Way<'_, 'g> {
+        match self {
+            Way::Guarded(guard) => Way::Guarded(guard),
+            Way::Session(session) => Way::Session(session),
+            Way::Nothing => Way::Nothing,
         }
     }
 }
@@ -394,7 +446,19 @@ impl Step<'_> {
         }
         if turn.client.verdict != Verdict::Open || turn.out.len() > OUT_BYTES_PER_TURN {
             turn.client.halted = true;
+            if turn.client.verdict == Verdict::Cold {
+                self.parked(turn, families);
+            }
         }
+    }
+
+    /// The request waits for flash: it has not run.
+    #[cold]
+    fn parked(&self, turn: &mut Turn<'_>, families: &mut [u64; Family::ALL.len()]) {
+        if let Resolved::Command(spec) = self.planned.resolved {
+            families[spec.family as usize] -= 1;
+        }
+        self.show_again(turn);
     }
 
     /// The request has not run; the verdict says when it is to be shown again.
@@ -518,6 +582,9 @@ impl Step<'_> {
             Admitted::Later => return false,
         }
         databases::observe(hands.shared, hands.local, turn.client);
+        if turn.client.verdict == Verdict::Cold {
+            return true; // its silence is yet to come
+        }
         if was_silent && admit::end_silence(turn.client) {
             turn.out.truncate(start);
         }
@@ -567,19 +634,22 @@ impl Step<'_> {
 impl Context<'_> {
     /// Runs the command, counts it, and turns a failure into its reply.
     #[inline]
-    pub(super) fn run(&mut self, way: Way<'_, '_>, hashes: &[KeyHash]) {
+    pub(super) fn run(&mut self, mut way: Way<'_, '_>, hashes: &[KeyHash]) {
         let start = self.out.len();
         let timer = slowlog::timer(self.spec, self.local);
         let number = self.spec.number();
         self.client.last_command = number as u16;
         self.local.command(self.shared, number).calls.add(1);
-        if let Err(failure) = self.dispatch(way, hashes) {
+        if let Err(failure) = self.dispatch(way.for_now(), hashes) {
             self.local.not_now = matches!(failure, Failure::GoesOn);
             let again = self.local.needs_alone || self.local.not_now;
             if again || self.is_to_be_shown_again(&failure) {
                 return self.out.truncate(start);
             }
-            self.fail(start, &failure);
+            match self.park(failure, &way, hashes) {
+                Some(failure) => self.fail(start, &failure),
+                None => return self.out.truncate(start),
+            }
         }
         if let Some(timer) = timer {
             slowlog::command_took(self, timer);

@@ -10,7 +10,8 @@ use super::state::DBS;
 use super::totals::Totals;
 use super::{databases, info_persistence};
 use crate::config::ConfigFile;
-use crate::shared::{Family, Histogram};
+use crate::shared::{Family, Histogram, ThreadShared};
+use crate::tier::FIGURES;
 use duramen_engine::{Mode, Stats};
 use std::fmt::{Display, Write};
 use std::path::Path;
@@ -155,7 +156,8 @@ fn memory(ctx: &Context<'_>, fields: &mut Fields) {
     let stats = store.stats();
     let config = ctx.shared.config();
     let rss = process::rss_bytes();
-    let used = stats.live_bytes + stats.index_bytes;
+    let on_flash = stats.flash.live_bytes.min(stats.live_bytes);
+    let used = stats.live_bytes - on_flash + stats.index_bytes;
     fields.add("used_memory", used);
     fields.add("used_memory_human", human(used));
     fields.add("used_memory_rss", rss);
@@ -165,10 +167,14 @@ fn memory(ctx: &Context<'_>, fields: &mut Fields) {
         "used_memory_peak_human",
         human(stats.committed_bytes.max(used)),
     );
-    fields.add("used_memory_dataset", stats.live_bytes);
+    fields.add("used_memory_dataset", stats.live_bytes - on_flash);
     fields.add("used_memory_overhead", stats.index_bytes);
-    fields.add("maxmemory", store.memory_bytes());
-    fields.add("maxmemory_human", human(store.memory_bytes()));
+    let limit = match ctx.shared.tier() {
+        None => store.memory_bytes(),
+        Some(_) => config.memory_bytes, // a part of it is set aside
+    };
+    fields.add("maxmemory", limit);
+    fields.add("maxmemory_human", human(limit));
     let policy = match config.mode {
         Mode::Store => "noeviction",
         Mode::Cache => "allkeys-lru",
@@ -187,6 +193,14 @@ fn memory(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_segment_budget_bytes", stats.segment_budget_bytes);
     fields.add("duramen_utilization", format!("{:.4}", stats.utilization));
     fields.add("duramen_page_bytes", stats.page_bytes);
+    if ctx.shared.tier().is_some() {
+        for (name, _, _, of) in FIGURES {
+            fields.add(format_args!("duramen_flash_{name}"), of(&stats.flash));
+        }
+        let waiting = |thread: &ThreadShared| thread.counters.flash_parked.get();
+        let waiting: u64 = ctx.shared.threads.iter().map(waiting).sum();
+        fields.add("duramen_flash_waiting_clients", waiting);
+    }
 }
 
 /// Bytes as Redis shows them to people.

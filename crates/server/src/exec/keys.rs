@@ -43,7 +43,8 @@ fn rename_unless(
 ) -> Result<bool, Failure> {
     let (from, to, table) = (ctx.arg(1), ctx.arg(2), ctx.table);
     let mut renamed = false;
-    ctx.locked(guard, hashes, |_, guard| {
+    ctx.locked(guard, hashes, |ctx, guard| {
+        ctx.warm_own(guard, hashes)?;
         let Some(source) = guard.read(table, hashes[0], from)? else {
             return Err(NO_SUCH_KEY);
         };
@@ -201,6 +202,11 @@ fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Don
 fn transfer_locked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, target: &Target<'_>) -> Done {
     let source_key = ctx.arg(1);
     let (from, to) = (guard.hash(source_key), guard.hash(target.key));
+    let keys = [
+        (ctx.table, from, source_key),
+        (target.table, to, target.key),
+    ];
+    ctx.warm(guard, keys.into_iter())?;
     let Some(source) = guard.read(ctx.table, from, source_key)? else {
         return ctx.integer(0);
     };

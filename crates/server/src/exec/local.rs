@@ -7,6 +7,7 @@ use crate::cluster::ViewCache;
 use crate::config::ServerConfig;
 use crate::shared::{ConfigCache, Shared, ThreadCounters};
 use duramen_base::ids::Level;
+use duramen_engine::flash::Cold;
 use duramen_engine::{KeyHash, TableId};
 use std::sync::Arc;
 
@@ -20,6 +21,12 @@ pub(crate) struct Local {
     /// The command is to be shown again: it had no effect, as its keys are on their way to another server or from one, or it
     /// does a part in each round.
     pub(crate) not_now: bool,
+    /// The server has a second tier.
+    pub(super) tier: bool,
+    /// What the keys of a command that failed need of flash (`cold`).
+    pub(super) colds: Vec<Cold>,
+    /// A command of a transaction runs.
+    pub(super) in_exec: bool,
     /// What this thread knows of the cluster.
     pub(super) views: ViewCache,
     /// Time of the group's commands that were timed one by one.
@@ -41,6 +48,9 @@ impl Local {
             slow_us: i64::MAX,
             needs_alone: false,
             not_now: false,
+            tier: false,
+            colds: Vec::new(),
+            in_exec: false,
             views: ViewCache::default(),
             timed_ns: 0,
             locks: Vec::new(),
@@ -68,6 +78,7 @@ impl Local {
 
     /// Looks at the settings once for the whole group.
     pub(crate) fn begin_group(&mut self, shared: &Shared) {
+        self.tier = shared.tier().is_some();
         self.slow_us = match self.config.get(shared).slowlog_slower_than_us {
             off if off < 0 => i64::MAX,
             limit_us => limit_us,

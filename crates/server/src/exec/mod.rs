@@ -15,6 +15,7 @@ mod client;
 mod client_command;
 mod client_list;
 mod cluster;
+pub(crate) mod cold;
 mod commands;
 mod config;
 mod connection;
@@ -61,7 +62,7 @@ pub use wait::{State as WaitState, Wait};
 
 use crate::error::ServerError;
 use crate::shared::Shared;
-use duramen_engine::Session;
+use duramen_engine::{Session, Store};
 use duramen_wire::resp::Requests;
 use group::{Group, Position};
 use local::Local;
@@ -89,8 +90,15 @@ pub struct Turn<'a> {
     pub out: &'a mut Vec<u8>,
     /// How many of `requests` have run, of this round and those before. [`Executor::run`] goes on from here. Fewer than all
     /// afterwards means: flush `out`, then show the rest again (`out` grew beyond [`OUT_BYTES_PER_TURN`], or the verdict is
-    /// [`Verdict::Paused`]).
+    /// [`Verdict::Paused`] or [`Verdict::Cold`]).
     pub executed: usize,
+}
+
+/// A reactor thread's way into the store: it never waits for flash itself.
+fn session(shared: &Shared, store: &Arc<Store>) -> Result<Session, duramen_engine::Error> {
+    let mut session = store.session()?;
+    session.set_parks(shared.tier().is_some());
+    Ok(session)
 }
 
 /// Runs commands for one reactor thread.
@@ -108,7 +116,7 @@ impl Executor {
     pub fn new(shared: Arc<Shared>, thread: usize) -> Result<Executor, ServerError> {
         Ok(Executor {
             session: match shared.data() {
-                Some(store) => Some(store.session()?),
+                Some(store) => Some(session(&shared, store)?),
                 None => None,
             },
             local: Local::new(&shared, thread),
@@ -124,7 +132,7 @@ impl Executor {
     pub(crate) fn session(&mut self) -> Option<&mut Session> {
         if self.session.is_none() {
             let store = self.shared.data()?;
-            self.session = Some(store.session().expect("a session per thread"));
+            self.session = Some(session(&self.shared, store).expect("a session per thread"));
         }
         self.session.as_mut()
     }
@@ -137,14 +145,19 @@ impl Executor {
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
         for turn in &mut *turns {
             turn.client.halted = false;
-            if matches!(turn.client.verdict, Verdict::Paused { .. } | Verdict::Held) {
+            if matches!(
+                turn.client.verdict,
+                Verdict::Paused { .. } | Verdict::Held | Verdict::Cold
+            ) {
                 turn.client.verdict = Verdict::Open;
             }
         }
         let session = match &mut self.session {
             Some(session) => session,
             none => match self.shared.data() {
-                Some(store) => none.insert(store.session().expect("a session per thread")),
+                Some(store) => {
+                    none.insert(session(&self.shared, store).expect("a session per thread"))
+                }
                 None => return loading::run(&self.shared, &mut self.local, turns),
             },
         };
@@ -159,6 +172,7 @@ impl Executor {
         }
         for turn in turns {
             let table = admit::table_of(turn.client, &self.shared);
+            turn.client.end_parking();
             turn.client.publish(table);
         }
     }

@@ -87,6 +87,22 @@ impl Context<'_> {
         }
     }
 
+    /// As [`locked`](Self::locked), where the keys must be locked for nothing but flash (`cold`, C1).
+    pub(super) fn locked_for_flash(
+        &mut self,
+        guard: &mut Guard<'_>,
+        hashes: &[KeyHash],
+        run: impl FnOnce(&mut Self, &mut Guard<'_>) -> Done,
+    ) -> Done {
+        if !self.local.has_tier() {
+            return run(self, guard);
+        }
+        self.locked(guard, hashes, |ctx, guard| {
+            ctx.warm_own(guard, hashes)?;
+            run(ctx, guard)
+        })
+    }
+
     /// Runs `run` with the keys locked.
     pub(super) fn locked(
         &mut self,
@@ -199,7 +215,10 @@ fn still_holds(
 pub(super) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     check_pairs(ctx)?;
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.locked(guard, hashes, |ctx, guard| write_all(ctx, guard, hashes))
+        ctx.locked(guard, hashes, |ctx, guard| {
+            ctx.warm_own(guard, hashes)?;
+            write_all(ctx, guard, hashes)
+        })
     })?;
     ctx.ok()
 }
@@ -209,6 +228,7 @@ pub(super) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[Key
     let mut wrote = false;
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         ctx.locked(guard, hashes, |ctx, guard| {
+            ctx.warm_own(guard, hashes)?;
             for (n, hash) in hashes.iter().enumerate() {
                 if guard.read(ctx.table, *hash, ctx.arg(1 + 2 * n))?.is_some() {
                     return Ok(());
@@ -268,6 +288,7 @@ pub(super) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
     let mut removed = 0;
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         ctx.locked(guard, hashes, |ctx, guard| {
+            ctx.warm_own(guard, hashes)?;
             for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
                 removed += i64::from(guard.remove(ctx.table, *hash, key)?.before.is_some());
             }

@@ -108,9 +108,10 @@ fn flush_table(
     loop {
         let mut guard = session.pin();
         keys.clear();
-        cursor = guard.scan(table, cursor, FLUSH_STEP, |object| {
+        let step = guard.scan(table, cursor, FLUSH_STEP, |object| {
             keys.push((guard.hash(object.key), object.key.into()));
-        })?;
+        });
+        cursor = ctx.note_colds(&guard, step)?;
         let done = keys
             .iter()
             .try_for_each(|(hash, key)| remove(ctx, member, &mut guard, table, *hash, key));

@@ -93,33 +93,50 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, Failure> {
 pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let pattern = ctx.arg(1);
     let own = OwnPart::of(ctx, guard);
-    let mut found = std::mem::take(&mut ctx.local.scratch);
-    found.clear();
-    let mut keys = 0;
-    let mut cursor = 0;
+    let mut walk = ctx.client.take_walk();
+    if walk.cursor == 0 && walk.found.capacity() == 0 {
+        walk.found = std::mem::take(&mut ctx.local.scratch);
+        walk.found.clear();
+    }
     loop {
-        let mut reply = Encoder::new(&mut found, ctx.client.protocol);
-        cursor = guard.scan(ctx.table, cursor, KEYS_STEP, |object| {
+        let before = (walk.keys, walk.found.len());
+        let mut reply = Encoder::new(&mut walk.found, ctx.client.protocol);
+        let step = guard.scan(ctx.table, walk.cursor, KEYS_STEP, |object| {
             if glob::matches(pattern, object.key, false) && own.has(guard, object.key) {
-                keys += 1;
+                walk.keys += 1;
                 reply.bulk(object.key);
             }
-        })?;
-        if cursor == 0 {
-            break;
+        });
+        match step {
+            Ok(0) => break,
+            Ok(cursor) => (walk.cursor, walk.moved) = (cursor, true),
+            Err(error) => {
+                // It may have shown some already, and will again.
+                walk.keys = before.0;
+                walk.found.truncate(before.1);
+                ctx.client.keep_walk(walk);
+                return Err(error.into());
+            }
         }
     }
-    ctx.reply().array(keys);
-    ctx.out.extend_from_slice(&found);
-    give_back(ctx, found);
+    ctx.reply().array(walk.keys);
+    ctx.out.extend_from_slice(&walk.found);
+    give_back(ctx, walk.found);
     Ok(())
 }
 
 pub(super) fn randomkey(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let own = OwnPart::of(ctx, guard);
     for _ in 0..RANDOM_DRAWS {
-        let Some(object) = guard.random(ctx.table, ctx.local.random())? else {
-            return ctx.null();
+        let draw = ctx.client.take_draw();
+        let draw = draw.unwrap_or_else(|| ctx.local.random());
+        let object = match guard.random(ctx.table, draw) {
+            Ok(Some(object)) => object,
+            Ok(None) => return ctx.null(),
+            Err(error) => {
+                ctx.client.keep_draw(draw);
+                return Err(error.into());
+            }
         };
         if object
             .expires_at_ms

@@ -164,6 +164,11 @@ impl Spec {
         matches!(self.run, Run::Refused(_))
     }
 
+    /// Whether it changes several keys, each by itself.
+    pub(crate) fn changes_many(&self) -> bool {
+        self.has(flag::WRITE) && self.keys != ONE_KEY && self.keys != NO_KEYS
+    }
+
     /// Whether argument `n` may be a password, which neither MONITOR nor the slow log shows.
     pub(crate) fn is_secret(&self, n: usize) -> bool {
         match self.name {

@@ -86,6 +86,8 @@ struct Step<'a> {
     args: Args<'a>,
     /// Its hashes in the list of all: from here to the next step's.
     hashes: usize,
+    /// The table that is selected when it runs.
+    table: TableId,
 }
 
 pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
@@ -105,7 +107,7 @@ pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     let whole = prepare(ctx.shared, &transaction)?;
     let done = run_pinned(ctx, session, &transaction, &watched, whole);
     if let Err(failure) = &done
-        && failure.is_moving()
+        && (failure.is_moving() || failure.cold().is_some())
     {
         // Nothing was done: EXEC is shown again, and goes on from here.
         ctx.client.resume_transaction(transaction, watched);
@@ -213,17 +215,14 @@ fn run(
             guard.lock_keys(&locks)?;
         }
     }
-    let done = match changed(ctx.shared, guard, view.as_deref(), watched) {
-        Ok(false) => {
-            run_steps(ctx, guard, &steps, &hashes);
-            Ok(())
-        }
-        Ok(true) => {
+    let done = warm(ctx, guard, &steps, &hashes, watched).and_then(|()| {
+        if changed(ctx.shared, guard, view.as_deref(), watched)? {
             ctx.reply().null_array();
-            Ok(())
+        } else {
+            run_steps(ctx, guard, &steps, &hashes);
         }
-        Err(error) => Err(error.into()),
-    };
+        Ok(())
+    });
     if lock && !locks.is_empty() {
         guard.unlock_keys();
     }
@@ -263,6 +262,7 @@ fn plan<'t>(
             spec,
             args,
             hashes: hashes.len(),
+            table,
         });
         for position in spec.key_positions(args.len()) {
             let key = args.get(position).unwrap_or_default();
@@ -290,6 +290,43 @@ fn plan<'t>(
         }
     }
     planned
+}
+
+/// C1 of `cold`: nothing of the transaction runs before all keys that it names are at hand.
+fn warm(
+    ctx: &mut Context<'_>,
+    guard: &Guard<'_>,
+    steps: &[Step<'_>],
+    hashes: &[KeyHash],
+    watched: &[Watched],
+) -> Done {
+    if !ctx.local.has_tier() {
+        return Ok(());
+    }
+    let shared = ctx.shared;
+    let declared = steps.iter().flat_map(|step| {
+        let positions = step.spec.key_positions(step.args.len());
+        let own = hashes.get(step.hashes..).unwrap_or_default();
+        let arg = |at: usize| step.args.get(at).unwrap_or_default();
+        positions
+            .zip(own)
+            .map(move |(at, hash)| (step.table, *hash, arg(at)))
+    });
+    let targets = steps.iter().filter_map(|step| {
+        let at = match step.spec.name {
+            "copy" => 2,
+            "move" => 1,
+            _ => return None,
+        };
+        let db = dbs_of(step.spec, &step.args).last().copied();
+        let table = db.map_or(Some(step.table), |db| shared.commands.table(db))?;
+        let key = step.args.get(at).unwrap_or_default();
+        Some((table, guard.hash(key), key))
+    });
+    let watched = watched
+        .iter()
+        .map(|one| (one.table, guard.hash(&one.key), &*one.key));
+    ctx.warm(guard, declared.chain(targets).chain(watched))
 }
 
 /// Since when this member of a cluster serves a key; None: it does not, or is of no cluster.
@@ -326,6 +363,7 @@ fn changed(
 
 fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, steps: &[Step<'_>], hashes: &[KeyHash]) {
     ctx.reply().array(steps.len());
+    ctx.local.in_exec = true;
     for (n, step) in steps.iter().enumerate() {
         let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
         if ctx.shared.commands.gate() & global::MONITORED != 0 {
@@ -344,6 +382,7 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, steps: &[Step<'_>], h
         };
         inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
     }
+    ctx.local.in_exec = false;
     // Every step counted itself; EXEC itself is counted by the group.
     ctx.local
         .counters(ctx.shared)

@@ -1,5 +1,6 @@
 //! One connection: its socket, its partial request, its unsent replies, what the commands know about it.
 
+use super::flash::Parked;
 use super::hold::Held;
 use super::native::Native;
 use crate::exec::Client;
@@ -31,6 +32,8 @@ pub(super) struct Connection {
     pub(super) waits_for: WaitsFor,
     /// Replies that wait for the log; nothing is received meanwhile, whatever `waits_for` says.
     pub(super) held: Option<Held>,
+    /// What is fetched from flash for the requests that run next.
+    pub(super) parked: Option<Box<Parked>>,
 }
 
 /// What must happen before a connection's next requests run.
@@ -46,6 +49,8 @@ pub(super) enum WaitsFor {
     /// The end of `CLIENT PAUSE`, in milliseconds since the Unix epoch: `input` holds whole requests, the reactor's
     /// `paused` list names it.
     Pause { until_ms: u64 },
+    /// What its requests need from flash (`Connection::parked`): `input` holds whole requests.
+    Flash,
 }
 
 /// How a send ended.
@@ -77,6 +82,7 @@ impl Connection {
             closing: false,
             waits_for: WaitsFor::Input,
             held: None,
+            parked: None,
         }
     }
 

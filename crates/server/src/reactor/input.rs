@@ -82,7 +82,7 @@ impl Reactor {
         let Some(mut connection) = self.slots.take(token) else {
             return;
         };
-        if connection.held.is_some() {
+        if connection.held.is_some() || connection.waits_for == WaitsFor::Flash {
             return self.mute(token, connection);
         }
         // I4, for callers that did not ask epoll; and what a waiting connection has sent before comes first.
@@ -165,7 +165,8 @@ impl Reactor {
             return self.settle(token, connection);
         }
         if connection.unsent_bytes() > self.config.get(&self.shared).output_pause_bytes {
-            // It takes its replies first; `writable` continues it.
+            // It takes its replies first; `writable` continues it. Nobody waits for that with what was fetched for it.
+            self.unpark(&mut connection);
             connection.waits_for = WaitsFor::Output;
             return self.settle(token, connection);
         }

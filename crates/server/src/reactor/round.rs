@@ -68,6 +68,13 @@ impl Reactor {
             return;
         }
         let mut ready = std::mem::take(&mut self.ready);
+        let mut was_parked = false;
+        for ready in &mut ready {
+            if ready.connection.parked.is_some() {
+                was_parked = true;
+                self.lend_fetched(&mut ready.connection);
+            }
+        }
         let mut turns = for_another_lifetime(std::mem::take(&mut self.recycled.turns));
         for Ready {
             connection,
@@ -99,6 +106,9 @@ impl Reactor {
         executed.clear();
         executed.extend(turns.iter().map(|turn| turn.executed));
         self.recycled.turns = for_another_lifetime(turns);
+        if was_parked {
+            self.forget_fetched();
+        }
         for (ready, executed) in ready.drain(..).zip(&executed) {
             self.finish(ready, *executed);
         }
@@ -123,8 +133,9 @@ impl Reactor {
                 return self.close_taken(token, connection);
             }
             Verdict::CloseAfterReply => connection.closing = true,
-            Verdict::Open | Verdict::Held | Verdict::Paused { .. } => {}
+            Verdict::Open | Verdict::Held | Verdict::Paused { .. } | Verdict::Cold => {}
         }
+        let kept = self.take_back(&mut connection, executed);
         self.hold(token, &mut connection, replies_from, executed);
         let whole = executed >= requests.len();
         self.recycled.give_back(requests);
@@ -144,6 +155,10 @@ impl Reactor {
         self.keep_rest(&mut connection, &source, consumed);
         connection.waits_for = match verdict {
             _ if !more || connection.closing => WaitsFor::Input,
+            Verdict::Cold => {
+                self.park(token, &mut connection, kept);
+                connection.waits_for
+            }
             Verdict::Paused { until_ms } => {
                 self.paused.push(token);
                 WaitsFor::Pause { until_ms }

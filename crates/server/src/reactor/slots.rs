@@ -12,13 +12,15 @@ const RESERVED: u32 = u32::MAX - 1024;
 
 impl Token {
     pub(super) const MAILBOX: Token = Token(u32::MAX as u64);
+    /// The reader of flash.
+    pub(super) const FLASH: Token = Token(u32::MAX as u64 - 1);
 
     pub(super) fn listener(n: usize) -> Token {
         Token(u64::from(RESERVED) + n as u64)
     }
 
     pub(super) fn as_listener(self) -> Option<usize> {
-        (self.0 >= u64::from(RESERVED) && self.0 < u64::from(u32::MAX))
+        (self.0 >= u64::from(RESERVED) && self.0 < Token::FLASH.0)
             .then(|| (self.0 - u64::from(RESERVED)) as usize)
     }
 

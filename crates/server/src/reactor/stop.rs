@@ -31,7 +31,10 @@ impl Reactor {
         let waiting = self.slots.tokens().into_iter().any(|token| {
             self.slots.get(token).is_some_and(|connection| {
                 connection.unsent_bytes() > 0
-                    || matches!(connection.waits_for, WaitsFor::Turn | WaitsFor::Output)
+                    || matches!(
+                        connection.waits_for,
+                        WaitsFor::Turn | WaitsFor::Output | WaitsFor::Flash
+                    )
             })
         });
         let late = self

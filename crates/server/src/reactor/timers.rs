@@ -4,7 +4,7 @@ use super::connection::WaitsFor;
 use super::{Reactor, Timespec};
 use std::time::{Duration, Instant};
 
-/// A commit that could not be made is tried again after this time at the latest: rare, and far below what anybody notices.
+/// A commit that could not be made, or a read that the kernel did not take, is tried again after this time at the latest: rare, and far below what anybody notices.
 const RETRY: Duration = Duration::from_millis(2);
 /// How often idle and stalled clients are looked for.
 const SWEEP_MS: u64 = 1_000;
@@ -34,6 +34,9 @@ impl Reactor {
         }
         if self.holds.tries_again() {
             // What kept it from committing may have been no commit, and then nobody wakes it.
+            at_most(RETRY);
+        }
+        if self.flash.is_stuck() {
             at_most(RETRY);
         }
         if let Some(deadline_ms) = self.holds.deadline_ms() {
@@ -91,6 +94,7 @@ impl Reactor {
                 self.close(token);
             } else if timeout_ms > 0
                 && connection.held.is_none()
+                && connection.waits_for != WaitsFor::Flash
                 && connection.record.idle_ms(self.now_ms) >= timeout_ms
             {
                 self.me().counters.idle_closed.add(1);

@@ -1,0 +1,304 @@
+//! Requests that meet entries on flash: what they need is noted, and they are shown again when it is there.
+//!
+//! **How.** An operation of the engine that needs an entry on flash says so (`Error::Cold`) and does nothing. Then all keys of the
+//! request are looked for, so that their entries are fetched side by side, and those of the requests behind it on its connection
+//! too. The reactor fetches them ([`Client::take_wanted`]), lends them to the session, and shows the request again.
+//!
+//! **Invariants**
+//! - C1: a request that parks has had no effect. A command that changes several keys asks for all of them, under their locks, before
+//!   it changes the first ([`Context::warm`]); a key that is locked and not on flash, or was lent, stays so.
+//! - C2: requests behind one that parks have not run.
+//! - C3: what a request needs at once is bounded ([`Tier::fetch_bytes`]); needing more is an error.
+//! - C4: a request that is shown again comes further, unless others change the same keys meanwhile: it is lent all that it asked for, and before,
+//!   draws no other number, and does not begin its walk anew.
+//!
+//! [`Tier::fetch_bytes`]: crate::tier::Tier::fetch_bytes
+
+use super::client::{Client, Verdict};
+use super::context::{Context, Done, Failure};
+use super::group::Way;
+use super::local::Local;
+use super::state::global;
+use crate::shared::Shared;
+use duramen_engine::flash::Cold;
+use duramen_engine::{Error, Guard, KeyHash, TableId};
+
+/// Of what may be fetched at once, one of so many parts may be for requests behind the one that parks.
+const AHEAD_PART: usize = 8;
+
+/// How far KEYS has come.
+#[derive(Default)]
+pub(super) struct Walk {
+    pub(super) cursor: u64,
+    pub(super) keys: usize,
+    /// Their replies.
+    pub(super) found: Vec<u8>,
+    /// It has come further since it was shown.
+    pub(super) moved: bool,
+}
+
+/// What a client's requests that wait for flash need, and what is remembered for them.
+#[derive(Default)]
+pub(crate) struct Parking {
+    wanted: Vec<Cold>,
+    /// Of the requests behind.
+    ahead: Vec<Cold>,
+    /// What could not be fetched, and why.
+    failed: Vec<(Cold, Box<str>)>,
+    /// Of RANDOMKEY (C4).
+    draw: Option<u64>,
+    /// Of KEYS (C4).
+    walk: Option<Walk>,
+    /// See [`Client::take_progress`].
+    progressed: bool,
+    /// Monitors have seen the request that parked.
+    monitored: bool,
+}
+
+impl Client {
+    /// What must be fetched before the verdict [`Verdict::Cold`] is over: for the request that parks, and for those behind it.
+    pub(crate) fn take_wanted(&mut self) -> (Vec<Cold>, Vec<Cold>) {
+        let Some(parking) = &mut self.parking else {
+            return (Vec::new(), Vec::new());
+        };
+        let needed = std::mem::take(&mut parking.wanted);
+        (needed, std::mem::take(&mut parking.ahead))
+    }
+
+    /// These could not be fetched: requests that still need them are answered with an error.
+    pub(crate) fn could_not_fetch(&mut self, failed: Vec<(Cold, Box<str>)>) {
+        self.parking.get_or_insert_default().failed = failed;
+    }
+
+    /// Its requests wait for nothing on flash any more.
+    #[inline]
+    pub(super) fn end_parking(&mut self) {
+        if self.parking.is_some() && self.verdict != Verdict::Cold {
+            self.parking = None;
+        }
+    }
+
+    /// The walk of the request that was shown again, or one from the start.
+    pub(super) fn take_walk(&mut self) -> Walk {
+        let parking = self.parking.as_mut();
+        parking
+            .and_then(|parking| parking.walk.take())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn keep_walk(&mut self, mut walk: Walk) {
+        let parking = self.parking.get_or_insert_default();
+        parking.progressed = std::mem::take(&mut walk.moved);
+        parking.walk = Some(walk);
+    }
+
+    /// Whether the request that parked has come further before: what it was lent is of no use to it any more.
+    pub(crate) fn take_progress(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.progressed))
+    }
+
+    pub(super) fn take_draw(&mut self) -> Option<u64> {
+        self.parking.as_mut()?.draw.take()
+    }
+
+    pub(super) fn keep_draw(&mut self, draw: u64) {
+        self.parking.get_or_insert_default().draw = Some(draw);
+    }
+
+    /// What was kept for the request that has now ended is of no use to the next.
+    pub(super) fn forget_kept(&mut self) {
+        if let Some(parking) = &mut self.parking {
+            (parking.draw, parking.walk) = (None, None);
+        }
+    }
+
+    /// Whether monitors have seen the request already, when it was shown before.
+    pub(super) fn take_monitored(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.monitored))
+    }
+
+    fn failure_of(&self, wanted: &[Cold]) -> Option<String> {
+        let parking = self.parking.as_ref()?;
+        let failed = parking.failed.iter();
+        let mut met =
+            failed.filter(|(failed, _)| wanted.iter().any(|cold| cold.key() == failed.key()));
+        met.next().map(|(_, why)| format!("ERR {why}"))
+    }
+}
+
+/// Why a request that needs so much is refused.
+pub(crate) fn too_much(bytes: usize, most: usize) -> String {
+    format!(
+        "this request needs {bytes} bytes from flash at once, and {most} is the most: ask for fewer keys"
+    )
+}
+
+fn bytes_of(wanted: &[Cold]) -> usize {
+    wanted.iter().map(|cold| cold.span().1).sum()
+}
+
+/// Notes what the key of a request behind one that parks needs.
+#[cold]
+pub(super) fn look_ahead(
+    shared: &Shared,
+    guard: &Guard<'_>,
+    client: &mut Client,
+    (table, hash, key): (TableId, KeyHash, &[u8]),
+) {
+    let (Some(tier), Some(parking)) = (shared.tier(), &mut client.parking) else {
+        return;
+    };
+    let room = tier.fetch_bytes() / AHEAD_PART;
+    if let Ok(Some(cold)) = guard.cold(table, hash, key)
+        && bytes_of(&parking.ahead) + cold.span().1 <= room
+    {
+        parking.ahead.push(cold);
+    }
+}
+
+impl Local {
+    /// Whether the server has a second tier.
+    #[inline]
+    pub(super) fn has_tier(&self) -> bool {
+        self.tier
+    }
+}
+
+impl Context<'_> {
+    /// C1: fails if one of the keys lies on flash, and notes all that do. Without a second tier it does nothing.
+    #[inline]
+    pub(super) fn warm<'k>(
+        &mut self,
+        guard: &Guard<'_>,
+        keys: impl Iterator<Item = (TableId, KeyHash, &'k [u8])>,
+    ) -> Done {
+        if !self.local.has_tier() {
+            return Ok(());
+        }
+        self.local.colds.clear();
+        for (table, hash, key) in keys {
+            match guard.cold(table, hash, key) {
+                Ok(Some(cold)) => self.local.colds.push(cold),
+                // Who uses it is told so.
+                Ok(None) | Err(Error::NoSuchTable(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match self.local.colds.first() {
+            None => Ok(()),
+            Some(cold) => Err(Error::Cold(*cold).into()),
+        }
+    }
+
+    /// As [`warm`](Self::warm), of the request's keys.
+    #[inline]
+    pub(super) fn warm_own(&mut self, guard: &Guard<'_>, hashes: &[KeyHash]) -> Done {
+        if !self.local.has_tier() {
+            return Ok(());
+        }
+        let (args, table) = (self.args, self.table);
+        let positions = self.spec.key_positions(args.len());
+        let keys = hashes.iter().zip(positions);
+        self.warm(
+            guard,
+            keys.map(|(hash, at)| (table, *hash, args.get(at).unwrap_or_default())),
+        )
+    }
+
+    /// Notes all that a step of a walk met on flash: for commands whose guard is gone when they fail.
+    pub(super) fn note_colds<T>(
+        &mut self,
+        guard: &Guard<'_>,
+        step: Result<T, Error>,
+    ) -> Result<T, Error> {
+        if let Err(Error::Cold(_)) = &step {
+            self.local.colds = guard.take_colds();
+        }
+        step
+    }
+
+    /// Parks the request if it failed for want of what lies on flash. `Some`: it has failed for good, for this reason.
+    #[cold]
+    pub(super) fn park(
+        &mut self,
+        failure: Failure,
+        way: &Way<'_, '_>,
+        hashes: &[KeyHash],
+    ) -> Option<Failure> {
+        let Some(first) = failure.cold() else {
+            self.client.forget_kept();
+            return Some(failure);
+        };
+        let mut wanted = std::mem::take(&mut self.local.colds);
+        if let Way::Guarded(guard) = way {
+            if wanted.is_empty() {
+                self.look_for_own(guard, hashes, &mut wanted);
+            }
+            wanted.append(&mut guard.take_colds());
+        }
+        wanted.push(first);
+        wanted.sort_unstable_by_key(Cold::key);
+        wanted.dedup_by_key(|cold| cold.key());
+        match self.refusal(&wanted) {
+            Some(text) => {
+                self.client.end_transaction(); // EXEC has failed for good
+                self.client.forget_kept();
+                Some(text.into())
+            }
+            None => {
+                let parking = self.client.parking.get_or_insert_default();
+                parking.wanted = wanted;
+                parking.monitored = self.shared.commands.gate() & global::MONITORED != 0;
+                self.client.verdict = Verdict::Cold;
+                let number = self.spec.number();
+                // It has not run: it is counted when it does.
+                let calls = &self.local.command(self.shared, number).calls;
+                calls.add(1u64.wrapping_neg());
+                None
+            }
+        }
+    }
+
+    fn look_for_own(&self, guard: &Guard<'_>, hashes: &[KeyHash], wanted: &mut Vec<Cold>) {
+        for (n, at) in self.spec.key_positions(self.args.len()).enumerate() {
+            let key = self.arg(at);
+            let hash = hashes.get(n).copied().unwrap_or_else(|| guard.hash(key));
+            if let Ok(Some(cold)) = guard.cold(self.table, hash, key) {
+                wanted.push(cold);
+            }
+        }
+    }
+
+    /// Why the request may not wait for these.
+    fn refusal(&self, wanted: &[Cold]) -> Option<String> {
+        let Some(tier) = self.shared.tier() else {
+            return Some("ERR the server has no flash, and something lies there".to_owned());
+        };
+        if let Some(text) = self.client.failure_of(wanted) {
+            return Some(text);
+        }
+        if self.local.in_exec {
+            return Some(format!(
+                "ERR {} meets keys on flash, and cannot wait for them inside MULTI: send it by itself",
+                self.spec.name.to_ascii_uppercase()
+            ));
+        }
+        let (bytes, most) = (bytes_of(wanted), tier.fetch_bytes());
+        (bytes > most).then(|| format!("ERR {}", too_much(bytes, most)))
+    }
+}
+
+impl Failure {
+    /// What lies on flash and was needed.
+    pub(crate) fn cold(&self) -> Option<Cold> {
+        match self {
+            Failure::Engine(error) => match **error {
+                Error::Cold(cold) => Some(cold),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! Connections whose requests wait for flash: what they need is fetched side by side, then they go on.
+//!
+//! A request that met entries on flash has not run (`exec::cold`). Its connection is parked: it asks for them, and for those that
+//! the requests behind it will need; everybody else goes on. When all have come, they are lent to the session and the requests are
+//! shown again, which are the connection's next turn: so the order of its replies stays.
+//!
+//! **States of a connection** (with `WaitsFor`): queued → fetching → whole → shown again.
+//! Queued (`Flash` and its token in `queue`): more is under way than may be. Fetching (`Flash`, `missing > 0`): its reads are under
+//! way. Whole (`Turn`, `missing == 0`): the next round shows it again, if its replies are not held. Shown again: `parked` is gone
+//! when that has ended; but if the first request met something else on flash and came no further, what it was lent is kept for the
+//! next time (it would be needed again, and so on for ever).
+//!
+//! **Invariants**
+//! - F1: what is fetched for connections that have not been shown again is at most `Tier::fetch_bytes`, or is for one alone.
+//! - F2: a connection is in `queue` once, or has `missing` fetches that name it; each ends exactly once, by its bytes or an error, and
+//!   then it is named by the reactor's `again`, or its release does that. So nobody is forgotten.
+//! - F3: what was fetched belongs to who waits for it: a connection that is closed gives back its part of F1, and fetches that find
+//!   nobody are dropped.
+//! - F4: what the session holds it forgets after the group that it was lent for.
+//!
+//! **Concurrency.** Everything here belongs to the thread; its reader is watched by its epoll instance.
+//!
+//! Paper: [Badam11 §4, Figure 2]: only many reads at once get what flash can give.
+
+use super::Reactor;
+use super::connection::{Connection, WaitsFor};
+use super::slots::Token;
+use crate::exec::cold::too_much;
+use duramen_engine::flash::{Cold, Fetched};
+use duramen_flash::SpanReader;
+use rustix::event::epoll;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Reads of a thread that are under way at once: what a device needs to be busy.
+const READS_MAX: u32 = 128;
+
+/// What a read brought, or why it failed.
+type Read = Result<Arc<[u8]>, Box<str>>;
+
+/// What was read for an entry, or why nothing was; `Ok(None)`: it is not there any more.
+type Outcome = Result<Option<(Cold, Arc<[u8]>)>, Box<str>>;
+
+/// What a connection waits for.
+#[derive(Default)]
+pub(super) struct Parked {
+    wanted: Vec<Want>,
+    /// Its part of F1; 0 = it is queued.
+    bytes: usize,
+    /// Fetches that have not ended.
+    missing: usize,
+    fetched: Vec<Come>,
+    /// What is longer than it was taken to be, and had no room.
+    longer: Vec<Want>,
+    /// Which of all this is not for its first request.
+    ahead: Vec<(u64, u32)>,
+    failed: Vec<(Cold, Box<str>)>,
+}
+
+#[derive(Clone, Copy)]
+struct Want {
+    /// As it was asked for.
+    asked: Cold,
+    /// What is to be read.
+    cold: Cold,
+}
+
+impl From<Cold> for Want {
+    fn from(asked: Cold) -> Want {
+        Want { asked, cold: asked }
+    }
+}
+
+/// What was fetched.
+pub(super) struct Come {
+    asked: Cold,
+    cold: Cold,
+    bytes: Arc<[u8]>,
+    /// The session holds it, if it has forgotten so often until now.
+    lent: u64,
+}
+
+/// A read that is under way, or waits for a place.
+struct Fetch {
+    /// As it was asked for.
+    asked: Cold,
+    /// What is read: more of it, if it was longer than it was taken to be.
+    cold: Cold,
+    waiters: Vec<Token>,
+}
+
+/// A thread's fetches.
+#[derive(Default)]
+pub(super) struct Flash {
+    /// Made when somebody parks for the first time.
+    reader: Option<SpanReader>,
+    /// By the tags of the reads.
+    fetches: HashMap<u64, Fetch>,
+    tags: HashMap<(u64, u32), u64>,
+    last_tag: u64,
+    /// Tags that the reader had no place for.
+    waiting: VecDeque<u64>,
+    /// Connections that have nothing under way yet.
+    queue: VecDeque<Token>,
+    /// See F1.
+    bytes: usize,
+    /// The kernel has not taken what was submitted: it is to be asked again.
+    stuck: bool,
+    /// The session may hold something.
+    lent: bool,
+    /// How often the session was made to forget.
+    forgotten: u64,
+    /// Memory of the last round.
+    ended: Vec<(u64, Read)>,
+}
+
+impl Flash {
+    /// Whether something is under way, or somebody waits for it.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.bytes > 0 || !self.fetches.is_empty() || !self.queue.is_empty()
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck && self.is_busy()
+    }
+
+    /// Whether a read has ended that nobody was told of. No system call by io_uring.
+    #[inline]
+    pub(super) fn has_come(&mut self) -> bool {
+        self.is_busy() && self.reader.as_mut().is_some_and(SpanReader::has_done)
+    }
+
+    /// Begins what there are places for.
+    fn submit(&mut self) {
+        let Some(reader) = &mut self.reader else {
+            return;
+        };
+        while reader.has_room()
+            && let Some(tag) = self.waiting.pop_front()
+        {
+            if let Some(fetch) = self.fetches.get(&tag) {
+                let (offset, bytes) = fetch.cold.span();
+                assert!(reader.submit(offset, bytes, tag), "it has room");
+            }
+        }
+    }
+
+    /// Begins a fetch for a connection, or joins it to the one that is under way.
+    fn fetch(&mut self, want: Want, waiter: Token) {
+        let under = self.tags.get(&want.asked.key());
+        if let Some(fetch) = under.and_then(|tag| self.fetches.get_mut(tag)) {
+            return fetch.waiters.push(waiter);
+        }
+        self.begin(Fetch {
+            asked: want.asked,
+            cold: want.cold,
+            waiters: vec![waiter],
+        });
+    }
+
+    fn begin(&mut self, fetch: Fetch) {
+        self.last_tag += 1;
+        self.tags.insert(fetch.asked.key(), self.last_tag);
+        self.fetches.insert(self.last_tag, fetch);
+        self.waiting.push_back(self.last_tag);
+    }
+
+    fn end(&mut self, tag: u64) -> Fetch {
+        let fetch = self.fetches.remove(&tag).expect("it was begun once (F2)");
+        self.tags.remove(&fetch.asked.key());
+        fetch
+    }
+}
+
+impl Reactor {
+    /// The requests of a connection met entries on flash. It is out of its slot, and waits for flash from now on. `kept`: what its
+    /// first request was lent, if it came no further.
+    pub(super) fn park(&mut self, token: Token, connection: &mut Connection, kept: Vec<Come>) {
+        let (needed, ahead) = connection.client.take_wanted();
+        assert!(!needed.is_empty(), "who parks needs something");
+        connection.waits_for = WaitsFor::Flash;
+        connection.parked = Some(Box::new(Parked {
+            ahead: ahead.iter().map(Cold::key).collect(),
+            wanted: needed.into_iter().chain(ahead).map(Want::from).collect(),
+            fetched: kept,
+            ..Parked::default()
+        }));
+        self.me().counters.flash_parked.add(1);
+        if !self.flash.queue.is_empty() || !self.admit_parked(token, connection) {
+            self.flash.queue.push_back(token);
+        }
+    }
+
+    /// Begins the fetches of a connection, if F1 has room for them.
+    fn admit_parked(&mut self, token: Token, connection: &mut Connection) -> bool {
+        let (Some(parked), Some(tier)) = (&mut connection.parked, self.shared.tier()) else {
+            return true;
+        };
+        let wanted = parked.wanted.iter().map(|want| want.cold.span().1);
+        let kept = parked.fetched.iter().map(|come| come.bytes.len());
+        let bytes: usize = wanted.chain(kept).sum();
+        if self.flash.bytes > 0 && self.flash.bytes + bytes > tier.fetch_bytes() {
+            return false;
+        }
+        self.flash.bytes += bytes;
+        parked.bytes = bytes;
+        parked.missing = parked.wanted.len();
+        let wanted = std::mem::take(&mut parked.wanted);
+        match self.make_reader() {
+            Ok(()) => {
+                for want in wanted {
+                    self.flash.fetch(want, token);
+                }
+            }
+            Err(why) => {
+                parked.missing = 0;
+                let failed = wanted.into_iter().map(|want| (want.asked, why.clone()));
+                parked.failed = failed.collect();
+                self.is_whole(token, connection);
+            }
+        }
+        true
+    }
+
+    fn make_reader(&mut self) -> Result<(), Box<str>> {
+        if self.flash.reader.is_some() {
+            return Ok(());
+        }
+        let tier = self.shared.tier().expect("only who has one parks");
+        let reader = tier.reader(READS_MAX).map_err(|error| error.to_string())?;
+        epoll::add(
+            &self.epoll,
+            reader.descriptor(),
+            Token::FLASH.data(),
+            epoll::EventFlags::IN,
+        )
+        .map_err(|error| format!("cannot watch the reader of flash: {error}"))?;
+        self.flash.reader = Some(reader);
+        Ok(())
+    }
+
+    /// All that the connection waited for has come, or has failed to.
+    fn is_whole(&mut self, token: Token, connection: &mut Connection) {
+        connection.waits_for = WaitsFor::Turn;
+        if connection.held.is_none() {
+            self.again.push(token);
+        }
+    }
+
+    /// Before the thread waits: lets those begin who are queued, begins reads, and gives them to the device.
+    pub(super) fn start_fetches(&mut self) {
+        self.admit_queued(); // whoever went on, or was closed, has made room
+        self.flash.submit();
+        let reader = self.flash.reader.as_mut();
+        self.flash.stuck = reader.is_some_and(|reader| reader.start().is_err());
+    }
+
+    /// Takes what was read since, and lets those go on who wait for nothing more.
+    pub(super) fn take_fetched(&mut self) {
+        let Some(reader) = &mut self.flash.reader else {
+            return;
+        };
+        let mut ended = std::mem::take(&mut self.flash.ended);
+        reader.poll(|span| {
+            let result = span.result.map(Arc::from).map_err(|error| {
+                tracing::error!("reading from flash: {error}");
+                format!("reading from flash failed: {error}").into()
+            });
+            ended.push((span.tag, result));
+        });
+        for (tag, result) in ended.drain(..) {
+            self.fetch_ended(tag, result);
+        }
+        self.flash.ended = ended;
+    }
+
+    fn fetch_ended(&mut self, tag: u64, result: Read) {
+        let Fetch {
+            asked,
+            cold,
+            waiters,
+        } = self.flash.end(tag);
+        let counters = &self.me().counters;
+        counters.flash_fetches.add(1);
+        let outcome: Outcome = match result {
+            Err(why) => Err(why),
+            Ok(bytes) => {
+                counters.flash_fetched_bytes.add(bytes.len() as u64);
+                match self.lend(&cold, &bytes) {
+                    Ok(Fetched::Held) => Ok(Some((cold, bytes))),
+                    Ok(Fetched::Gone) => Ok(None),
+                    Ok(Fetched::Longer(longer)) => {
+                        return self.read_longer(asked, cold, longer, waiters);
+                    }
+                    Err(why) => Err(why),
+                }
+            }
+        };
+        if outcome.is_err() {
+            self.me().counters.flash_fetch_errors.add(1);
+        }
+        for token in waiters {
+            self.give(token, asked, &outcome);
+        }
+    }
+
+    fn lend(&mut self, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Box<str>> {
+        self.flash.lent = true;
+        let session = self.executor.session().expect("who parks has data");
+        session
+            .fetched(cold, bytes)
+            .map_err(|error| error.to_string().into())
+    }
+
+    /// One of the things that a connection waits for has come to its end.
+    fn give(&mut self, token: Token, asked: Cold, outcome: &Outcome) {
+        let Some(mut connection) = self.slots.take(token) else {
+            return; // It was closed meanwhile.
+        };
+        if let Some(parked) = &mut connection.parked {
+            match outcome {
+                Ok(Some((cold, bytes))) => parked.fetched.push(Come {
+                    asked,
+                    cold: *cold,
+                    bytes: Arc::clone(bytes),
+                    lent: self.flash.forgotten,
+                }),
+                Ok(None) => {}
+                Err(why) => parked.failed.push((asked, why.clone())),
+            }
+            parked.missing -= 1;
+            if parked.missing == 0 {
+                self.all_ended(token, &mut connection);
+            }
+        }
+        self.slots.put(token, connection);
+    }
+
+    /// What was read of an entry shows that it is longer: it is read whole for those that F1 has room for.
+    fn read_longer(&mut self, asked: Cold, cold: Cold, longer: Cold, waiters: Vec<Token>) {
+        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let more = longer.span().1 - cold.span().1;
+        let mut stay = Vec::with_capacity(waiters.len());
+        for token in waiters {
+            let Some(mut connection) = self.slots.take(token) else {
+                continue; // It was closed meanwhile.
+            };
+            if let Some(parked) = &mut connection.parked {
+                if self.flash.bytes + more <= most {
+                    self.flash.bytes += more;
+                    parked.bytes += more;
+                    stay.push(token);
+                } else {
+                    parked.longer.push(Want {
+                        asked,
+                        cold: longer,
+                    });
+                    parked.missing -= 1;
+                    if parked.missing == 0 {
+                        self.all_ended(token, &mut connection);
+                    }
+                }
+            }
+            self.slots.put(token, connection);
+        }
+        if !stay.is_empty() {
+            self.flash.begin(Fetch {
+                asked,
+                cold: longer,
+                waiters: stay,
+            });
+        }
+    }
+
+    /// All fetches for a connection have ended. What had no room is asked for anew, together with the rest, now that its length is
+    /// known: holding the rest meanwhile, connections could wait for each other's room for ever.
+    fn all_ended(&mut self, token: Token, connection: &mut Connection) {
+        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let Some(parked) = &mut connection.parked else {
+            return;
+        };
+        let ahead = std::mem::take(&mut parked.ahead);
+        let is_needed = |want: &Want| !ahead.contains(&want.asked.key());
+        let mut longer = std::mem::take(&mut parked.longer);
+        longer.retain(is_needed);
+        let Some(first) = longer.first().copied() else {
+            return self.is_whole(token, connection);
+        };
+        let come = parked.fetched.iter().map(|come| Want {
+            asked: come.asked,
+            cold: come.cold,
+        });
+        let wanted: Vec<Want> = come.filter(is_needed).chain(longer).collect();
+        let bytes = wanted.iter().map(|want| want.cold.span().1).sum();
+        if bytes > most {
+            parked
+                .failed
+                .push((first.asked, too_much(bytes, most).into()));
+            return self.is_whole(token, connection);
+        }
+        self.flash.bytes -= std::mem::take(&mut parked.bytes);
+        parked.fetched.clear();
+        parked.wanted = wanted;
+        self.flash.queue.push_back(token);
+    }
+
+    /// Lets those begin that F1 has room for now, in the order in which they came.
+    fn admit_queued(&mut self) {
+        while let Some(token) = self.flash.queue.front().copied() {
+            if let Some(mut connection) = self.slots.take(token) {
+                let admitted = self.admit_parked(token, &mut connection);
+                self.slots.put(token, connection);
+                if !admitted {
+                    return;
+                }
+            }
+            self.flash.queue.pop_front();
+        }
+    }
+
+    /// Before the requests of a connection are shown again: gives the session all that was fetched for them.
+    pub(super) fn lend_fetched(&mut self, connection: &mut Connection) {
+        let Some(parked) = &mut connection.parked else {
+            return;
+        };
+        let mut failed = std::mem::take(&mut parked.failed);
+        for come in &mut parked.fetched {
+            if come.lent != self.flash.forgotten
+                && let Err(why) = self.lend(&come.cold, &come.bytes)
+            {
+                failed.push((come.cold, why));
+            }
+            come.lent = self.flash.forgotten;
+        }
+        if !failed.is_empty() {
+            connection.client.could_not_fetch(failed);
+        }
+    }
+
+    /// After the requests of a connection were shown again: what they were lent, if the first of them needs it once more.
+    pub(super) fn take_back(&mut self, connection: &mut Connection, executed: usize) -> Vec<Come> {
+        match self.unpark(connection) {
+            Some(parked) if executed == 0 && !connection.client.take_progress() => parked.fetched,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The connection waits for flash no more: it is shown again, or it is closed, or its client does not take its replies.
+    pub(super) fn unpark(&mut self, connection: &mut Connection) -> Option<Box<Parked>> {
+        let parked = connection.parked.take()?;
+        self.flash.bytes -= parked.bytes;
+        self.me().counters.flash_parked.add(1u64.wrapping_neg());
+        Some(parked)
+    }
+
+    /// After a group (F4).
+    pub(super) fn forget_fetched(&mut self) {
+        if std::mem::take(&mut self.flash.lent)
+            && let Some(session) = self.executor.session()
+        {
+            session.forget_fetched();
+            self.flash.forgotten += 1;
+        }
+    }
+}

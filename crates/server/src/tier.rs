@@ -1,0 +1,274 @@
+//! The second tier: flash that takes the entries which memory has no room for and which are not read often.
+//!
+//! The engine decides what lies there, and says of each entry that it needs from there where it is; who runs the request fetches
+//! it (`exec::cold`, `reactor::flash`).
+//!
+//! **Invariants**
+//! - Y1: without the setting `flash-file` there is no tier, and nothing here runs.
+//! - Y2: what is fetched at once is bounded, for each reactor thread and for each request, and set aside from the memory budget, as far
+//!   as that is above the least.
+//!
+//! Paper: [Badam11 §3]; differs: segments move as a whole, and flash is no place that anything is kept in.
+
+use crate::config::ServerConfig;
+use crate::error::ServerError;
+use duramen_base::limits::{KEY_BYTES_MAX, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
+use duramen_engine::flash::{FlashOptions, FlashStats};
+use duramen_flash::{BLOCK_BYTES, Device, Error, FileDevice, SpanReader};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Part of the memory budget that all threads together may fetch into at once: one of so many.
+const FETCH_PART: u64 = 16;
+/// A thread fetches at least so much at once: two of the largest entries.
+const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
+/// And at most so much: far more than any device works on at once.
+const FETCH_BYTES_MAX: usize = 64 << 20;
+
+/// A server's flash.
+pub struct Tier {
+    device: Arc<dyn Device>,
+    path: PathBuf,
+    /// Each reactor thread's share of Y2.
+    fetch_bytes: usize,
+}
+
+impl std::fmt::Debug for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Tier({} bytes of {})",
+            self.device.bytes(),
+            self.path.display()
+        )
+    }
+}
+
+impl Tier {
+    /// Opens what the settings name; `None`: they name none.
+    ///
+    /// # Errors
+    /// [`ServerError::Flash`], [`ServerError::Config`]: see their texts.
+    pub fn open(config: &ServerConfig) -> Result<Option<Tier>, ServerError> {
+        if config.flash_file.is_empty() {
+            return Ok(None);
+        }
+        let path = PathBuf::from(&config.flash_file);
+        check_kind(&path)?;
+        let opened = FileDevice::open(&path, config.flash_bytes);
+        let device = opened.map_err(|source| ServerError::Flash {
+            advice: advice(&source),
+            path: path.clone(),
+            source,
+        })?;
+        if device.bytes() + (BLOCK_BYTES as u64) <= config.flash_bytes {
+            return Err(ServerError::Config(format!(
+                "flash-size is {} bytes, but the partition {} has {} only",
+                config.flash_bytes,
+                path.display(),
+                device.bytes()
+            )));
+        }
+        if !device.is_past_cache() {
+            tracing::warn!(
+                path = %path.display(),
+                "the file system of the flash file has no direct access: what lies there takes memory of the page cache too"
+            );
+        }
+        Ok(Some(Tier::new(Arc::new(device), path, config)))
+    }
+
+    fn new(device: Arc<dyn Device>, path: PathBuf, config: &ServerConfig) -> Tier {
+        let share = config.memory_bytes / FETCH_PART / config.reactor_threads() as u64;
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
+        Tier {
+            device,
+            path,
+            fetch_bytes: share.clamp(FETCH_BYTES_MIN, FETCH_BYTES_MAX),
+        }
+    }
+
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// A reader for one thread.
+    ///
+    /// # Errors
+    /// As [`SpanReader::new`].
+    pub(crate) fn reader(&self, depth: u32) -> Result<SpanReader, Error> {
+        SpanReader::new(Arc::clone(&self.device), depth, true)
+    }
+
+    /// What the engine has to know of it.
+    pub fn options(&self) -> FlashOptions {
+        FlashOptions {
+            device: Arc::new(ForEngine(Arc::clone(&self.device))),
+        }
+    }
+
+    /// Y2: what the engine gets of a memory budget; the least that it takes stays.
+    pub fn rest_of(&self, memory_bytes: u64, threads: usize) -> u64 {
+        let fetches = (self.fetch_bytes * threads) as u64;
+        memory_bytes
+            .saturating_sub(fetches)
+            .max(MEMORY_BYTES_MIN.min(memory_bytes))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.device.bytes()
+    }
+
+    /// How much a reactor thread fetches at once; nothing that one request needs may be more.
+    pub fn fetch_bytes(&self) -> usize {
+        self.fetch_bytes
+    }
+}
+
+/// The device as the engine, which knows no files, wants it.
+struct ForEngine(Arc<dyn Device>);
+
+impl duramen_engine::flash::Device for ForEngine {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.write(offset, bytes)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+}
+
+/// Refuses what is there and is neither file nor partition.
+fn check_kind(path: &Path) -> Result<(), ServerError> {
+    let Ok(metadata) = path.metadata() else {
+        return Ok(()); // opening it says why
+    };
+    let kind = metadata.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    Err(ServerError::Config(format!(
+        "flash-file {} is {}: name a regular file or a partition",
+        path.display(),
+        if kind.is_dir() {
+            "a directory"
+        } else {
+            "a special file"
+        }
+    )))
+}
+
+/// What to do about it.
+fn advice(error: &Error) -> &'static str {
+    let Error::Device { source, .. } = error else {
+        return match error {
+            Error::InUse { .. } => "; give each server its own, or stop the other one",
+            _ => "",
+        };
+    };
+    match source.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "; the server's user must be able to read and write it"
+        }
+        std::io::ErrorKind::NotFound => "; make its directory first",
+        std::io::ErrorKind::StorageFull => {
+            "; free space on its file system, or choose a smaller flash-size"
+        }
+        _ => "",
+    }
+}
+
+/// A figure of the tier: name, meaning, whether it only grows, and where it is.
+pub(crate) type Figure = (&'static str, &'static str, bool, fn(&FlashStats) -> u64);
+
+/// What `INFO`, `/metrics` and `/memory` tell of the tier.
+#[rustfmt::skip] // One row, one line: it is a table.
+pub(crate) const FIGURES: &[Figure] = &[
+    ("bytes", "Bytes of flash that segments can take.", false, |s| s.bytes),
+    ("used_bytes", "Bytes of flash that segments take.", false, |s| s.used_bytes),
+    ("live_bytes", "Bytes of live entries on flash.", false, |s| s.live_bytes),
+    ("segments", "Segments on flash.", false, |s| s.segments),
+    ("promoted_bytes", "Memory that copies of entries on flash take because they are read often.", false, |s| s.promoted_bytes),
+    ("segments_demoted", "Segments that went to flash.", true, |s| s.segments_demoted),
+    ("segments_cleaned", "Segments on flash that were cleaned.", true, |s| s.segments_cleaned),
+    ("fetches", "Entries that were read from flash.", true, |s| s.fetches),
+    ("fetched_bytes", "Bytes that were read from flash for them.", true, |s| s.fetched_bytes),
+    ("promotions", "Entries on flash that were copied to memory.", true, |s| s.promotions),
+    ("promoted_hits", "Reads of entries on flash that were served by such copies.", true, |s| s.promoted_hits),
+    ("read_errors", "Entries that could not be read from flash.", true, |s| s.read_errors),
+    ("write_errors", "Segments that could not be written to flash.", true, |s| s.write_errors),
+    ("ok", "1 while flash takes segments, 0 after it has failed to.", false, |s| u64::from(!s.is_off)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(path: &Path) -> ServerConfig {
+        ServerConfig {
+            flash_file: path.display().to_string(),
+            flash_bytes: 64 << 20,
+            ..ServerConfig::default()
+        }
+    }
+
+    fn refusal(path: &Path) -> String {
+        Tier::open(&config(path)).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn no_file_no_tier() {
+        assert!(
+            Tier::open(&ServerConfig::default())
+                .expect("none")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let said = refusal(dir.path());
+        assert!(
+            said.contains("is a directory: name a regular file"),
+            "{said}"
+        );
+        let said = refusal(&dir.path().join("none/flash"));
+        assert!(said.contains("make its directory first"), "{said}");
+        let said = refusal(Path::new("/dev/null"));
+        assert!(said.contains("special file"), "{said}");
+        let path = dir.path().join("flash");
+        let first = Tier::open(&config(&path)).expect("opened").expect("a tier");
+        assert_eq!(first.bytes(), 64 << 20);
+        let said = refusal(&path);
+        assert!(
+            said.contains("in use by another process; give each server its own"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_is_fetched_at_once_has_room_for_the_largest_entries() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let device: Arc<dyn Device> =
+            Arc::new(FileDevice::open(&dir.path().join("flash"), 64 << 20).expect("opened"));
+        for (memory, threads) in [(64 << 20, 1), (64 << 20, 64), (1 << 40, 1)] {
+            let config = ServerConfig {
+                memory_bytes: memory,
+                threads,
+                ..ServerConfig::default()
+            };
+            let bytes = Tier::new(Arc::clone(&device), PathBuf::new(), &config).fetch_bytes();
+            assert!((FETCH_BYTES_MIN..=FETCH_BYTES_MAX).contains(&bytes));
+        }
+    }
+}

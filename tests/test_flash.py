@@ -1,0 +1,562 @@
+"""The second tier: data larger than memory, on flash, with every value right and memory never over its budget."""
+
+import random
+import shutil
+import subprocess
+import threading
+
+import pytest
+
+import harness
+from harness import Closed, ErrorReply, Wire, encode, in_threads
+
+pytestmark = pytest.mark.duramen
+
+MIB = 1 << 20
+MEMORY = 64 * MIB
+# What a server takes beyond its budget: its program, its threads' stacks and buffers, connections.
+OVERHEAD = 48 * MIB
+VALUE_BYTES = 1000
+
+
+@pytest.fixture
+def tiered(start, tmp_path):
+    """Starts servers with a second tier; each of a test uses the same flash file unless told otherwise."""
+
+    def start_one(*arguments, size="1gb", file=None, **options):
+        flash = ("--flash-file", file or tmp_path / "flash", "--flash-size", size)
+        return start(*flash, *arguments, **{"memory": "64mb", **options})
+
+    return start_one
+
+
+def key(number):
+    return b"key:%012d" % number
+
+
+def value(number, turn=0):
+    """The value that a key has after its `turn`-th write: of no other key or turn."""
+    seed = b"%d.%d." % (number, turn)
+    return (seed * (VALUE_BYTES // len(seed) + 1))[:VALUE_BYTES]
+
+
+def fill(wire, numbers, turn=0, options=(), step=500):
+    numbers = list(numbers)
+    for start in range(0, len(numbers), step):
+        some = numbers[start : start + step]
+        replies = wire.pipeline([("SET", key(n), value(n, turn), *options) for n in some])
+        assert replies == [b"OK"] * len(some), next(reply for reply in replies if reply != b"OK")
+
+
+class Watch:
+    """Looks at a server's memory all the time; fails if it was over the limit once."""
+
+    def __init__(self, server, limit=MEMORY + OVERHEAD):
+        self.server = server
+        self.limit = limit
+        self.most = 0
+        self.over = threading.Event()
+
+    def look(self):
+        while not self.over.wait(0.05):
+            self.most = max(self.most, self.server.rss_bytes())
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.look)
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        self.over.set()
+        self.thread.join()
+        if kind is None:
+            assert self.most <= self.limit, f"{self.most / MIB:.0f} MiB resident"
+
+
+def on_flash(server):
+    """The figures of the tier, by their short names."""
+    prefix = "duramen_flash_"
+    info = server.info("memory")
+    return {name.removeprefix(prefix): int(text) for name, text in info.items() if name.startswith(prefix)}
+
+
+# Ten times what memory has room for.
+
+
+def test_ten_times_memory_every_value_is_right_and_memory_stays_in_its_budget(tiered):
+    server = tiered(threads=2)
+    count = 10 * MEMORY // (VALUE_BYTES + 64)
+    turns = {}
+    with server.connect() as wire, Watch(server):
+        fill(wire, range(count))
+        assert wire.call("DBSIZE") == count
+        figures = on_flash(server)
+        assert figures["segments_demoted"] > 0 and figures["live_bytes"] > 7 * MEMORY, figures
+        rng = random.Random(1)
+        for _ in range(60):
+            some = [rng.randrange(count) for _ in range(200)]
+            got = wire.pipeline([("GET", key(n)) for n in some])
+            assert got == [value(n, turns.get(n, 0)) for n in some]
+            some = {rng.randrange(count) for _ in range(100)}
+            for n in some:
+                turns[n] = turns.get(n, 0) + 1
+            replies = wire.pipeline([("SET", key(n), value(n, turns[n])) for n in some])
+            assert replies == [b"OK"] * len(some)
+        # And each once, in an order that memory can't guess.
+        numbers = list(range(count))
+        rng.shuffle(numbers)
+        for start in range(0, count, 400):
+            some = numbers[start : start + 400]
+            assert wire.call("MGET", *(key(n) for n in some)) == [value(n, turns.get(n, 0)) for n in some]
+        assert wire.call("DBSIZE") == count
+    assert on_flash(server)["fetches"] > 0
+
+
+def test_many_clients_read_and_write_what_is_on_flash(tiered):
+    server = tiered(threads=2)
+    clients, each = 8, 4 * MEMORY // (VALUE_BYTES + 64) // 8
+
+    def work(number):
+        rng = random.Random(number)
+        own = range(number * each, (number + 1) * each)
+        turns = dict.fromkeys(own, 0)
+        with server.connect() as wire:
+            fill(wire, own)
+            for _ in range(40):
+                some = rng.sample(own, 32)
+                commands, expected = [], []
+                for n in some:
+                    if rng.random() < 0.5:
+                        commands.append(("GET", key(n)))
+                        expected.append(value(n, turns[n]))
+                    else:
+                        turns[n] += 1
+                        commands.append(("GETSET", key(n), value(n, turns[n])))
+                        expected.append(value(n, turns[n] - 1))
+                assert wire.pipeline(commands) == expected
+            for n in own[:: max(1, each // 300)]:
+                assert wire.call("GET", key(n)) == value(n, turns[n])
+
+    with Watch(server):
+        in_threads(clients, work)
+    assert on_flash(server)["segments_demoted"] > 0
+
+
+# Each kind of command, on keys of which most lie on flash.
+
+
+@pytest.fixture
+def cold(tiered):
+    """A server with `count` keys, the oldest of which are on flash."""
+    server = tiered(threads=2)
+    server.count = 3 * MEMORY // (VALUE_BYTES + 64)
+    with server.connect() as wire:
+        fill(wire, range(server.count))
+    harness.wait_until(lambda: on_flash(server)["segments"] > 0, "segments go to flash")
+    return server
+
+
+def test_commands_on_cold_keys_answer_as_if_they_were_in_memory(cold):
+    with cold.connect() as wire:
+        fetches = on_flash(cold)["fetches"]
+        k = [key(n) for n in range(0, 40_000, 400)]
+        v = [value(n) for n in range(0, 40_000, 400)]
+        assert wire.call("GET", k[0]) == v[0]
+        assert wire.call("STRLEN", k[1]) == VALUE_BYTES
+        assert wire.call("EXISTS", k[2], k[3], b"none", k[2]) == 3
+        assert wire.call("APPEND", k[4], b"more") == VALUE_BYTES + 4
+        assert wire.call("GET", k[4]) == v[4] + b"more"
+        assert wire.call("SETNX", k[5], b"other") == 0
+        assert wire.call("SET", k[6], b"other", "GET") == v[6]
+        assert wire.call("SET", k[7], b"other", "XX") == b"OK"
+        assert wire.call("SET", k[8], b"other", "NX") is None
+        assert wire.call("GETDEL", k[9]) == v[9] and wire.call("GET", k[9]) is None
+        assert wire.call("DEL", k[10], k[11], b"none", k[12]) == 3
+        assert wire.call("EXISTS", k[10], k[11], k[12]) == 0
+        assert wire.call("RENAME", k[13], k[14]) == b"OK"
+        assert wire.call("MGET", k[13], k[14]) == [None, v[13]]
+        assert wire.call("COPY", k[15], b"copied") == 1
+        assert wire.call("MGET", k[15], b"copied") == [v[15], v[15]]
+        assert wire.call("MSET", k[16], b"1", b"new", b"2", k[17], b"3") == b"OK"
+        assert wire.call("MGET", k[16], b"new", k[17]) == [b"1", b"2", b"3"]
+        assert wire.call("MSETNX", b"new2", b"1", k[18], b"2") == 0
+        assert wire.call("MGET", b"new2", k[18]) == [None, v[18]]
+        assert wire.call("TTL", k[19]) == -1 and wire.call("TYPE", k[19]) == b"string"
+        assert wire.call("EXPIRE", k[20], 100) == 1 and 0 < wire.call("TTL", k[20]) <= 100
+        assert wire.call("GET", k[20]) == v[20]
+        assert wire.call("GETRANGE", k[21], 0, 4) == v[21][:5]
+        assert wire.call("SETRANGE", k[22], 0, b"XY") == VALUE_BYTES
+        assert wire.call("GET", k[22]) == b"XY" + v[22][2:]
+        with pytest.raises(ErrorReply, match="not an integer"):
+            wire.call("INCR", k[23])
+        assert wire.call("DURAMEN.READ", k[24])[0] == v[24]
+        assert [part[0] for part in wire.call("DURAMEN.MREAD", *k[25:30])] == v[25:30]
+        removed = wire.call("DURAMEN.MREMOVE", *k[30:35], b"none")
+        assert [part is None for part in removed] == [False] * 5 + [True]
+        written = wire.call("DURAMEN.MWRITE", k[35], b"x", k[36], b"y")
+        assert len(written) == 2 and wire.call("MGET", k[35], k[36]) == [b"x", b"y"]
+        assert wire.call("MEMORY", "USAGE", k[37]) > VALUE_BYTES
+        assert wire.call("OBJECT", "ENCODING", k[38]) == b"raw"
+        assert on_flash(cold)["fetches"] > fetches
+
+
+def test_a_pipeline_over_cold_keys_is_answered_in_its_order(cold):
+    with cold.connect() as wire:
+        rng = random.Random(2)
+        for _ in range(20):
+            commands, expected = [], []
+            for _ in range(64):
+                n = rng.randrange(20_000)
+                if rng.random() < 0.3:
+                    commands.append(("ECHO", b"%d" % n))
+                    expected.append(b"%d" % n)
+                else:
+                    commands.append(("GET", key(n)))
+                    expected.append(value(n))
+            assert wire.pipeline(commands) == expected
+
+
+def test_others_go_on_while_somebody_waits_for_flash(cold):
+    """Requests that need nothing of flash are answered while others are fetched for without end."""
+    done = threading.Event()
+
+    def reader(number):
+        rng = random.Random(number)
+        with cold.connect() as wire:
+            while not done.is_set():
+                some = [rng.randrange(20_000) for _ in range(50)]
+                assert wire.call("MGET", *(key(n) for n in some)) == [value(n) for n in some]
+
+    def other():
+        with cold.connect() as wire:
+            wire.call("SET", b"hot", b"value")
+            for _ in range(500):
+                assert wire.call("GET", b"hot") == b"value"
+                assert wire.call("PING") == b"PONG"
+
+    def work(number):
+        if number > 0:
+            return reader(number)
+        try:
+            other()
+        finally:
+            done.set()
+
+    in_threads(4, work)
+
+
+def test_transactions_over_cold_keys_are_one_step(cold):
+    with cold.connect() as wire, cold.connect() as other:
+        some = range(100, 20_000, 1000)
+        assert wire.call("MULTI") == b"OK"
+        for n in some:
+            assert wire.call("GETSET", key(n), value(n, 1)) == b"QUEUED"
+        assert wire.call("MGET", key(7), key(1007)) == b"QUEUED"
+        assert wire.call("EXEC") == [value(n) for n in some] + [[value(7), value(1007)]]
+        # Watched keys on flash: unchanged, then changed.
+        for change in (False, True):
+            first, second = (key(9 + 1000 * change), key(19 + 1000 * change))
+            assert wire.call("WATCH", first, second) == b"OK"
+            if change:
+                assert other.call("SET", first, b"changed") == b"OK"
+            wire.call("MULTI")
+            wire.call("SET", second, b"mine")
+            assert wire.call("EXEC") == (None if change else [b"OK"])
+        assert wire.call("GET", key(1019)) == value(1019)
+        assert wire.call("GET", key(19)) == b"mine"
+
+
+def test_scan_and_keys_see_every_key(tiered):
+    server = tiered(threads=1)
+    count = 2 * MEMORY // (VALUE_BYTES + 64)
+    with server.connect() as wire, Watch(server):
+        fill(wire, range(count))
+        harness.wait_until(lambda: on_flash(server)["segments"] > 0, "segments go to flash")
+        seen, cursor = set(), b"0"
+        while True:
+            cursor, some = wire.call("SCAN", cursor, "COUNT", 1000)
+            seen.update(some)
+            if cursor == b"0":
+                break
+        assert seen == {key(n) for n in range(count)}
+        found = wire.call("KEYS", "key:*7")
+        assert sorted(found) == [key(n) for n in range(7, count, 10)]
+        drawn = {wire.call("RANDOMKEY") for _ in range(50)}
+        assert drawn <= seen and len(drawn) > 10
+
+
+def test_expiry_of_what_lies_on_flash(tiered):
+    server = tiered(threads=1)
+    count = 2 * MEMORY // (VALUE_BYTES + 64)
+    with server.connect() as wire:
+        # They expire while the rest is written, or soon after.
+        fill(wire, range(2000), options=("PX", 3000))
+        fill(wire, range(2000, count))
+        assert harness.wait_until(
+            lambda: wire.call("MGET", *(key(n) for n in range(0, 2000, 10))) == [None] * 200,
+            "they expire",
+        )
+        assert wire.call("TTL", key(0)) == -2
+        assert wire.call("GET", key(2000)) == value(2000)
+
+
+def test_values_of_all_sizes(tiered):
+    """What is on flash is longer than it was taken to be, or ends at the end of a segment."""
+    server = tiered(threads=1)
+    rng = random.Random(3)
+    sizes = [rng.choice([0, 1, 100, 511, 512, 513, 4000, 70_000, 1 << 20]) for _ in range(1200)]
+
+    def content(n):
+        return bytes([n % 251]) * sizes[n]
+
+    with server.connect() as wire, Watch(server):
+        for n in range(len(sizes)):
+            assert wire.call("SET", key(n), content(n)) == b"OK"
+        assert on_flash(server)["segments_demoted"] > 0
+        for n in rng.sample(range(len(sizes)), len(sizes)):
+            assert wire.call("GET", key(n)) == content(n), sizes[n]
+        some = [n for n in range(len(sizes)) if sizes[n] < 5000]
+        assert wire.call("MGET", *(key(n) for n in some)) == [content(n) for n in some]
+
+
+def test_what_one_request_may_need_of_flash_is_bounded(tiered):
+    server = tiered(threads=1)
+    large = b"v" * (1 << 20)
+    with server.connect() as wire, Watch(server):
+        for n in range(200):
+            assert wire.call("SET", key(n), large) == b"OK"
+        with pytest.raises(ErrorReply, match="from flash at once, and .* is the most"):
+            wire.call("EXISTS", *(key(n) for n in range(100)))
+        assert wire.call("EXISTS", key(0), key(1)) == 2
+        assert wire.call("GET", key(2)) == large
+
+
+# Clients that go, servers that stop.
+
+
+def test_clients_that_leave_while_their_keys_are_fetched(cold):
+    rng = random.Random(4)
+    for _ in range(200):
+        with Wire(cold.port) as wire:
+            some = [rng.randrange(20_000) for _ in range(100)]
+            wire.send(encode("MGET", *(key(n) for n in some)))
+    harness.wait_until(lambda: on_flash(cold)["waiting_clients"] == 0, "nobody waits any more")
+    with cold.connect() as wire:
+        assert wire.call("GET", key(5)) == value(5)
+    assert cold.stop() == 0
+
+
+def test_a_server_stops_cleanly_while_keys_are_fetched(cold):
+    wires = [cold.connect() for _ in range(10)]
+    for number, wire in enumerate(wires):
+        wire.send(b"".join(encode("GET", key(n)) for n in range(number, 20_000, 500)))
+    assert cold.stop() == 0
+    for number, wire in enumerate(wires):
+        # What was answered was right; a stop answers what it had read.
+        try:
+            for n in range(number, 20_000, 500):
+                assert wire.reply() == value(n)
+        except Closed:
+            pass
+        wire.close()
+
+
+# Restarts.
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_after_a_restart_everything_is_there(tiered, tmp_path, clean):
+    server = tiered("--wal-size", "16mb", threads=2, level="buffered", dir=tmp_path / "data", size="512mb")
+    count = 3 * MEMORY // (VALUE_BYTES + 64)
+    rng = random.Random(5)
+    turns = {n: 0 for n in range(count)}
+    with server.connect() as wire:
+        fill(wire, range(count))
+        for n in rng.sample(range(count), 3000):
+            turns[n] += 1
+            assert wire.call("SET", key(n), value(n, turns[n])) == b"OK"
+        gone = set(rng.sample(range(count), 1000))
+        for n in gone:
+            assert wire.call("DEL", key(n)) == 1
+    if clean:
+        assert server.stop() == 0
+    else:
+        server.kill()
+    server.start()
+    with server.connect() as wire, Watch(server):
+        assert wire.call("DBSIZE") == count - len(gone)
+        numbers = list(range(count))
+        rng.shuffle(numbers)
+        for start in range(0, count, 400):
+            some = numbers[start : start + 400]
+            got = wire.call("MGET", *(key(n) for n in some))
+            assert got == [None if n in gone else value(n, turns[n]) for n in some]
+        assert wire.call("SET", b"new", b"value") == b"OK"
+
+
+def test_without_a_directory_a_restart_is_empty_and_the_file_is_used_again(tiered):
+    server = tiered(threads=1)
+    with server.connect() as wire:
+        fill(wire, range(2 * MEMORY // (VALUE_BYTES + 64)))
+    server.kill()
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("DBSIZE") == 0
+        fill(wire, range(2 * MEMORY // (VALUE_BYTES + 64)), turn=1)
+        assert wire.call("GET", key(3)) == value(3, 1)
+
+
+# What cannot be used.
+
+
+def refusal(tmp_path, *arguments):
+    """The words of a server that does not start, and its exit code."""
+    done = subprocess.run(
+        [harness.BINARY, "serve", "--port", "0", "--admin=no", "--memory", "64mb", "--level", "memory", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=harness.environment({}),
+        timeout=harness.PATIENCE_S,
+    )
+    assert done.returncode != 0 and "panicked" not in done.stderr, done
+    return done.stderr
+
+
+def test_flash_that_cannot_be_used_is_refused_in_words(tiered, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def said(file, size="64mb", *more):
+        return refusal(tmp_path, "--flash-file", file, "--flash-size", size, *more)
+
+    assert "is a directory" in said(folder)
+    assert "special file" in said("/dev/null")
+    assert "make its directory first" in said(tmp_path / "none" / "flash")
+    assert "too small" in said(tmp_path / "flash", "1mb")
+    assert "flash-file without flash-size" in refusal(tmp_path, "--flash-file", tmp_path / "flash")
+    assert "flash-size without flash-file" in refusal(tmp_path, "--flash-size", "64mb")
+    assert "a cache evicts" in said(tmp_path / "flash", "64mb", "--mode", "cache")
+    with tiered(file=tmp_path / "taken", size="64mb").connect():
+        assert "in use by another process" in said(tmp_path / "taken")
+
+
+def test_settings_are_told(tiered, tmp_path):
+    server = tiered(size="128mb")
+    with server.connect() as wire:
+        assert wire.call("CONFIG", "GET", "flash-size") == [b"flash-size", b"%d" % (128 * MIB)]
+        assert wire.call("CONFIG", "GET", "flash-file")[1] == str(tmp_path / "flash").encode()
+        with pytest.raises(ErrorReply):
+            wire.call("CONFIG", "SET", "flash-size", "1gb")
+
+
+def test_without_flash_memory_is_the_limit_and_nothing_is_told_of_a_tier(start):
+    server = start(memory="64mb")
+    assert not any(name.startswith("duramen_flash") for name in server.info())
+
+
+def test_when_both_tiers_are_full_writes_are_refused_and_nothing_is_lost(tiered):
+    server = tiered(threads=1, size="64mb")
+    with server.connect() as wire, Watch(server):
+        stored, refused = 0, 0
+        while refused < 1000:
+            some = range(stored, stored + 500)
+            replies = wire.pipeline([("SET", key(n), value(n)) for n in some])
+            accepted = [n for n, reply in zip(some, replies) if reply == b"OK"]
+            for reply in replies:
+                assert reply == b"OK" or str(reply).startswith("OOM "), reply
+            if len(accepted) < len(some):
+                refused += len(some) - len(accepted)
+                wire.call("DEL", *(key(n) for n in some))
+            else:
+                stored += 500
+            assert stored < 400_000, "64 MiB of memory and 64 MiB of flash have an end"
+        assert stored * VALUE_BYTES > 70 * MIB, f"full with {stored}"
+        for start in range(0, stored, 200):
+            some = range(start, min(start + 200, stored))
+            assert wire.call("MGET", *(key(n) for n in some)) == [value(n) for n in some]
+        # Deletes go on, and then writes.
+        for start in range(0, stored, 1000):
+            numbers = range(start, min(start + 1000, stored))
+            wire.call("DEL", *(key(n) for n in numbers if n % 2))
+
+        def writes():
+            replies = wire.pipeline([("SET", b"more:%d" % n, value(n)) for n in range(500)])
+            return replies == [b"OK"] * 500
+
+        harness.wait_until(writes, "writes go on after half was deleted")
+        assert wire.call("GET", key(0)) == value(0)
+
+
+# Devices that fail. They need a loop device or a device mapper, which not every machine gives.
+
+
+def run(*arguments):
+    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 96 MiB on a loop device."""
+    if not shutil.which("mkfs.ext4") or not shutil.which("losetup"):
+        pytest.skip("needs mkfs.ext4 and losetup")
+    image, folder = tmp_path / "image", tmp_path / "small"
+    image.write_bytes(b"")
+    image.open("r+b").truncate(96 * MIB)
+    folder.mkdir()
+    assert run("mkfs.ext4", "-q", image).returncode == 0
+    if run("mount", "-o", "loop", image, folder).returncode != 0:
+        pytest.skip("may not mount")
+    yield folder
+    run("umount", "-l", folder)
+
+
+def test_a_disk_without_room_for_the_file_is_refused(small_disk, tmp_path):
+    said = refusal(tmp_path, "--flash-file", small_disk / "flash", "--flash-size", "1gb")
+    assert "No space left" in said and "choose a smaller flash-size" in said, said
+
+
+@pytest.fixture
+def failing_disk(tmp_path):
+    """A device of 256 MiB, and what makes it fail."""
+    if not shutil.which("dmsetup") or not shutil.which("losetup"):
+        pytest.skip("needs dmsetup and losetup")
+    image = tmp_path / "image"
+    image.write_bytes(b"")
+    image.open("r+b").truncate(256 * MIB)
+    loop = run("losetup", "--find", "--show", image).stdout.strip()
+    if not loop:
+        pytest.skip("no loop device")
+    name = f"duramen-test-{loop.rsplit('/', 1)[1]}"
+    sectors = 256 * MIB // 512
+    if run("dmsetup", "create", name, "--table", f"0 {sectors} linear {loop} 0").returncode != 0:
+        run("losetup", "-d", loop)
+        pytest.skip("no device mapper")
+
+    def fail():
+        assert run("dmsetup", "suspend", "--noflush", name).returncode == 0
+        assert run("dmsetup", "load", name, "--table", f"0 {sectors} error").returncode == 0
+        assert run("dmsetup", "resume", name).returncode == 0
+
+    yield f"/dev/mapper/{name}", fail
+    run("dmsetup", "remove", "--force", name)
+    run("losetup", "-d", loop)
+
+
+def test_a_device_that_fails_is_told_and_memory_is_served_on(tiered, failing_disk):
+    device, fail = failing_disk
+    server = tiered(threads=1, file=device, size="256mb")
+    count = 2 * MEMORY // (VALUE_BYTES + 64)
+    with server.connect() as wire:
+        fill(wire, range(count))
+        harness.wait_until(lambda: on_flash(server)["segments"] > 0, "segments go to flash")
+        wire.call("SET", b"hot", b"value")
+        fail()
+        replies = wire.pipeline([("GET", key(n)) for n in range(0, count, 50)])
+        errors = [reply for reply in replies if isinstance(reply, ErrorReply)]
+        assert errors and all("flash" in str(error) for error in errors), errors[:3]
+        for n, reply in zip(range(0, count, 50), replies):
+            assert isinstance(reply, ErrorReply) or reply == value(n)
+        assert wire.call("GET", b"hot") == b"value"
+        assert wire.call("SET", b"hot", b"other") == b"OK"
+        assert on_flash(server)["read_errors"] > 0
