@@ -22,8 +22,10 @@ use duramen_format::entry::{Entry, NewObject};
 /// How often one operation asks for memory for the index: more than it can need, so that what is missing is something
 /// else (address space).
 const INDEX_ATTEMPTS_MAX: u32 = 64;
-/// The same while segments go to flash for it.
-const INDEX_ATTEMPTS_FLASH: u32 = 20_000;
+/// The same while segments go to flash for it, each after `FLASH_PAUSE`: a device may stand still for ten seconds, as a disk may.
+const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
+#[cfg(not(any(loom, shuttle)))]
+const FLASH_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
 
 /// A locked home bucket and what was found in it.
 pub(crate) struct Locked<'s> {
@@ -444,7 +446,7 @@ impl<'s> Guard<'s> {
             self.core.wakeup.ring();
             self.core.reap(self.head.node);
             #[cfg(not(any(loom, shuttle)))]
-            std::thread::sleep(std::time::Duration::from_micros(200));
+            std::thread::sleep(FLASH_PAUSE);
         }
     }
 

@@ -255,7 +255,7 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     let tier = Tier::open(&config)?.map(Arc::new);
     let engine = Options {
         memory_bytes: tier.as_ref().map_or(engine.memory_bytes, |tier| {
-            tier.rest_of(engine.memory_bytes, config.threads)
+            tier.rest_of(engine.memory_bytes, config.reactor_threads())
         }),
         flash: tier.as_ref().map(|tier| tier.options()),
         ..engine

@@ -25,6 +25,7 @@ use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::tier::Tier;
 use duramen_base::ids::Level;
+use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -195,6 +196,19 @@ impl Shared {
     #[inline]
     pub fn tier(&self) -> Option<&Arc<Tier>> {
         self.loaded.get()?.tier.as_ref()
+    }
+
+    /// What the store has on flash, and what was read of it: by the engine, and by the threads for their clients.
+    pub(crate) fn flash_stats(&self, store: &Store) -> FlashStats {
+        let sum = |of: fn(&ThreadCounters) -> &Counter| -> u64 {
+            let threads = self.threads.iter();
+            threads.map(|thread| of(&thread.counters).get()).sum()
+        };
+        let mut stats = store.stats().flash;
+        stats.fetches += sum(|counters| &counters.flash_fetches);
+        stats.fetched_bytes += sum(|counters| &counters.flash_fetched_bytes);
+        stats.read_errors += sum(|counters| &counters.flash_read_errors);
+        stats
     }
 
     /// This server is a member of a cluster. To be called once, before [`serve`](Self::serve).

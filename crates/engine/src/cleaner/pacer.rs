@@ -292,7 +292,10 @@ impl Core {
                 let quiet = self.epochs.quiet_before();
                 if quiet != oldest.0 {
                     oldest = (quiet, Instant::now());
-                } else if oldest.1.elapsed() > STARVED_AFTER {
+                } else if oldest.1.elapsed() > STARVED_AFTER
+                    && (!self.waits_for_flash() || oldest.1.elapsed() > STUCK_AFTER)
+                {
+                    // It cannot demote itself, as it can clean: with a tier it depends on a cleaner thread and the device.
                     return Err(self.out_of_memory());
                 }
             }

@@ -102,7 +102,7 @@ pub struct FlashStats {
     /// Since the start: segments written to the device, and segments on it that were cleaned.
     pub segments_demoted: u64,
     pub segments_cleaned: u64,
-    /// Entries that were read from the device, and the bytes read for them.
+    /// Entries that the engine read from the device, and the bytes read for them; who parks counts what it reads.
     pub fetches: u64,
     pub fetched_bytes: u64,
     /// Look-ups of cold entries that were served from what was just fetched, or from promoted copies.

@@ -118,11 +118,6 @@ impl Tier {
         match entry::parse(found) {
             Ok(entry) => {
                 holding.put(cold, &found[..entry.padded_bytes]);
-                self.figures.fetched.fetch_add(1, Ordering::Relaxed);
-                let bytes = bytes.len() as u64;
-                self.figures
-                    .fetched_bytes
-                    .fetch_add(bytes, Ordering::Relaxed);
                 Ok(Fetched::Held)
             }
             Err(Damage::Truncated { needed, .. })
@@ -150,6 +145,11 @@ impl Tier {
                 self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                 return Err(Error::FlashFailed);
             }
+            let figures = &self.figures;
+            figures.fetched.fetch_add(1, Ordering::Relaxed);
+            figures
+                .fetched_bytes
+                .fetch_add(length as u64, Ordering::Relaxed);
             match self.accept(space, holding, &cold, into)? {
                 Fetched::Longer(longer) => cold = longer,
                 Fetched::Held | Fetched::Gone => return Ok(()),

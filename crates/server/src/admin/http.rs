@@ -211,9 +211,10 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
         },
     });
     if shared.tier().is_some() {
+        let flash = shared.flash_stats(store);
         let figures = FIGURES.iter();
         page["flash"] = figures
-            .map(|(name, _, _, of)| ((*name).to_owned(), Value::from(of(&stats.flash))))
+            .map(|(name, _, _, of)| ((*name).to_owned(), Value::from(of(&flash))))
             .collect();
         page["flash"]["waiting_clients"] = sum(|c| c.flash_parked.get()).into();
     }

@@ -6,6 +6,7 @@ use crate::shared::{Family, Histogram, Shared, ThreadCounters};
 use crate::tier::FIGURES;
 use duramen::{DiskState, DurabilityStats};
 use duramen_engine::Stats;
+use duramen_engine::flash::FlashStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -361,10 +362,9 @@ impl Collector for Page {
             f64::from(u8::from(shared.data().is_none())),
         )?;
         if let Some(store) = shared.data() {
-            let stats = store.stats();
-            store_metrics(&mut encoder, &stats)?;
+            store_metrics(&mut encoder, &store.stats())?;
             if shared.tier().is_some() {
-                flash_metrics(&mut encoder, &stats)?;
+                flash_metrics(&mut encoder, &shared.flash_stats(store))?;
             }
         }
         if let Some(durability) = shared.durability() {
@@ -432,9 +432,9 @@ fn store_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
 }
 
 /// What only a server with a second tier has.
-fn flash_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+fn flash_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &FlashStats) -> fmt::Result {
     for (name, help, grows, of) in FIGURES {
-        let (name, value) = (format!("flash_{name}"), of(&stats.flash) as f64);
+        let (name, value) = (format!("flash_{name}"), of(stats) as f64);
         match grows {
             true => counter(encoder, &name, help, value)?,
             false => gauge(encoder, &name, help, value)?,

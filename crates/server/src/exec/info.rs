@@ -194,8 +194,9 @@ fn memory(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_utilization", format!("{:.4}", stats.utilization));
     fields.add("duramen_page_bytes", stats.page_bytes);
     if ctx.shared.tier().is_some() {
+        let flash = ctx.shared.flash_stats(store);
         for (name, _, _, of) in FIGURES {
-            fields.add(format_args!("duramen_flash_{name}"), of(&stats.flash));
+            fields.add(format_args!("duramen_flash_{name}"), of(&flash));
         }
         let waiting = |thread: &ThreadShared| thread.counters.flash_parked.get();
         let waiting: u64 = ctx.shared.threads.iter().map(waiting).sum();

@@ -16,7 +16,8 @@
 //!   then it is named by the reactor's `again`, or its release does that. So nobody is forgotten.
 //! - F3: what was fetched belongs to who waits for it: a connection that is closed gives back its part of F1, and fetches that find
 //!   nobody are dropped.
-//! - F4: what the session holds it forgets after the group that it was lent for.
+//! - F4: what the session holds it forgets after the next group, and when nobody is left who waits: nothing is held for those who
+//!   have gone.
 //!
 //! **Concurrency.** Everything here belongs to the thread; its reader is watched by its epoll instance.
 //!
@@ -119,6 +120,12 @@ impl Flash {
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
         self.bytes > 0 || !self.fetches.is_empty() || !self.queue.is_empty()
+    }
+
+    /// Whether somebody was lent something, or waits for it.
+    #[inline]
+    pub(super) fn has_parked(&self) -> bool {
+        self.bytes > 0
     }
 
     pub(super) fn is_stuck(&self) -> bool {
@@ -281,14 +288,22 @@ impl Reactor {
             cold,
             waiters,
         } = self.flash.end(tag);
+        if !waiters.iter().any(|token| self.slots.get(*token).is_some()) {
+            return; // F3
+        }
         let counters = &self.me().counters;
-        counters.flash_fetches.add(1);
         let outcome: Outcome = match result {
-            Err(why) => Err(why),
+            Err(why) => {
+                counters.flash_read_errors.add(1);
+                Err(why)
+            }
             Ok(bytes) => {
                 counters.flash_fetched_bytes.add(bytes.len() as u64);
                 match self.lend(&cold, &bytes) {
-                    Ok(Fetched::Held) => Ok(Some((cold, bytes))),
+                    Ok(Fetched::Held) => {
+                        self.me().counters.flash_fetches.add(1);
+                        Ok(Some((cold, bytes)))
+                    }
                     Ok(Fetched::Gone) => Ok(None),
                     Ok(Fetched::Longer(longer)) => {
                         return self.read_longer(asked, cold, longer, waiters);
@@ -297,9 +312,6 @@ impl Reactor {
                 }
             }
         };
-        if outcome.is_err() {
-            self.me().counters.flash_fetch_errors.add(1);
-        }
         for token in waiters {
             self.give(token, asked, &outcome);
         }
@@ -451,10 +463,13 @@ impl Reactor {
         let parked = connection.parked.take()?;
         self.flash.bytes -= parked.bytes;
         self.me().counters.flash_parked.add(1u64.wrapping_neg());
+        if !self.flash.has_parked() {
+            self.forget_fetched();
+        }
         Some(parked)
     }
 
-    /// After a group (F4).
+    /// F4. Between groups.
     pub(super) fn forget_fetched(&mut self) {
         if std::mem::take(&mut self.flash.lent)
             && let Some(session) = self.executor.session()

@@ -68,10 +68,9 @@ impl Reactor {
             return;
         }
         let mut ready = std::mem::take(&mut self.ready);
-        let mut was_parked = false;
-        for ready in &mut ready {
-            if ready.connection.parked.is_some() {
-                was_parked = true;
+        let has_parked = self.flash.has_parked();
+        if has_parked {
+            for ready in &mut ready {
                 self.lend_fetched(&mut ready.connection);
             }
         }
@@ -106,7 +105,7 @@ impl Reactor {
         executed.clear();
         executed.extend(turns.iter().map(|turn| turn.executed));
         self.recycled.turns = for_another_lifetime(turns);
-        if was_parked {
+        if has_parked {
             self.forget_fetched();
         }
         for (ready, executed) in ready.drain(..).zip(&executed) {

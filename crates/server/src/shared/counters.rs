@@ -177,10 +177,10 @@ pub struct ThreadCounters {
     pub sleeps: Counter,
     /// Nanoseconds spent spinning for work that did not come.
     pub spin_ns: Counter,
-    /// Entries that were fetched from flash for requests, the bytes that were read for them, and those that could not be.
+    /// Entries that were read from flash for requests, the bytes that were read for them, and reads that the device failed to do.
     pub flash_fetches: Counter,
     pub flash_fetched_bytes: Counter,
-    pub flash_fetch_errors: Counter,
+    pub flash_read_errors: Counter,
     /// Connections whose requests wait for flash, now.
     pub flash_parked: Counter,
     pub latency: [Histogram; Family::ALL.len()],
