@@ -8,6 +8,11 @@ use std::sync::atomic::Ordering;
 
 /// Of the memory that entries can have, this part is live before segments are demoted; below it memory is cleaned.
 const LIVE_PART: f64 = 0.70;
+/// Above this part of the memory in use, cleaning is judged by what it gains: after so many segments of it, less than a tenth
+/// is in vain. Values of half a segment can be moved about for ever.
+const USED_PART: f64 = 0.80;
+const JUDGED_SEGMENTS: u64 = 8;
+const VAIN_PART: f64 = 0.90;
 
 impl Core {
     /// Live bytes of entries whose segments are in memory, about.
@@ -79,6 +84,20 @@ impl Core {
         // What leaves already is memory soon.
         live as f64 > LIVE_PART * hard as f64
             || (leaving == 0 && self.space.free_windows(node) == 0)
+            || self.cleans_in_vain(tier, hard)
+    }
+
+    /// True if what was cleaned since the last demotion has given hardly any memory, and memory is nearly all in use.
+    fn cleans_in_vain(&self, tier: &Tier, hard: u64) -> bool {
+        let (freed, used) = self.gain();
+        let (freed_before, used_before) = tier.gain();
+        let freed = freed.saturating_sub(freed_before);
+        let used = used.saturating_sub(used_before);
+        let committed = self.segment_bytes_committed();
+        let committed = committed.saturating_sub(tier.promoted.bytes());
+        freed >= JUDGED_SEGMENTS
+            && used as f64 >= VAIN_PART * freed as f64
+            && committed as f64 >= USED_PART * hard as f64
     }
 
     /// True if the tier asks for a cleaner thread, to demote or to clean what is on flash.
@@ -162,6 +181,7 @@ impl Core {
         tier.turn_cold(window, slot, &self.epochs);
         tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
         tier.pressed.store(false, Ordering::Relaxed);
+        tier.set_gain(self.gain());
         tier.set_live_bytes(tier.live_bytes() + self.live_in(window));
         true
     }

@@ -95,6 +95,8 @@ pub(crate) struct Tier {
     writing: AtomicU64,
     /// Live bytes in cold windows, as last summed.
     live: AtomicU64,
+    /// Segments that cleaning had freed, and used for it, at the last demotion.
+    gain: (AtomicU64, AtomicU64),
     /// The device failed to write (F5).
     failed: AtomicBool,
     /// Bytes of the windows that cleaners read cold victims back into.
@@ -126,6 +128,7 @@ impl Tier {
             pressed: AtomicBool::new(false),
             writing: AtomicU64::new(0),
             live: AtomicU64::new(0),
+            gain: Default::default(),
             failed: AtomicBool::new(false),
             warm_bytes: (warm * segment_bytes) as u64,
             promoted: Promoted::new(memory_bytes, segment_bytes),
@@ -266,6 +269,16 @@ impl Tier {
 
     pub(crate) fn set_live_bytes(&self, bytes: u64) {
         self.live.store(bytes, Ordering::Relaxed);
+    }
+
+    fn gain(&self) -> (u64, u64) {
+        let (freed, used) = &self.gain;
+        (freed.load(Ordering::Relaxed), used.load(Ordering::Relaxed))
+    }
+
+    fn set_gain(&self, (freed, used): (u64, u64)) {
+        self.gain.0.store(freed, Ordering::Relaxed);
+        self.gain.1.store(used, Ordering::Relaxed);
     }
 
     /// Live bytes that the device may hold.

@@ -388,6 +388,15 @@ fn values_of_a_megabyte_go_to_flash_too() {
         write(&mut session, &key(n), &value(n, 0, MIB as usize)).unwrap();
         check_budget(&store);
     }
+    // And are not moved about in memory first.
+    let (cleaned, demoted) = {
+        let stats = store.stats();
+        (stats.cleaner.segments_cleaned, stats.flash.segments_demoted)
+    };
+    assert!(
+        demoted > 40 && cleaned < 50 * demoted,
+        "{cleaned} segments cleaned, {demoted} demoted"
+    );
     for n in 0..120 {
         assert!(read(&mut session, &key(n)).unwrap().unwrap() == value(n, 0, MIB as usize));
     }
