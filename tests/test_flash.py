@@ -520,7 +520,7 @@ def test_a_disk_without_room_for_the_file_is_refused(small_disk, tmp_path):
 @pytest.mark.parametrize("damage", ["ends early", "is overwritten"])
 def test_a_device_that_does_not_give_back_what_it_was_given_is_told_and_memory_is_served_on(tiered, tmp_path, damage):
     """No value of another key, and no key that seems to be gone."""
-    server = tiered(threads=1)
+    server = tiered(threads=1, size="256mb")
     count = 2 * MEMORY // (VALUE_BYTES + 64)
     flash = tmp_path / "flash"
     with server.connect() as wire:
