@@ -82,7 +82,9 @@ impl Epochs {
         }
         #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
         {
-            slot.store(now, Ordering::Relaxed);
+            // Release: who sees this stamp, and not that the slot was idle before, may take what was read under the last pin for
+            // done with (pairs with Acquire in `quiet_before`).
+            slot.store(now, Ordering::Release);
             fence(Ordering::SeqCst);
         }
     }
