@@ -34,6 +34,7 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-metastore",
             "duramen-net",
             "duramen-client",
+            "duramen-flash",
         ],
     ),
     ("duramen-bench", &["duramen-server", "duramen-client"]),
