@@ -25,7 +25,7 @@
 //! **Concurrency**: a demotion claims the window as a cleaner claims a victim (S2) and holds it until its memory is given
 //! back. Only cleaner threads and who loads wait for the device; sessions that park their requests do not.
 //!
-//! Paper: [Badam11] for what is demoted (whole, log-structured, sequential writes); differs: one log over memory and
+//! Paper: [Badam11 §3] for what is demoted (whole, log-structured, sequential writes); differs: one log over memory and
 //! flash, no object tables: owners are the index slots that exist anyway.
 
 mod demote;

@@ -2,7 +2,7 @@
 //!
 //! Copies lie in windows of the store's own region, appended one after the other; a table finds them by the entry's
 //! location. When their part of the memory is full, the oldest window is given up, and what was read of it since it was
-//! filled moves on to the newest [second chance].
+//! filled moves on to the newest (a second chance).
 //!
 //! **Invariants**
 //! - P1: a window is retired only after no slot of the table points into it; who found a slot is pinned (S3, E2).
