@@ -238,7 +238,7 @@ class Cluster:
     def prefix(self):
         return self.network.hub.prefix if self.network else []
 
-    def tell(self, *words, timeout_s=5, coordinators=None):
+    def tell(self, *words, timeout_s=30, coordinators=None):
         """A command of people; gives the finished process."""
         asked = [each.listens for each in coordinators or self.coordinators]
         command = [*self.prefix(), harness.BINARY, *words, "--coordinator", ",".join(asked)]

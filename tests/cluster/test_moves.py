@@ -2,6 +2,7 @@
 
 import pytest
 
+import harness
 from processes import Cluster
 from runs import clients_of, filled, histories_under, nothing_failed, settle
 
@@ -9,7 +10,7 @@ pytestmark = pytest.mark.duramen
 
 
 def test_moves_and_kills(place):
-    with Cluster(place, 5, replicas=3) as cluster:
+    with Cluster(place, 5, replicas=3, settings=harness.CALM) as cluster:
         clients = clients_of(cluster, place)
         filled(clients)
         refused = []
@@ -41,12 +42,12 @@ def test_moves_and_kills(place):
 
 def test_a_rolling_restart(place):
     """Each server is drained, stopped and started: no recovery, and clients see nothing."""
-    with Cluster(place, 5, replicas=3) as cluster:
+    with Cluster(place, 5, replicas=3, settings=harness.CALM) as cluster:
         clients = clients_of(cluster, place)
         filled(clients)
         clients.begin("rolling", 8)
         for member in cluster.members:
-            drained = cluster.tell("drain", member.resp, "--wait", timeout_s=30)
+            drained = cluster.tell("drain", member.resp, "--wait", timeout_s=60)
             assert drained.returncode == 0, drained
             assert member.stop() == 0
             member.start()

@@ -77,9 +77,12 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while head.len() < HEAD_BYTES_MAX && !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        match stream.read(&mut piece)? {
-            0 => break,
-            bytes => head.extend_from_slice(&piece[..bytes]),
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(bytes) => head.extend_from_slice(&piece[..bytes]),
+            // A process that was stopped and goes on.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(String::from_utf8_lossy(&head).into_owned())

@@ -21,6 +21,8 @@ const TWIN_BASE: u64 = 1 << 41;
 const HORDE: u64 = 60_000;
 const HORDE_BASE: u64 = 1 << 42;
 const RUNNING: Duration = Duration::from_secs(6);
+/// How long a slow machine may take to do something worth judging.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct World {
     store: Arc<Store>,
@@ -338,7 +340,13 @@ fn run(mode: Mode) {
         start(rewrite_stable, 6);
         start(|world, session, _| administer(world, session), 0);
         let started = Instant::now();
-        while started.elapsed() < RUNNING && !world.stopped() {
+        let enough = || {
+            world.operations.load(Ordering::Relaxed) > 10_000
+                && world.scans.load(Ordering::Relaxed) > 3
+        };
+        // So long, and on a slow machine until it has done something.
+        let end = |elapsed| elapsed >= RUNNING && enough() || elapsed >= PATIENCE;
+        while !end(started.elapsed()) && !world.stopped() {
             std::thread::sleep(Duration::from_millis(20));
         }
         world.stop.store(true, Ordering::Relaxed);
@@ -352,7 +360,7 @@ fn run(mode: Mode) {
 fn settle(world: &World, session: &mut Session) {
     let store = &world.store;
     world.clock.fetch_add(1_000_000, Ordering::Relaxed);
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     let mut keys = Vec::new();
     // Cleaners are still at work: the figures agree as soon as no entry is on its way.
     loop {

@@ -5,7 +5,7 @@
 
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::resp::ReplySkipper;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -71,10 +71,10 @@ impl Peer {
         let (mut reply, mut skipper, mut passed) = (Vec::new(), ReplySkipper::new(), 0);
         loop {
             let mut bytes = [0; 16 * 1024];
-            let read = self
-                .stream
-                .read(&mut bytes)
-                .unwrap_or_else(|error| panic!("{request}: {error}"));
+            let read = match self.stream.read(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.unwrap_or_else(|error| panic!("{request}: {error}")),
+            };
             if read == 0 {
                 break;
             }

@@ -133,7 +133,7 @@ mod tests {
     fn this_process_uses_memory_and_time() {
         assert!(rss_bytes(None).unwrap() > 100_000);
         let before = cpu_ns(std::process::id()).unwrap();
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while cpu_ns(std::process::id()).unwrap() == before {
             assert!(
                 std::time::Instant::now() < deadline,

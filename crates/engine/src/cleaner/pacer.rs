@@ -40,6 +40,8 @@ const GAIN_JUDGED_AFTER: u64 = 64;
 /// How long a transaction waits for memory while the oldest pin does not move: its holder is then most likely waiting for
 /// the transaction.
 const STARVED_AFTER: Duration = Duration::from_millis(100);
+/// Of a pause between two looks of who waits so, no more counts: for so long, nobody else may have run either.
+const PAUSE_COUNTED: Duration = Duration::from_millis(5);
 
 /// How long a writer waits for victims that nobody gets on with: for want of room in a survivor, for instance.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
@@ -48,6 +50,56 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 const DISK_STUCK_AFTER: Duration = Duration::from_secs(10);
 #[cfg(not(any(loom, shuttle)))]
 const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
+
+/// How long somebody has waited in vain, by looks at the clock. A thread, or a machine, that stands still for longer than the
+/// whole patience has given nobody a chance: that is one look, and no reason to give up.
+struct Waited {
+    time: Duration,
+    looked: Instant,
+}
+
+impl Waited {
+    fn since(now: Instant) -> Waited {
+        Waited {
+            time: Duration::ZERO,
+            looked: now,
+        }
+    }
+
+    fn look(&mut self, now: Instant) -> Duration {
+        self.time += now.duration_since(self.looked).min(PAUSE_COUNTED);
+        self.looked = now;
+        self.time
+    }
+}
+
+/// Since when a writer has seen nothing become free.
+struct InVain {
+    alone: bool,
+    since: Instant,
+    waited: Waited,
+}
+
+impl InVain {
+    fn begin(alone: bool) -> InVain {
+        let since = Instant::now();
+        InVain {
+            alone,
+            since,
+            waited: Waited::since(since),
+        }
+    }
+
+    /// Whether it goes on waiting for the disk. Who is inside waits, at last, for the group that is open inside: it is never
+    /// durable before its end.
+    fn has_patience(&mut self) -> bool {
+        if self.alone {
+            self.waited.look(Instant::now()) < STARVED_AFTER
+        } else {
+            self.since.elapsed() < DISK_STUCK_AFTER
+        }
+    }
+}
 
 /// How a writer waits for memory.
 #[derive(Clone, Copy)]
@@ -275,28 +327,23 @@ impl Core {
         purpose: Purpose,
     ) -> Result<(), Error> {
         let alone = matches!(waiting, Waiting::Inside(_));
-        // What waits for the disk waits, at last, for the group that is open inside: it is never durable before its end.
-        let patience = if alone {
-            STARVED_AFTER
-        } else {
-            DISK_STUCK_AFTER
-        };
         let mut gain_before = self.gain();
-        let (mut freed_last, mut freed_at) = (0, Instant::now());
+        let (mut freed_last, mut in_vain) = (0, InVain::begin(alone));
         let mut fruitless = 0;
         let mut turn = CleanersTurn::new(self);
-        let mut oldest = (0, Instant::now());
+        let mut oldest = (0, Waited::since(Instant::now()));
         loop {
             if let Waiting::Inside(slot) = waiting {
                 self.epochs.pin(slot);
                 let quiet = self.epochs.quiet_before();
                 if quiet != oldest.0 {
-                    oldest = (quiet, Instant::now());
-                } else if oldest.1.elapsed() > STARVED_AFTER
-                    && (!self.waits_for_flash() || oldest.1.elapsed() > STUCK_AFTER)
-                {
+                    oldest = (quiet, Waited::since(Instant::now()));
+                } else {
+                    let waited = oldest.1.look(Instant::now());
                     // It cannot demote itself, as it can clean: with a tier it depends on a cleaner thread and the device.
-                    return Err(self.out_of_memory());
+                    if waited > STARVED_AFTER && (!self.waits_for_flash() || waited > STUCK_AFTER) {
+                        return Err(self.out_of_memory());
+                    }
                 }
             }
             self.take_back_released();
@@ -322,19 +369,21 @@ impl Core {
                     let log = self.log.as_ref().map_or(0, |log| log.progress());
                     let freed = self.gain().0 + log + flash;
                     if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
-                        (freed_last, freed_at, fruitless) = (freed, Instant::now(), 0);
+                        (freed_last, in_vain, fruitless) = (freed, InVain::begin(alone), 0);
                         turn = CleanersTurn::new(self);
-                    } else if self.waits_for_disk(purpose) && freed_at.elapsed() < patience {
+                    } else if self.waits_for_disk(purpose) && in_vain.has_patience() {
                         self.ask_disk()?;
                         turn = CleanersTurn::new(self);
-                    } else if self.waits_for_flash() && freed_at.elapsed() < DISK_STUCK_AFTER {
+                    } else if self.waits_for_flash() && in_vain.since.elapsed() < DISK_STUCK_AFTER {
                         self.wakeup.ring();
                         #[cfg(not(any(loom, shuttle)))]
                         std::thread::sleep(DISK_LOOK_AGAIN);
                         turn = CleanersTurn::new(self);
                     } else if !alone && !turn.is_over(self) {
                         self.wakeup.ring();
-                    } else if retired == 0 && (victims == 0 || freed_at.elapsed() > STUCK_AFTER) {
+                    } else if retired == 0
+                        && (victims == 0 || in_vain.since.elapsed() > STUCK_AFTER)
+                    {
                         fruitless += 1;
                         if fruitless > 3 && !disk_has_room {
                             return Err(Error::DiskFull);
@@ -416,5 +465,23 @@ impl Core {
         self.pacer
             .shrinking
             .store(u64::from(shrinking), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_stands_still_uses_nobody_s_patience_up() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut waited = Waited::since(start);
+        assert!(waited.look(at(1_000)) < STARVED_AFTER);
+        assert!(waited.look(at(5_000)) < STARVED_AFTER);
+        // Looked at often, it is used up in its time.
+        let mut waited = Waited::since(start);
+        let last = (1..=200).find(|ms| waited.look(at(*ms)) > STARVED_AFTER);
+        assert_eq!(last, Some(101));
     }
 }

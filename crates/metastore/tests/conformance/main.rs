@@ -141,12 +141,13 @@ fn etcd_conforms() {
 #[test]
 fn a_silent_leader_is_deposed_and_writes_nothing_more() {
     let server = Server::start();
-    let mut one = server.store("c", "one:1");
-    let mut other = server.store("c", "other:1");
+    // A lease that a machine which stands still for a moment does not outlast.
+    let lease = Duration::from_secs(3);
+    let mut one = server.store("c", "one:1").with_lease(lease);
+    let mut other = server.store("c", "other:1").with_lease(lease);
     lead(&mut one);
     one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
     // As long as it gives signs of life, it leads.
-    let lease = Duration::from_millis(one.lease_ms());
     let until = Instant::now() + lease * 2;
     while Instant::now() < until {
         one.renew().expect("it leads");
@@ -188,16 +189,23 @@ fn a_restart_of_etcd_is_not_noticed_and_a_longer_absence_is_said() {
 #[test]
 fn a_change_that_arrives_late_changes_nothing() {
     let server = Server::start();
-    let held = Holding::before(&server);
-    let mut one = Etcd::new(&[held.endpoint(), server.endpoint()], "c", "one:1");
-    lead(&mut one);
-    one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
-    held.hold();
-    one.commit(&batch(&[("a", Some("2"))]))
-        .expect("through the other endpoint");
-    one.commit(&batch(&[("a", Some("3"))])).expect("it leads");
-    assert!(held.pass_on() >= 1, "something was kept back");
-    assert_eq!(one.load(), Ok(contents(&[("a", "3")])));
+    // A machine that stands still makes it turn to the other endpoint before its time now and then; then nothing is kept back.
+    let kept = (0..20).any(|round| {
+        let held = Holding::before(&server);
+        let endpoints = [held.endpoint(), server.endpoint()];
+        let patience = Duration::from_secs(60);
+        let mut one = Etcd::new(&endpoints, &format!("c{round}"), "one:1").with_patience(patience);
+        lead(&mut one);
+        one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
+        held.hold();
+        one.commit(&batch(&[("a", Some("2"))]))
+            .expect("through the other endpoint");
+        one.commit(&batch(&[("a", Some("3"))])).expect("it leads");
+        let kept = held.pass_on();
+        assert_eq!(one.load(), Ok(contents(&[("a", "3")])));
+        kept > 0
+    });
+    assert!(kept, "nothing was ever kept back");
 }
 
 /// The parts of a large batch are applied by the next leader, if the one that committed them is gone (T3).
@@ -212,7 +220,7 @@ fn a_leader_that_ends_within_a_large_batch_leaves_all_or_nothing() {
         lead(&mut one);
         one.commit(&batch(&[("a", Some("1"))])).expect("it leads");
         // A disk that is busy may take longer than a moment for each part.
-        one = one.with_patience(Duration::from_secs(1));
+        one = one.with_patience(Duration::from_secs(2));
         let mut many = Batch::default();
         (0..1_000).for_each(|n| many.put(format!("many/{n:05}").into_bytes(), vec![7; 10]));
         held.cut_after(limit);

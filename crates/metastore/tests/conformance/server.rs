@@ -170,8 +170,7 @@ impl Holding {
             stream
                 .set_read_timeout(Some(DEADLINE))
                 .expect("it can be set");
-            let mut answer = [0; 4096];
-            assert!(stream.read(&mut answer).expect("an answer") > 0);
+            stream.read_exact(&mut [0; 1]).expect("an answer");
         }
         kept.len()
     }
@@ -182,7 +181,19 @@ impl Holding {
     }
 }
 
-/// A question is read whole: it comes in one piece, or ends when its connection is quiet for a moment.
+/// Length of the question at the start of these bytes, once its head is there.
+fn length(bytes: &[u8]) -> Option<usize> {
+    let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    let text = std::str::from_utf8(&bytes[..head]).expect("a head is text");
+    let named = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let is_it = name.eq_ignore_ascii_case("content-length");
+        is_it.then(|| value.trim().parse::<usize>().expect("a length"))
+    });
+    Some(head + named.unwrap_or(0))
+}
+
+/// Passes questions on, each as a whole.
 fn pass(mut client: TcpStream, mut server: TcpStream, held: &Mutex<Held>, left: &AtomicUsize) {
     let mut buffer = vec![0; 1 << 20];
     let mut back = server.try_clone().expect("it can be shared");
@@ -191,18 +202,14 @@ fn pass(mut client: TcpStream, mut server: TcpStream, held: &Mutex<Held>, left: 
         let _ = std::io::copy(&mut back, &mut to_client);
         let _ = to_client.shutdown(std::net::Shutdown::Both);
     });
-    let quiet = Some(Duration::from_millis(20));
     loop {
-        client.set_read_timeout(None).expect("it can be set");
         let mut question = Vec::new();
-        loop {
+        while length(&question).is_none_or(|length| question.len() < length) {
             match client.read(&mut buffer) {
-                Ok(0) => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return,
                 Ok(count) => question.extend_from_slice(&buffer[..count]),
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
-                Err(_) => return,
             }
-            client.set_read_timeout(quiet).expect("it can be set");
         }
         let cut = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         if cut.is_err() {

@@ -39,6 +39,7 @@ fn replies(stream: &mut TcpStream, count: usize, mut show: impl FnMut(u64, Reply
         let mut chunk = [0; 64 << 10];
         if seen < count {
             match stream.read(&mut chunk) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => break,
                 Ok(read) => input.extend_from_slice(&chunk[..read]),
             }

@@ -181,7 +181,7 @@ fn what_is_not_owned_is_not_served() {
     table.set(b"k", b"v").expect("written");
     cluster.serve(KeyRange::new(RouteHash::MAX, RouteHash::MAX));
     let mut options = cluster.options();
-    options.deadline = std::time::Duration::from_secs(2);
+    options.deadline = std::time::Duration::from_secs(5);
     let other = duramen_client::Client::connect(options).expect("connects");
     let found = other.table("t").expect("it has table t").get(b"k");
     assert!(matches!(found, Err(Error::Deadline { .. })), "{found:?}");
