@@ -160,7 +160,7 @@ def test_rss_follows_deletion(start):
         what = f"{bound / MIB:.0f} MiB or less are resident for {live / MIB:.0f} MiB live (full: {full / MIB:.0f})"
         try:
             # A gigabyte is cleaned, by a program that is hardly optimised.
-            harness.wait_until(lambda: server.rss_bytes() <= bound, what, patience_s=5 * harness.PATIENCE_S)
+            harness.wait_until(lambda: server.rss_bytes("RssAnon") <= bound, what, patience_s=5 * harness.PATIENCE_S)
         except AssertionError:
             print(f"resident: {server.rss_bytes() / MIB:.0f} MiB", server.info("duramen"))
             raise

@@ -33,10 +33,10 @@ impl Call {
         self
     }
 
-    /// Waits for a second at most. (`table` is among the commands that count in seconds.)
+    /// Waits for three seconds at most. (`table` is among the commands that count in seconds.)
     pub fn timeout(mut self, args: &[&str]) -> Call {
-        let second = if args[0] == "table" { "1" } else { "1s" };
-        self.command.args(["--timeout", second]);
+        let seconds = if args[0] == "table" { "3" } else { "3s" };
+        self.command.args(["--timeout", seconds]);
         self
     }
 

@@ -32,7 +32,7 @@ fn tables_are_kept_over_a_kill() {
             "--servers",
             "2",
             "--timeout",
-            "1",
+            "3",
         ])
         .run();
     answer.expect_error(4, "no server is UP that can own a tablet");
@@ -197,16 +197,16 @@ fn who_does_not_have_the_token_is_turned_away() {
     let remarked = file("remarked", "hidden \nfrom the safe\n");
     let store = format!("redb:{}", folder.path().join("store").display());
     let coordinator = start(&store, &["--cluster-token-file", &remarked]);
-    let ask = |more: &[&str]| {
+    let ask = |timeout: &str, more: &[&str]| {
         coordinator
-            .call(&[&["status", "--timeout", "1s"], more].concat())
+            .call(&[&["status", "--timeout", timeout], more].concat())
             .run()
     };
     for file in [&right, &remarked] {
-        ask(&["--cluster-token-file", file]).expect(0);
+        ask("60s", &["--cluster-token-file", file]).expect(0);
     }
     for more in [&[][..], &["--cluster-token-file", &wrong]] {
-        let answer = ask(more);
+        let answer = ask("1s", more);
         assert!(
             !answer.err.is_empty() && answer.code != Some(0),
             "{answer:?}"
@@ -214,8 +214,8 @@ fn who_does_not_have_the_token_is_turned_away() {
         assert!(!answer.err.contains("hidden"), "{answer:?}");
     }
     let empty = file("empty", "\n");
-    ask(&["--cluster-token-file", &empty]).expect_error(2, "1 to 1024 bytes");
-    ask(&["--cluster-token-file", "/nowhere"]).expect_error(2, "the cluster's token in");
+    ask("1s", &["--cluster-token-file", &empty]).expect_error(2, "1 to 1024 bytes");
+    ask("1s", &["--cluster-token-file", "/nowhere"]).expect_error(2, "the cluster's token in");
 }
 
 /// It is no matter of patience: whoever is asked will not become another cluster.
