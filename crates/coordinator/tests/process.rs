@@ -87,7 +87,7 @@ fn leased(memory: &Memory, away: &Arc<AtomicU64>) -> Running {
     start_with(options("etcd:nowhere"), move |name, _| {
         Ok(Box::new(Leased {
             memory: memory.peer(name),
-            lease_ms: 300,
+            lease_ms: 2_000,
             away,
         }))
     })
