@@ -1,16 +1,21 @@
-//! Memory of idle connections. In a process of its own: the test needs nearly all file descriptors that one may have, and reads
-//! the memory of the whole process.
+//! Memory of connections that are idle, or lie about lengths. In a process of its own, one test after the other: a test needs
+//! nearly all file descriptors that one may have, and both read the memory of the whole process.
 
 #[allow(dead_code)] // what the reactor's tests need besides
 #[path = "reactor/support.rs"]
 mod support;
 
-use support::{Raw, request, start};
+use std::sync::{Mutex, PoisonError};
+use support::{Raw, counter, request, start, wait_until};
+
+/// Whoever reads the memory of the process has it alone.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// The promise is 4 KB of resident memory per idle connection, the test's own sockets excluded: they hold none.
 #[test]
 fn ten_thousand_idle_connections() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // Both ends of every connection are in this process.
     let maximum = getrlimit(Resource::Nofile).maximum;
     let connections = maximum.map_or(10_000, |files| ((files as usize - 600) / 2).min(10_000));
@@ -35,6 +40,29 @@ fn ten_thousand_idle_connections() {
     eprintln!("{each} bytes of resident memory per idle connection, of {connections}");
     assert!(each <= 4096, "{each} bytes per idle connection");
     clients[connections / 2].ping();
+}
+
+/// A declared length reserves nothing: memory follows the bytes that came.
+#[test]
+fn giant_lengths_cost_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = start(|_| {});
+    let before = resident_bytes();
+    let mut clients: Vec<Raw> = (0..100).map(|_| Raw::connect(&server)).collect();
+    let lie = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$67000000\r\nstart";
+    let received = (clients.len() * lie.len()) as u64;
+    for client in &mut clients {
+        client.send(lie);
+    }
+    wait_until("the server has seen them", || {
+        counter(&server, |c| c.net_input_bytes.get()) >= received
+    });
+    Raw::connect(&server).ping();
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(
+        grown < 20 << 20,
+        "{grown} bytes for 100 declared lengths of 64 MB"
+    );
 }
 
 fn resident_bytes() -> u64 {

@@ -47,39 +47,6 @@ fn garbage_gets_redis_protocol_errors() {
     wait_until("they are gone", || server.shared().connected_clients() <= 1);
 }
 
-/// A declared length reserves nothing: memory follows the bytes that came.
-#[test]
-fn giant_lengths_cost_nothing() {
-    let server = start(|_| {});
-    let before = resident_bytes();
-    let mut clients: Vec<Raw> = (0..100).map(|_| Raw::connect(&server)).collect();
-    let lie = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$67000000\r\nstart";
-    let received = (clients.len() * lie.len()) as u64;
-    for client in &mut clients {
-        client.send(lie);
-    }
-    wait_until("the server has seen them", || {
-        counter(&server, |c| c.net_input_bytes.get()) >= received
-    });
-    Raw::connect(&server).ping();
-    let grown = resident_bytes().saturating_sub(before);
-    assert!(
-        grown < 20 << 20,
-        "{grown} bytes for 100 declared lengths of 64 MB"
-    );
-}
-
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").expect("statm");
-    let pages: u64 = status
-        .split(' ')
-        .nth(1)
-        .expect("rss")
-        .parse()
-        .expect("number");
-    pages * 4096
-}
-
 /// A client that asks and never reads is first not read from, then closed; others do not notice.
 #[test]
 fn a_client_that_never_reads_is_bounded_and_cut() {
