@@ -1,10 +1,12 @@
 """The second tier: data larger than memory, on flash, with every value right and memory never over its budget."""
 
+import json
 import os
 import random
 import shutil
 import subprocess
 import threading
+import urllib.request
 
 import pytest
 
@@ -395,6 +397,25 @@ def test_after_a_restart_everything_is_there(tiered, tmp_path, clean):
         assert wire.call("SET", b"new", b"value") == b"OK"
 
 
+def test_a_snapshot_has_what_lies_on_flash(tiered, start, tmp_path):
+    """Of one moment, and without a tier of its own: so nothing in it may lack."""
+    server = tiered("--wal-size", "16mb", threads=2, level="buffered", dir=tmp_path / "data", size="256mb")
+    count = 3 * MEMORY // (VALUE_BYTES + 64) // 2
+    with server.connect() as wire:
+        fill(wire, range(count))
+        harness.wait_until(lambda: on_flash(server)["segments"] > 0, "segments go to flash")
+        assert wire.call("SAVE") == b"OK"
+        fill(wire, range(0, count, 2), turn=1)
+        assert wire.call("GET", key(0)) == value(0, 1)
+    server.kill()
+    copy = start("--wal-size", "16mb", dir=tmp_path / "data" / "snapshots" / "dump", level="buffered", memory="256mb")
+    with copy.connect() as wire:
+        assert wire.call("DBSIZE") == count
+        for start_at in range(0, count, 400):
+            some = range(start_at, min(start_at + 400, count))
+            assert wire.call("MGET", *(key(n) for n in some)) == [value(n) for n in some]
+
+
 def test_without_a_directory_a_restart_is_empty_and_the_file_is_used_again(tiered):
     server = tiered(threads=1)
     with server.connect() as wire:
@@ -449,6 +470,27 @@ def test_settings_are_told(tiered, tmp_path):
         assert wire.call("CONFIG", "GET", "flash-file")[1] == str(tmp_path / "flash").encode()
         with pytest.raises(ErrorReply):
             wire.call("CONFIG", "SET", "flash-size", "1gb")
+
+
+def test_both_tiers_are_shown(cold):
+    """By INFO, /memory, /metrics and `duramen top`."""
+    with cold.connect() as wire:
+        assert wire.call("MGET", *(key(n) for n in range(50))) == [value(n) for n in range(50)]
+    told = on_flash(cold)
+    assert told["bytes"] == 1 << 30 and told["fetches"] >= 50 and told["fetched_bytes"] >= 50 * VALUE_BYTES
+
+    def get(path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{cold.admin_port}{path}", timeout=harness.PATIENCE_S) as answer:
+            return answer.read().decode()
+
+    memory = json.loads(get("/memory"))
+    assert memory["parts"]["live_bytes"] > 0 and memory["flash"]["live_bytes"] > 0
+    assert {name: memory["flash"][name] for name in ("bytes", "fetches")} == {name: told[name] for name in ("bytes", "fetches")}
+    assert f"duramen_flash_fetches_total {told['fetches']}" in get("/metrics").replace(".0\n", "\n")
+    top = [harness.BINARY, "top", "--once", "--json", "--port", str(cold.port)]
+    done = subprocess.run(top, capture_output=True, text=True, env=harness.environment({}), timeout=harness.PATIENCE_S)
+    reading = json.loads(done.stdout)
+    assert reading["flash_bytes"] == 1 << 30 and reading["flash_live_bytes"] > 0, done
 
 
 def test_without_flash_memory_is_the_limit_and_nothing_is_told_of_a_tier(start):
