@@ -51,6 +51,8 @@ enum Figure {
     Scale(figures::scale::ScaleArgs),
     /// From kill -9 of a server of a local cluster until the last of its keys is served again
     Recovery(figures::recovery::RecoveryArgs),
+    /// Data ten times as large as memory: the flash tier beside memcached's extstore
+    Tier(figures::tier::TierArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -123,6 +125,10 @@ impl Figure {
             Figure::Recovery(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::recovery::run(&args)?)
+            }
+            Figure::Tier(mut args) => {
+                args.options.note_command();
+                finish(&args.options, figures::tier::run(&args)?)
             }
             Figure::Load(mut args) => {
                 args.options.note_command();

@@ -11,6 +11,7 @@ pub mod recovery;
 pub mod replay;
 pub mod scale;
 pub mod server;
+pub mod tier;
 pub mod two_levels;
 pub mod utilization;
 pub mod ycsb;

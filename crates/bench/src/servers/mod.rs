@@ -251,6 +251,10 @@ impl Server {
         }
     }
 
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Processor time it has used, in nanoseconds.
     pub fn cpu_ns(&self) -> Result<u64> {
         machine::cpu_ns(self.child.id())

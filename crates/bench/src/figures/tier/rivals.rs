@@ -1,0 +1,258 @@
+//! The stores that are compared, each with its flash file and its share of memory.
+
+use super::reads::Protocol;
+use super::{MIB, Sizes};
+use crate::harness::{Doing, Failure, Result, machine};
+use crate::load::client;
+use crate::servers::{Duramen, Scratch, Server};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub(super) const TIERED: &str = "duramen, flash tier";
+pub(super) const EXTSTORE: &str = "memcached, extstore";
+pub(super) const EXTSTORE_MORE: &str = "memcached, extstore, 3 x the memory";
+pub(super) const IN_MEMORY: &str = "duramen, all in memory";
+
+/// Of a server's memory, this is its program's: code, stacks, buffers.
+const PROGRAM_BYTES: u64 = 48 * MIB;
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// A memory cgroup of one server; it goes when this is dropped, after the server.
+pub(super) struct Group(PathBuf);
+
+impl Group {
+    /// Where memory groups are, and the name of the file that limits one.
+    fn place() -> (PathBuf, &'static str) {
+        let first = Path::new("/sys/fs/cgroup/memory");
+        if first.is_dir() {
+            return (first.to_owned(), "memory.limit_in_bytes");
+        }
+        (PathBuf::from("/sys/fs/cgroup"), "memory.max")
+    }
+
+    /// Why there can be none here.
+    pub(super) fn missing() -> Option<String> {
+        Group::new(1 << 40).err().map(|error| error.to_string())
+    }
+
+    fn new(limit_bytes: u64) -> std::io::Result<Group> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let (place, limit) = Group::place();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = place.join(format!("duramen-bench-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        let group = Group(path);
+        std::fs::write(group.0.join(limit), limit_bytes.to_string())?;
+        Ok(group)
+    }
+
+    fn take(&self, process: u32) -> std::io::Result<()> {
+        std::fs::write(self.0.join("cgroup.procs"), process.to_string())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The kernel refuses as long as it still has memory of the group: it stays empty then, which harms nobody.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+enum Process {
+    Duramen(Server),
+    Memcached(Child),
+}
+
+/// A store under test. Fields are dropped in this order.
+pub(super) struct Rival {
+    name: &'static str,
+    pub(super) address: SocketAddr,
+    pub(super) protocol: Protocol,
+    process: Process,
+    _group: Option<Group>,
+    _flash: Option<Scratch>,
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Rival {
+    /// Duramen with a flash tier.
+    pub(super) fn duramen(program: &Path, sizes: &Sizes, parent: &Path) -> Result<Rival> {
+        Rival::serve(program, sizes, Some(parent), None)
+    }
+
+    /// The same, durable.
+    pub(super) fn durable(
+        program: &Path,
+        sizes: &Sizes,
+        parent: &Path,
+        data: &Path,
+    ) -> Result<Rival> {
+        Rival::serve(program, sizes, Some(parent), Some(data))
+    }
+
+    /// Duramen with memory for everything.
+    pub(super) fn in_memory(program: &Path, sizes: &Sizes) -> Result<Rival> {
+        Rival::serve(program, sizes, None, None)
+    }
+
+    fn serve(
+        program: &Path,
+        sizes: &Sizes,
+        flash: Option<&Path>,
+        data: Option<&Path>,
+    ) -> Result<Rival> {
+        let data_bytes = sizes.keys * 1100;
+        let flash = flash
+            .map(Scratch::new)
+            .transpose()
+            .doing("making a directory for flash")?;
+        let memory_bytes = match flash {
+            Some(_) => sizes.memory_bytes - PROGRAM_BYTES,
+            None => data_bytes * 3 / 2,
+        };
+        let mut more = Vec::new();
+        if let Some(flash) = &flash {
+            let file = flash.path().join("flash");
+            more.extend(["--flash-file".to_owned(), file.display().to_string()]);
+            more.extend([
+                "--flash-size".to_owned(),
+                format!("{}mb", data_bytes * 3 / 2 / MIB),
+            ]);
+        }
+        if data.is_some() {
+            more.extend([
+                "--disk-size".to_owned(),
+                format!("{}mb", data_bytes * 3 / 2 / MIB),
+            ]);
+        }
+        let how = Duramen {
+            program: program.to_owned(),
+            memory: format!("{}mb", memory_bytes / MIB),
+            threads: sizes.threads,
+            poll: "adaptive",
+            dir: data.map(Path::to_owned),
+            level: if data.is_some() { "buffered" } else { "memory" },
+            more,
+        };
+        let name = if flash.is_some() { TIERED } else { IN_MEMORY };
+        let server = Server::duramen(name, &how)?;
+        let group = match (&flash, data) {
+            // The log's own page cache is no part of the comparison.
+            (Some(_), None) => limited(sizes.memory_bytes, server.process_id())?,
+            _ => None,
+        };
+        Ok(Rival {
+            name,
+            address: server.address,
+            protocol: Protocol::Resp,
+            process: Process::Duramen(server),
+            _group: group,
+            _flash: flash,
+        })
+    }
+
+    /// memcached with its extstore, and so many times the memory.
+    pub(super) fn memcached(
+        program: &Path,
+        sizes: &Sizes,
+        times: u64,
+        parent: &Path,
+    ) -> Result<Rival> {
+        let memory_bytes = times * sizes.memory_bytes;
+        let described = format!("starting {}", program.display());
+        let flash = Scratch::new(parent).doing("making a directory for flash")?;
+        let file = flash.path().join("extstore");
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .and_then(|listener| listener.local_addr())
+            .doing(&described)?;
+        let megabytes = sizes.keys * 1100 * 3 / 2 / MIB;
+        let child = Command::new(program)
+            .args(["-l", "127.0.0.1", "-U", "0", "-u", "root"])
+            .args(["-p", &address.port().to_string()])
+            .args(["-m", &((memory_bytes - PROGRAM_BYTES) / MIB).to_string()])
+            .args(["-t", &sizes.threads.to_string()])
+            .args(["-o", &format!("ext_path={}:{megabytes}m", file.display())])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .doing(&described)?;
+        let mut rival = Rival {
+            name: if times == 1 { EXTSTORE } else { EXTSTORE_MORE },
+            address,
+            protocol: Protocol::Memcached,
+            _group: limited(memory_bytes, child.id())?,
+            process: Process::Memcached(child),
+            _flash: Some(flash),
+        };
+        let begun = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if let Process::Memcached(child) = &mut rival.process
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                return Err(Failure::new(described, format!("it ended: {status}")));
+            }
+            if begun.elapsed() > START_LIMIT {
+                return Err(Failure::new(described, "it does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(rival)
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn rss_bytes(&self) -> Result<u64> {
+        match &self.process {
+            Process::Duramen(server) => server.rss_bytes(),
+            Process::Memcached(child) => machine::rss_bytes(Some(child.id())),
+        }
+    }
+
+    /// Waits until a restarted server has loaded its data.
+    pub(super) fn wait_until_served(&self) -> Result<()> {
+        let begun = Instant::now();
+        while client::info_number(self.address, "loading")? != Some(0.0) {
+            if begun.elapsed() > START_LIMIT * 5 {
+                return Err(Failure::new(
+                    "waiting for a restarted server",
+                    "it still loads",
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    pub(super) fn kill(&mut self) {
+        match &mut self.process {
+            Process::Duramen(server) => server.kill(),
+            Process::Memcached(child) => {
+                // Both fail only if it is gone already.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+/// Puts a server, which has no data yet, into a group with its share of memory; `None`: the system lets us have none.
+fn limited(memory_bytes: u64, process: u32) -> Result<Option<Group>> {
+    let Ok(group) = Group::new(memory_bytes) else {
+        return Ok(None);
+    };
+    group
+        .take(process)
+        .doing("putting a server into a memory cgroup")?;
+    Ok(Some(group))
+}
