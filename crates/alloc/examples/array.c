@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 static long flag_size = 128, flag_data_mb = 64, flag_fill = 1;
+static const char *flag_write_steps = "";
 static char *array;
 static size_t stride, elements;
 static int device = -1;
@@ -61,6 +62,7 @@ int main(int argc, char **argv) {
     static const struct flag flags[] = {
         {"--size", "bytes of an element (default 128)", &flag_size, NULL, sizeof(struct element), 1 << 20},
         {"--data-mb", "MiB of elements (default 64)", &flag_data_mb, NULL, 1, 1l << 30},
+        {"--write-steps", "percents like 0,50,100: measures with each of them, one line of JSON each", NULL, &flag_write_steps, 0, 0},
         {"--fill", "0: the mapped file or device is filled already (default 1)", &flag_fill, NULL, 0, 1},
     };
     read_flags(argc, argv, "Random reads and writes of a large array. --memory also knows mmap (of --flash) and device (plain reads).",
@@ -85,10 +87,19 @@ int main(int argc, char **argv) {
         for (size_t number = 0; number < elements; number++) ((struct element *)(array + number * stride))->number = number;
     if (memory_kind == OTHER && array != NULL && msync(array, (size_t)flag_data_mb << 20, MS_SYNC) != 0) die("msync: %s", strerror(errno));
     filled.seconds = (double)(now_ns() - begun) / 1e9;
-    run(operation, &measured);
-    char more[256];
-    snprintf(more, sizeof more, "\"size\":%ld,\"elements\":%zu,\"write_percent\":%ld,\"fill_seconds\":%.3f,", flag_size, elements,
-             flag_writes, filled.seconds);
-    print_result("array", &measured, more);
+    const char *step = flag_write_steps;
+    do {
+        char *end = (char *)step;
+        if (*step != '\0') flag_writes = strtol(step, &end, 10);
+        if (*step != '\0' && (end == step || flag_writes < 0 || flag_writes > 100 || (*end != '\0' && *end != ',')))
+            die("--write-steps are percents with commas between them, not %s", flag_write_steps);
+        step = *end == ',' ? end + 1 : end;
+        run(operation, &measured);
+        char more[256];
+        snprintf(more, sizeof more, "\"size\":%ld,\"elements\":%zu,\"write_percent\":%ld,\"fill_seconds\":%.3f,", flag_size, elements,
+                 flag_writes, filled.seconds);
+        print_result("array", &measured, more);
+        fflush(stdout);
+    } while (*step != '\0');
     return 0;
 }

@@ -8,7 +8,7 @@
 
 enum { ELEMENTS = 16, LOCKS = 1024 };
 
-static long flag_sets = 100000, flag_working_sets, flag_fill = 8;
+static long flag_sets = 100000, flag_working_sets, flag_fill = 8, flag_find_working_sets;
 static const char *flag_checkpoint = "", *flag_restore = "";
 
 /* `location` is the number of the cached thing, from which everything else follows: so damage is noticed. 0: no element. */
@@ -131,6 +131,31 @@ static void touch(struct worker *worker) {
     worker->hits += look_up(hash_of(location), fingerprint_of(location)) == location;
 }
 
+/* Of a hundred lookups in so many sets, how many have to be read from flash or swap, once memory is warm. */
+static double misses(long working_sets, struct measured *measured) {
+    flag_working_sets = working_sets;
+    flag_writes = 0;
+    uint64_t lookups = (uint64_t)working_sets * 4 < 20000 ? 20000 : (uint64_t)working_sets * 4;
+    repeat(touch, 3 * lookups, (uint64_t)working_sets, measured); /* a set that was seen once is not worth keeping yet */
+    repeat(touch, lookups, (uint64_t)working_sets + 1, measured);
+    const struct counts *a = &measured->after, *b = &measured->before;
+    return 100.0 * (double)(a->from_flash - b->from_flash + a->major_faults - b->major_faults) / (double)lookups;
+}
+
+/* [Badam11 Figure 6]: doubles the working set until it does not fit, then halves the step four times. */
+static long find_working_sets(struct measured *measured) {
+    long fits = 0, step = 128;
+    while (fits + step <= flag_sets && misses(fits + step, measured) < 1) {
+        fits += step;
+        step = fits;
+    }
+    for (int nth = 0; nth < 4; nth++) {
+        step /= 2;
+        if (step > 0 && fits + step <= flag_sets && misses(fits + step, measured) < 1) fits += step;
+    }
+    return fits;
+}
+
 #ifndef PLAIN_MALLOC
 static double restored_seconds, checkpoint_seconds;
 
@@ -160,6 +185,8 @@ int main(int argc, char **argv) {
         {"--sets", "sets of 128 bytes (default 100000)", &flag_sets, NULL, 1, UINT32_MAX},
         {"--fill", "elements that are inserted first, for each set (default 8)", &flag_fill, NULL, 1, 1000},
         {"--working-sets", "lookups go to so many sets alone, far from each other (default: to all)", &flag_working_sets, NULL, 1, UINT32_MAX},
+        {"--find-working-sets", "1: find the most sets of which lookups miss memory in less than one of a hundred (default 0)",
+         &flag_find_working_sets, NULL, 0, 1},
         {"--checkpoint", "a file: the index is left there for a later life", NULL, &flag_checkpoint, 0, 0},
         {"--restore", "a file: goes on with the index that was left there", NULL, &flag_restore, 0, 0},
     };
@@ -181,10 +208,12 @@ int main(int argc, char **argv) {
 #endif
     double filling = (double)(now_ns() - begun) / 1e9;
     static struct measured measured;
-    run(touch, &measured);
+    long most = 0;
+    if (flag_find_working_sets) most = find_working_sets(&measured);
+    else run(touch, &measured);
     char more[512];
-    int used = snprintf(more, sizeof more, "\"sets\":%ld,\"working_sets\":%ld,\"fill_seconds\":%.3f,", flag_sets,
-                        flag_working_sets, filling);
+    int used = snprintf(more, sizeof more, "\"sets\":%ld,\"working_sets\":%ld,\"working_sets_most\":%ld,\"fill_seconds\":%.3f,", flag_sets,
+                        flag_working_sets, most, filling);
 #ifndef PLAIN_MALLOC
     if (flag_checkpoint[0] != '\0') checkpoint();
     struct stat file = {0};

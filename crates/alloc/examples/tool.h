@@ -124,7 +124,7 @@ enum memory { MALLOC, OPP, MP, OTHER };
 static enum memory memory_kind = MALLOC;
 
 /* Begins with the memory that was chosen, for so many bytes of data. Exit code 77: this kernel cannot do it. */
-static void open_memory(uint64_t data_bytes) {
+MAYBE_UNUSED static void open_memory(uint64_t data_bytes) {
     if (strcmp(flag_memory, "malloc") == 0) {
         memory_kind = MALLOC;
         return;

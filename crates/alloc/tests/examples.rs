@@ -25,7 +25,7 @@ impl Example {
         if !can_build("cc", flags, dir.path()) {
             return None;
         }
-        let program = dir.path().join(name);
+        let program = dir.path().join("program");
         let source = crate_dir().join("examples").join(format!("{name}.c"));
         let plain = flags.contains(&"-DPLAIN_MALLOC");
         let linked: &[&str] = if plain {
@@ -203,6 +203,62 @@ fn an_array_by_malloc_a_mapped_file_and_the_device_itself() {
         let line = example.measure(&arguments).expect("neither is the library");
         assert_eq!(number(&line, "operations"), 1000.0);
     }
+}
+
+#[test]
+fn an_array_is_measured_with_each_share_of_writes() {
+    let Some(example) = Example::build("array", &SANITIZED) else {
+        return;
+    };
+    let output = example.run(&["--data-mb", "1", "--write-steps", "0,100"]);
+    let said = said(&output);
+    let writes: Vec<f64> = said.lines().map(|line| number(line, "writes")).collect();
+    assert_eq!(writes, [0.0, 100_000.0], "{said}");
+    let wrong = example.run(&["--write-steps", "0,101"]);
+    assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+}
+
+#[test]
+fn the_largest_working_set_is_all_that_memory_holds() {
+    let Some(example) = Example::build("hashcache", &SANITIZED) else {
+        return;
+    };
+    let arguments = ["--sets", "3000", "--find-working-sets", "1"];
+    let line = example
+        .measure(&arguments)
+        .expect("malloc needs nothing of a kernel");
+    let most = number(&line, "working_sets_most");
+    assert!(
+        (2900.0..=3000.0).contains(&most),
+        "all are in memory: {line}"
+    );
+}
+
+#[test]
+fn pages_by_the_kernel_alone() {
+    let Some(example) = Example::build("pairs", &["-std=gnu11"]) else {
+        return;
+    };
+    let arguments = ["--threads", "2", "--operations", "3000", "--pages", "4096"];
+    if let Some(line) = example.measure(&arguments) {
+        assert_eq!(number(&line, "writes"), 3000.0);
+    }
+}
+
+#[test]
+fn memcached_s_load_is_a_program() {
+    let flags = [
+        "-std=gnu11",
+        "-DPLAIN_MALLOC",
+        "-I",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/examples"),
+    ];
+    let Some(example) = Example::build("memcached/load", &flags) else {
+        return;
+    };
+    let nobody = example.run(&["--port", "1"]);
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    assert!(said(&nobody).contains("port 1"), "{}", said(&nobody));
 }
 
 /// Whether a file can be read past the page cache.

@@ -88,6 +88,12 @@ fn installed_and_found_by_pkg_config() {
         .output()
         .unwrap();
     assert!(installed.status.success(), "{}", said(&installed));
+    let shared = std::fs::read(prefix.path().join("lib/libduramen_alloc.so")).unwrap();
+    let name = b"\0libduramen_alloc.so.0\0";
+    assert!(
+        shared.windows(name.len()).any(|bytes| bytes == name),
+        "programs look for the library by the number of its interface"
+    );
     let found = Command::new("pkg-config")
         .args(["--cflags", "--libs", "duramen_alloc"])
         .env("PKG_CONFIG_PATH", prefix.path().join("lib/pkgconfig"))

@@ -53,6 +53,8 @@ enum Figure {
     Recovery(figures::recovery::RecoveryArgs),
     /// Data ten times as large as memory: the flash tier beside memcached's extstore
     Tier(figures::tier::TierArgs),
+    /// A program's heap on flash: by objects, by pages, by a mapped file, by swap; programs, restarts (needs root and cc)
+    Flash(figures::flash::FlashArgs),
     /// Load on any server that speaks RESP
     Load(load::LoadArgs),
     /// The floor of `server`: a server with no store behind it
@@ -129,6 +131,13 @@ impl Figure {
             Figure::Tier(mut args) => {
                 args.options.note_command();
                 finish(&args.options, figures::tier::run(&args)?)
+            }
+            Figure::Flash(mut args) => {
+                args.options.note_command();
+                let reports = figures::flash::run(&args)?;
+                reports
+                    .into_iter()
+                    .try_for_each(|report| finish(&args.options, report))
             }
             Figure::Load(mut args) => {
                 args.options.note_command();

@@ -13,6 +13,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         "duramen",
     ];
     process::run(&mut process::cargo(&server))?;
+    if arguments.first().is_some_and(|figure| figure == "flash") {
+        let library = ["build", "--release", "--package", "duramen-alloc"];
+        process::run(&mut process::cargo(&library))?;
+    }
     let mut command = process::cargo(&[
         "run",
         "--release",

@@ -37,9 +37,23 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(error)
 }
 
-/// Builds `program` of one source; in `linked` the word LIBRARIES stands for [`libraries`].
+/// The libraries, by the names that linkers look for: links in a directory beside `program`.
+fn linkable(program: &Path) -> PathBuf {
+    let dir = program.with_file_name("libraries");
+    std::fs::create_dir_all(&dir).unwrap();
+    for (name, is) in [
+        ("libduramen_alloc.a", "libduramen_alloc.a"),
+        ("libduramen_alloc.so", "libduramen_alloc.so"),
+        ("libduramen_alloc.so.0", "libduramen_alloc.so"),
+    ] {
+        std::os::unix::fs::symlink(libraries().join(is), dir.join(name)).unwrap();
+    }
+    dir
+}
+
+/// Builds `program` of one source; in `linked` the word LIBRARIES stands for where the libraries are.
 pub fn build(compiler: &str, source: &Path, flags: &[&str], linked: &[&str], program: &Path) {
-    let libraries = libraries();
+    let libraries = linkable(program);
     let built = Command::new(compiler)
         .args(["-Wall", "-Wextra", "-Werror", "-O1", "-g"])
         .args(flags)

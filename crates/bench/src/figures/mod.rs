@@ -3,6 +3,7 @@
 pub mod cleaner_latency;
 pub mod cluster;
 pub mod durability;
+pub mod flash;
 pub mod growth;
 pub mod logging;
 pub mod memory;

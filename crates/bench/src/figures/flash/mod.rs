@@ -1,0 +1,92 @@
+//! A program's heap on flash [Badam11 §5]: random accesses by object, by page, by a mapped file and by swap; programs; memcached; what the
+//! machinery costs; restarts. RAM is held by a memory cgroup, so that no page cache helps anybody.
+//!
+//! What is measured are the C programs of `crates/alloc/examples`, built here; each looks itself whether it reads what it wrote.
+
+mod array;
+mod limit;
+mod memcached;
+mod programs;
+mod restart;
+mod tool;
+
+use crate::harness::{Options, Report, Result};
+use std::path::PathBuf;
+
+/// What `duramen bench flash` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FlashArgs {
+    #[command(flatten)]
+    pub options: Options,
+    /// Where flash files and swap are made: on the device to be measured
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The library `libduramen_alloc.a`; by default the one beside this program
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// The directory that `crates/alloc/examples/memcached/build` leaves; without it memcached is left out
+    #[arg(long, value_name = "DIR")]
+    pub memcached: Option<PathBuf>,
+    /// Megabytes of data of the array and the programs [default: 256; 96 with --quick]
+    #[arg(long, value_name = "MB")]
+    pub data_mb: Option<u64>,
+    /// Only these parts, each of which is a report of its own
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Part>,
+}
+
+/// Parts of the figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Figure 3 and Table 5: random reads and writes of 128 bytes
+    Array,
+    /// The same with 512 bytes, 1 KB and 2 KB, half of them writes
+    Sizes,
+    /// Table 4: what a page costs that is in RAM
+    Machinery,
+    /// Figures 5 and 6: B+tree, packet cache, HashCache
+    Programs,
+    /// Restart from a checkpoint
+    Restart,
+    /// Figure 4: memcached with its slabs replaced
+    Memcached,
+}
+
+const PARTS: [Part; 6] = [
+    Part::Array,
+    Part::Sizes,
+    Part::Machinery,
+    Part::Programs,
+    Part::Restart,
+    Part::Memcached,
+];
+
+/// Of the data, in percent: RAM that programs may use.
+const RAM_PERCENT: u64 = 8;
+
+/// Runs the parts that are wanted.
+///
+/// # Errors
+/// No C compiler, no library, no room; a program that ended otherwise than it should.
+pub fn run(args: &FlashArgs) -> Result<Vec<Report>> {
+    let bench = tool::Bench::new(args)?;
+    let mut reports = Vec::new();
+    for part in PARTS {
+        if !args.only.is_empty() && !args.only.contains(&part) {
+            continue;
+        }
+        let report = match part {
+            Part::Array => array::shares(args, &bench)?,
+            Part::Sizes => array::sizes(args, &bench)?,
+            Part::Machinery => array::machinery(args, &bench)?,
+            Part::Programs => programs::run(args, &bench)?,
+            Part::Restart => restart::run(args, &bench)?,
+            Part::Memcached => match &args.memcached {
+                Some(built) => memcached::run(args, &bench, built)?,
+                None => continue,
+            },
+        };
+        reports.push(report);
+    }
+    Ok(reports)
+}

@@ -1,0 +1,184 @@
+//! The C programs: built here, run within a limit of RAM, and the lines of JSON that they say.
+
+use super::FlashArgs;
+use super::limit::{Limit, Swap};
+use crate::harness::{Doing, Failure, Result, Row, progress};
+use crate::servers::Scratch;
+use duramen_base::units::MIB;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// RAM that a program has beside the library's budget: its code, stacks, what the kernel counts for it.
+pub const BESIDE_BYTES: u64 = 6 * MIB;
+/// Programs that are built.
+const PROGRAMS: [&str; 5] = ["array", "btree", "packets", "hashcache", "pairs"];
+
+/// What all parts use.
+pub struct Bench {
+    pub scratch: Scratch,
+    pub swap: Option<Swap>,
+    built: BTreeMap<&'static str, PathBuf>,
+}
+
+/// What one run of a program said.
+#[derive(Clone, Debug)]
+pub struct Run(Value);
+
+impl Run {
+    /// A number; NaN: it said none.
+    pub fn number(&self, name: &str) -> f64 {
+        self.0.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN)
+    }
+
+    /// Per operation.
+    pub fn each(&self, name: &str) -> f64 {
+        self.number(name) / self.number("operations")
+    }
+
+    /// Per operation that wrote; NaN without any.
+    pub fn per_write(&self, name: &str) -> f64 {
+        let writes = self.number("writes");
+        if writes == 0.0 {
+            return f64::NAN;
+        }
+        self.number(name) / writes
+    }
+
+    /// Rate and response times.
+    pub fn times(&self, row: Row) -> Row {
+        row.number("k/s", self.number("per_second") / 1e3, 3)
+            .number("mean µs", self.number("mean_us"), 3)
+            .number("deviation µs", self.number("deviation_us"), 3)
+            .number("p50 µs", self.number("p50_us"), 3)
+            .number("p99 µs", self.number("p99_us"), 3)
+            .number("CPU µs", 1e6 * self.each("cpu_seconds"), 3)
+    }
+}
+
+impl Bench {
+    pub fn new(args: &FlashArgs) -> Result<Bench> {
+        let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let scratch =
+            Scratch::new(&dir).doing(format!("making a directory in {}", dir.display()))?;
+        let built = build(args.library.as_deref(), scratch.path())?;
+        let swap = match Swap::new(scratch.path(), swap_bytes(args)) {
+            Ok(swap) => Some(swap),
+            Err(failure) => {
+                progress!("no swap file can be used here: {failure}");
+                None
+            }
+        };
+        Ok(Bench {
+            scratch,
+            swap,
+            built,
+        })
+    }
+
+    /// The flash file.
+    pub fn flash(&self) -> PathBuf {
+        self.scratch.path().join("flash")
+    }
+
+    /// A new flash file: as after a format, nothing of a run before it.
+    pub fn clear(&self) {
+        // It need not be there.
+        let _ = std::fs::remove_file(self.flash());
+    }
+
+    pub fn program(&self, name: &str) -> Result<&Path> {
+        let found = self.built.get(name);
+        found
+            .map(PathBuf::as_path)
+            .ok_or_else(|| Failure::new(name, "no such program"))
+    }
+
+    /// Runs a program with RAM of `ram_bytes` for its objects; each line that it says.
+    pub fn run(
+        &self,
+        name: &str,
+        memory: &str,
+        ram_bytes: u64,
+        arguments: &[String],
+    ) -> Result<Vec<Run>> {
+        let limit = Limit::new(ram_bytes + BESIDE_BYTES)?;
+        let flash = self.flash();
+        let mut command = limit.command(self.program(name)?);
+        command.arg("--flash").arg(&flash);
+        command.args(["--memory", memory]);
+        command.args(["--ram-mb", &(ram_bytes / MIB).to_string()]);
+        let about = format!("{name} by {memory}, {}", arguments.join(" "));
+        said(&about, command.args(arguments))
+    }
+}
+
+/// Runs a program to its end: each line of JSON that it says.
+pub fn said(about: &str, command: &mut Command) -> Result<Vec<Run>> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.doing(format!("running {about}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        let how = format!("{}: {}{said}", output.status, error.trim());
+        return Err(Failure::new(about, how));
+    }
+    let lines = said.lines().map(|line| {
+        let value: Value = serde_json::from_str(line).doing(format!("{about} said {line}"))?;
+        Ok(Run(value))
+    });
+    let lines: Vec<Run> = lines.collect::<Result<_>>()?;
+    if let Some(last) = lines.last() {
+        progress!("{about}: {:.0}/s", last.number("per_second"));
+    }
+    Ok(lines)
+}
+
+fn swap_bytes(args: &FlashArgs) -> u64 {
+    (2 * data_bytes(args) + 64 * MIB).next_multiple_of(MIB)
+}
+
+/// Of the array and the programs.
+pub fn data_bytes(args: &FlashArgs) -> u64 {
+    args.data_mb.unwrap_or(args.options.size(256, 96)) * MIB
+}
+
+/// Arguments as they are given to a program.
+pub fn arguments(pairs: &[(&str, u64)]) -> Vec<String> {
+    let each = pairs
+        .iter()
+        .flat_map(|(name, value)| [format!("--{name}"), value.to_string()]);
+    each.collect()
+}
+
+/// Builds the programs against the library.
+fn build(library: Option<&Path>, into: &Path) -> Result<BTreeMap<&'static str, PathBuf>> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../alloc");
+    let beside = std::env::current_exe().doing("finding this program")?;
+    let beside = beside.with_file_name("libduramen_alloc.a");
+    let library = library.unwrap_or(&beside);
+    if !library.exists() {
+        let how = "it is not there; build it first (cargo build --release -p duramen-alloc)";
+        return Err(Failure::new(library.display().to_string(), how));
+    }
+    let mut built = BTreeMap::new();
+    for name in PROGRAMS {
+        let program = into.join(name);
+        let output = Command::new("cc")
+            .args(["-O2", "-std=gnu11", "-I"])
+            .arg(sources.join("include"))
+            .arg(sources.join(format!("examples/{name}.c")))
+            .arg(library)
+            .args(["-lpthread", "-ldl", "-lm", "-o"])
+            .arg(&program)
+            .output()
+            .doing("running the C compiler, cc")?;
+        if !output.status.success() {
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Failure::new(format!("building {name}.c"), error));
+        }
+        built.insert(name, program);
+    }
+    Ok(built)
+}
