@@ -268,7 +268,7 @@ fn restart(program: &Path, sizes: &Sizes, parent: &Path, report: &mut Report) ->
         Bound::AtMost(0.0),
     );
     report.note(format!(
-        "The restart took {seconds:.1} s for {:.2} GB, five times as much as memory.",
+        "The restart took {seconds:.1} s for {:.2} GB, five times as much as memory; its files were in the page cache still.",
         keys as f64 * VALUE_BYTES as f64 / 1e9
     ));
     Ok(())
