@@ -13,7 +13,7 @@ const STEPS: [&str; 3] = ["0", "50", "100"];
 /// Ways to have more data than RAM.
 fn ways(bench: &Bench) -> Vec<&'static str> {
     let mut ways = vec!["opp", "mp", "mmap"];
-    if bench.swap.is_some() {
+    if bench.can_swap() {
         ways.push("malloc");
     }
     ways

@@ -1,6 +1,6 @@
 //! memcached with its slabs in `duramen_alloc`'s memory, beside memcached as it is with swap [Badam11 §5.2, Figure 4].
 
-use super::limit::Limit;
+use super::limit::{Limit, Swap};
 use super::tool::{BESIDE_BYTES, Bench, arguments, data_bytes, said};
 use super::{FlashArgs, RAM_PERCENT};
 use crate::harness::{Doing, Failure, Report, Result, Row};
@@ -19,10 +19,12 @@ struct Server {
     child: Child,
     port: u16,
     _limit: Limit,
+    _swap: Option<Swap>,
 }
 
 impl Server {
     fn start(args: &FlashArgs, bench: &Bench, built: &Path, way: &str, ram: u64) -> Result<Server> {
+        let swap = if way == "plain" { bench.swap()? } else { None };
         let limit = Limit::new(ram + BESIDE_BYTES + TABLES_BYTES)?;
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
@@ -45,6 +47,7 @@ impl Server {
             child,
             port,
             _limit: limit,
+            _swap: swap,
         };
         let begun = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -84,7 +87,7 @@ pub fn run(args: &FlashArgs, bench: &Bench, built: &Path) -> Result<Report> {
         .next_multiple_of(MIB)
         .max(6 * MIB);
     let ways = [("opp", "OPP"), ("mp", "MP"), ("plain", "swap")];
-    let ways = &ways[..if bench.swap.is_some() { 3 } else { 2 }];
+    let ways = &ways[..if bench.can_swap() { 3 } else { 2 }];
     let mut rows = Vec::new();
     for most in [512, 4096] {
         let mut by_objects = f64::NAN;

@@ -9,7 +9,7 @@ const THREADS: u64 = 8;
 
 fn ways(bench: &Bench) -> &'static [(&'static str, &'static str)] {
     const ALL: [(&str, &str); 3] = [("opp", "OPP"), ("mp", "MP"), ("malloc", "swap")];
-    &ALL[..if bench.swap.is_some() { 3 } else { 2 }]
+    &ALL[..if bench.can_swap() { 3 } else { 2 }]
 }
 
 /// Runs the part.

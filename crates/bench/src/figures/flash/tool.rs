@@ -18,7 +18,8 @@ const PROGRAMS: [&str; 5] = ["array", "btree", "packets", "hashcache", "pairs"];
 /// What all parts use.
 pub struct Bench {
     pub scratch: Scratch,
-    pub swap: Option<Swap>,
+    /// Of a swap file; `None`: none can be used here.
+    swap_bytes: Option<u64>,
     built: BTreeMap<&'static str, PathBuf>,
 }
 
@@ -63,8 +64,8 @@ impl Bench {
         let scratch =
             Scratch::new(&dir).doing(format!("making a directory in {}", dir.display()))?;
         let built = build(args.library.as_deref(), scratch.path())?;
-        let swap = match Swap::new(scratch.path(), swap_bytes(args)) {
-            Ok(swap) => Some(swap),
+        let swap_bytes = match Swap::new(scratch.path(), MIB) {
+            Ok(_) => Some((2 * data_bytes(args) + 64 * MIB).next_multiple_of(MIB)),
             Err(failure) => {
                 progress!("no swap file can be used here: {failure}");
                 None
@@ -72,9 +73,19 @@ impl Bench {
         };
         Ok(Bench {
             scratch,
-            swap,
+            swap_bytes,
             built,
         })
+    }
+
+    pub fn can_swap(&self) -> bool {
+        self.swap_bytes.is_some()
+    }
+
+    /// A swap file, which goes when this is dropped: others must not swap while they are measured.
+    pub fn swap(&self) -> Result<Option<Swap>> {
+        let swap = |bytes| Swap::new(self.scratch.path(), bytes);
+        self.swap_bytes.map(swap).transpose()
     }
 
     /// The flash file.
@@ -103,6 +114,11 @@ impl Bench {
         ram_bytes: u64,
         arguments: &[String],
     ) -> Result<Vec<Run>> {
+        let _swap = if memory == "malloc" {
+            self.swap()?
+        } else {
+            None
+        };
         let limit = Limit::new(ram_bytes + BESIDE_BYTES)?;
         let flash = self.flash();
         let mut command = limit.command(self.program(name)?);
@@ -133,10 +149,6 @@ pub fn said(about: &str, command: &mut Command) -> Result<Vec<Run>> {
         progress!("{about}: {:.0}/s", last.number("per_second"));
     }
     Ok(lines)
-}
-
-fn swap_bytes(args: &FlashArgs) -> u64 {
-    (2 * data_bytes(args) + 64 * MIB).next_multiple_of(MIB)
 }
 
 /// Of the array and the programs.
