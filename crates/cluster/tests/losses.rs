@@ -42,6 +42,8 @@ struct Machine {
     journal: Vec<Message>,
     /// The master knows it under its new name, and it asked what it may drop.
     asks: bool,
+    /// Control segments whose opening it has refused, and at which epoch: it takes none of these any more (O13).
+    refused: BTreeMap<SegmentId, u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -117,6 +119,7 @@ impl World {
             synced: Disk::new(),
             journal: Vec::new(),
             asks: false,
+            refused: BTreeMap::new(),
         };
         let ids: Vec<BackupId> = (0..MACHINES as u64).map(BackupId).collect();
         World {
@@ -281,7 +284,12 @@ impl World {
             return;
         };
         let ticket = message.send.ticket;
-        if busy && !machine.disk.contains_key(&message.send.segment) {
+        let (segment, epoch) = (message.send.segment, message.send.epoch);
+        let was_refused = machine.refused.get(&segment) >= Some(&epoch);
+        if was_refused || busy && !machine.disk.contains_key(&segment) {
+            if message.send.kind == Kind::Control && !was_refused {
+                machine.refused.insert(segment, epoch);
+            }
             self.answers.push(Answer::Busy(ticket));
             return;
         }
@@ -366,6 +374,7 @@ impl World {
         let id = machine.id.take().expect("it is up");
         (machine.disk, machine.synced, machine.asks) = (disk.clone(), disk, false);
         machine.journal.clear();
+        machine.refused.clear();
         self.unmended += 1;
         self.losses += 1;
         self.news.push_back((id, false));

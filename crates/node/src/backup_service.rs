@@ -13,6 +13,8 @@
 //! - B7: a control segment that was freed does not come back by a copy of its opening that was long on its way: it would look
 //!   like the newest one.
 //! - B8: a replica is dropped on its master's word only if it is what the master was asked about.
+//! - B10: an opening of a control segment that was refused is refused whenever it comes again; one at a higher epoch is another
+//!   one. So its master may give the replica to somebody else without any trace here (replication's O13).
 //! - B9: a log that was fenced or dropped here is refused for ever: its server may be cut off, and not know that it is dead.
 //!
 //! **Concurrency** none: one owner. Replicas are read by [`read_step`](BackupService::read_step), one per call.
@@ -42,6 +44,8 @@ const ENTRIES_BYTES_MAX: u32 = 8 << 20;
 const READ_AGAIN_MS: u32 = 5;
 /// When to ask again for what the device had no space for.
 const FULL_AGAIN_MS: u32 = 100;
+/// Refused control segments of one log that are remembered one by one; all older ones are refused for ever.
+const REFUSED_MAX: usize = 64;
 
 /// An answer, and who gets it.
 #[derive(Debug)]
@@ -85,6 +89,8 @@ pub struct BackupService<T> {
     primaries: BTreeSet<ReplicaId>,
     /// The newest control segment of each log that was freed.
     freed_control: BTreeMap<ServerId, SegmentId>,
+    /// Control segments of each log whose opening was refused, and the highest epoch at which it was (B10).
+    refused_control: BTreeMap<ServerId, BTreeMap<SegmentId, u64>>,
     ahead: BTreeMap<ServerId, ReadAhead>,
     scratch: Vec<u8>,
     config: BackupConfig,
@@ -104,6 +110,7 @@ impl<T> BackupService<T> {
             leases: HolderLease::new(u64::from(config.read_lease_ms) * 1000, now_us),
             primaries: BTreeSet::new(),
             freed_control: BTreeMap::new(),
+            refused_control: BTreeMap::new(),
             ahead: BTreeMap::new(),
             scratch: Vec::new(),
             config,
@@ -211,6 +218,9 @@ impl<T> BackupService<T> {
         if write.kind == Kind::Control && gone >= Some(write.segment) && !opens_again {
             return out.push(refuse(tag, PeerAnswer::Unknown)); // B7
         }
+        if write.kind == Kind::Control && self.has_refused(write) {
+            return out.push(refuse(tag, PeerAnswer::Busy)); // B10
+        }
         let chunk = Chunk {
             segment: write.segment,
             epoch: write.epoch,
@@ -228,7 +238,8 @@ impl<T> BackupService<T> {
             .group
             .submit(&self.backup, log, chunk, level, number, now_us);
         if let Err(error) = submitted {
-            return out.push(refuse(tag, refused_write(&error, write.open)));
+            let answer = self.refusal(write, &error);
+            return out.push(refuse(tag, answer));
         }
         self.next += 1;
         if write.kind == Kind::Control && !self.planted.is(Bug::LeaseWithAnswer) {
@@ -302,6 +313,51 @@ impl<T> BackupService<T> {
             });
         }
         Ok(())
+    }
+
+    /// B10.
+    fn has_refused(&self, write: &WriteReplica) -> bool {
+        let of_log = self.refused_control.get(&write.log);
+        let refused = of_log.and_then(|refused| refused.get(&write.segment));
+        refused.is_some_and(|epoch| write.epoch <= *epoch)
+            && !self.planted.is(Bug::RefusedOpeningTaken)
+    }
+
+    /// What a master hears whose write was not taken.
+    fn refusal(&mut self, write: &WriteReplica, error: &Error) -> PeerAnswer {
+        let answer = refused_write(error, write.open);
+        let is_refused = matches!(answer, PeerAnswer::Busy | PeerAnswer::Full);
+        let is_opening = write.kind == Kind::Control && write.open;
+        if is_refused && is_opening && !self.refuses(write, error) {
+            return PeerAnswer::Unknown; // what is here counts as lost
+        }
+        answer
+    }
+
+    /// Refuses the opening of a control segment for want of room, for ever (B10); false: that can't be promised.
+    fn refuses(&mut self, write: &WriteReplica, error: &Error) -> bool {
+        let is_it = |log: u64, segment| (log, segment) == (write.log.number(), write.segment);
+        let mut staged = self.staged.values();
+        let mut held = self.backup.replicas_of(write.log.number()).into_iter();
+        let is_there = staged.any(|s| is_it(s.log.number(), s.segment))
+            || held.any(|held| is_it(write.log.number(), held.segment));
+        if is_there || !matches!(error, Error::Busy { .. } | Error::Full { .. }) {
+            return false; // of a failed device nobody knows what it has
+        }
+        self.note_refused(write);
+        true
+    }
+
+    fn note_refused(&mut self, write: &WriteReplica) {
+        let refused = self.refused_control.entry(write.log).or_default();
+        let epoch = refused.entry(write.segment).or_default();
+        *epoch = write.epoch.max(*epoch);
+        if refused.len() > REFUSED_MAX
+            && let Some((oldest, _)) = refused.pop_first()
+        {
+            let newest = self.freed_control.entry(write.log).or_default();
+            *newest = (*newest).max(oldest);
+        }
     }
 
     fn free(&mut self, sender: ServerId, log: ServerId, segments: &[SegmentId]) -> PeerAnswer {
@@ -515,6 +571,7 @@ impl<T> BackupService<T> {
         self.ahead.remove(&log);
         self.leases.forget(log.number());
         self.freed_control.remove(&log);
+        self.refused_control.remove(&log);
         self.primaries.retain(|id| id.log != log.number());
         self.backup.free_log(log.number())
     }

@@ -27,6 +27,8 @@ pub enum Bug {
     LeaseWithAnswer,
     /// B7: a control segment that was freed is opened again by a late copy.
     FreedControlOpens,
+    /// B10: an opening that was refused is taken when it comes again.
+    RefusedOpeningTaken,
     /// B8: what has changed since its master was asked goes all the same.
     HandBackUncompared,
     /// U1: an answer to an earlier question counts.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 const SEGMENT_BYTES: u32 = 1 << 16;
+const FRAMES: u32 = 16;
 const SEED: u64 = 5;
 const LEASE_MS: u32 = 100;
 const MASTER: ServerId = ServerId::new(3, 7);
@@ -68,7 +69,7 @@ impl Rig {
         let geometry = Geometry {
             segment_bytes: SEGMENT_BYTES,
             wal_bytes: 1 << 20,
-            frames: 16,
+            frames: FRAMES,
         };
         let identity = Identity {
             cluster: "home".to_owned(),
@@ -619,6 +620,43 @@ fn a_control_segment_that_was_freed_does_not_come_back_by_a_late_copy() {
     assert_eq!(rig.ask(&next, &bytes), stored(true));
 }
 
+/// Its master may have found somebody else since: whatever comes of the same opening is refused, also when there is room again.
+#[test]
+fn an_opening_of_a_control_segment_that_was_refused_is_not_taken_later() {
+    let mut rig = Rig::new();
+    let opening_of = |segment, kind| {
+        (
+            write(segment, kind, &header(segment, kind)),
+            header(segment, kind),
+        )
+    };
+    let mut taken = Vec::new();
+    for segment in 10..10 + u64::from(FRAMES) {
+        let (opening, bytes) = opening_of(segment, Kind::Head);
+        match rig.ask(&opening, &bytes) {
+            PeerAnswer::Busy => break,
+            _ => taken.push(SegmentId(segment)),
+        }
+    }
+    assert!(taken.len() < FRAMES as usize, "there is always room");
+    let (opening, bytes) = opening_of(1, Kind::Control);
+    assert_eq!(rig.ask(&opening, &bytes), PeerAnswer::Busy);
+    let free = Peer::FreeReplicas {
+        log: MASTER,
+        segments: taken,
+    };
+    assert_eq!(rig.ask(&free, &[]), PeerAnswer::Freed);
+    assert_eq!(rig.ask(&opening, &bytes), PeerAnswer::Busy, "B10");
+    assert_eq!(rig.backup.replicas_of(MASTER.number()).len(), 0);
+    let (next, next_bytes) = opening_of(2, Kind::Control);
+    assert_eq!(rig.ask(&next, &next_bytes), stored(true), "another segment");
+    let Peer::WriteReplica(again) = opening else {
+        unreachable!("it is a write");
+    };
+    let again = Peer::WriteReplica(WriteReplica { epoch: 2, ..again });
+    assert_eq!(rig.ask(&again, &bytes), stored(true), "another opening");
+}
+
 #[test]
 fn a_master_gets_a_whole_closed_segment_and_nothing_else() {
     let mut rig = Rig::new();
@@ -687,6 +725,14 @@ mod bugs {
         is_found(
             Bug::FreedControlOpens,
             a_control_segment_that_was_freed_does_not_come_back_by_a_late_copy,
+        );
+    }
+
+    #[test]
+    fn a_refused_opening_that_is_taken_later_is_found() {
+        is_found(
+            Bug::RefusedOpeningTaken,
+            an_opening_of_a_control_segment_that_was_refused_is_not_taken_later,
         );
     }
 

@@ -28,6 +28,9 @@
 //! - O12: a backup that comes back is told to drop a replica only if it is known here under its new name, and the segment is on
 //!   all its replicas elsewhere, or not part of the log any more. What it was told to drop, or was given anew, does not count again
 //!   as what it had: its question may have come twice.
+//! - O13: a refused opening of a control segment costs nothing: the backup that has refused it never takes it again, however often
+//!   it comes (its B10), so that the segment goes on with another backup in its place. Each opening after a refusal has a higher
+//!   epoch, by which it is known from a repetition of the one before.
 //!
 //! **Flow**: one call per replica at a time; at most [`Config::writes_max`] for data and [`Config::frees_max`] frees under way;
 //! control segments are never kept waiting by data. Who rejects an opening is not asked again before others.

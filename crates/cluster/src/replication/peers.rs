@@ -88,9 +88,9 @@ impl Master {
         }
     }
 
-    /// An opening was refused: somebody else is asked. A repetition of it may have been taken all the same: so what is there
-    /// counts as lost, and is freed. If there is nobody else the same opening is sent again after a while: each loss of a
-    /// control segment's replica would cost a control segment, for nothing.
+    /// An opening was refused: somebody else is asked; if there is nobody, the same backup again after a while. A repetition of
+    /// a data segment's opening may have been taken all the same: so what is there counts as lost, and is freed. Of a control
+    /// segment it may not (O13): to lose a replica of one would cost a control segment each time.
     fn refused(&mut self, sent: &InFlight) {
         let Some(segment) = self.segments.get_mut(&sent.segment) else {
             return;
@@ -105,9 +105,17 @@ impl Master {
             return;
         }
         self.refusing.insert(sent.backup);
-        if !self.placement.can_choose(&holding, &self.refusing) {
+        let is_alone = !self.placement.can_choose(&holding, &self.refusing);
+        if is_alone {
             replica.in_flight = replica.in_flight.saturating_sub(1);
             replica.refused = true;
+        }
+        if segment.kind == Kind::Control {
+            segment.refuse(sent.backup);
+            self.active.insert(sent.segment);
+            return;
+        }
+        if is_alone {
             return;
         }
         if self.config.has_bug(Bug::RefusedForgotten) {

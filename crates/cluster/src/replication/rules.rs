@@ -1,4 +1,4 @@
-//! The rules O1 to O9, applied until none of them can do more.
+//! The rules O1 to O9 (and O13), applied until none of them can do more.
 
 use super::segment::{Progress, Replica};
 use super::{BackupId, Bug, Effect, InFlight, Lsn, Master, Send, Ticket};
@@ -138,7 +138,7 @@ impl Master {
             let Some(backup) = self.placement.choose(&holding, &avoided) else {
                 break;
             };
-            let mut replica = Replica::new(backup);
+            let mut replica = Replica::new(backup, segment.epoch);
             replica.primary = segment.replicas.iter().all(|r| !r.primary);
             segment.replicas.push(replica);
             segment.settled.push(backup); // O12
@@ -206,8 +206,8 @@ impl Master {
         let ticket = Ticket(self.next_ticket);
         let crowded = snapshot.is_none() && self.in_flight.len() >= self.config.writes_max;
         let segment = self.segments.get_mut(&id)?;
-        let (kind, epoch, queued, closed) =
-            (segment.kind, segment.epoch, segment.queued, segment.closed);
+        let (kind, queued, closed) = (segment.kind, segment.queued, segment.closed);
+        let of_segment = segment.epoch;
         let retold = !segment.close_recorded;
         let has_sent = segment.listed_at.is_some();
         let replica = segment.replicas.get_mut(n)?;
@@ -217,6 +217,10 @@ impl Master {
         if replica.refused && self.refusing.contains(&replica.backup) {
             return None;
         }
+        let epoch = match kind {
+            Kind::Control => replica.opened_at, // O13
+            Kind::Head | Kind::Survivor => of_segment,
+        };
         let before = match replica.refused {
             true => Progress::default(),
             false => replica.sent,
@@ -237,7 +241,8 @@ impl Master {
         if !open && !close && !new_epoch && certificate.length == before.length {
             return None;
         }
-        if (new_epoch || open && epoch > 0) && !data && has_sent && !in_parts {
+        let is_refilled = new_epoch || open && epoch > 0 && kind != Kind::Control;
+        if is_refilled && !data && has_sent && !in_parts {
             return None; // O8: a replica at this epoch has everything, from its first certificate on
         }
         if crowded {

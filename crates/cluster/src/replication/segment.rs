@@ -56,13 +56,17 @@ pub(super) struct Replica {
     pub primary: bool,
     /// Sends that are not acknowledged yet.
     pub in_flight: u32,
-    /// Its opening was refused, and nobody else can have it: it is sent again, as it was.
+    /// Its opening was refused, and nobody else can have it: it is sent again (O13).
     pub refused: bool,
+    /// Of a control segment, the epoch of its opening, which all of it has (O13).
+    pub opened_at: u64,
 }
 
 impl Replica {
-    pub fn new(backup: BackupId) -> Replica {
-        Replica::at(backup, Progress::default())
+    pub fn new(backup: BackupId, opened_at: u64) -> Replica {
+        let mut replica = Replica::at(backup, Progress::default());
+        replica.opened_at = opened_at;
+        replica
     }
 
     fn at(backup: BackupId, progress: Progress) -> Replica {
@@ -75,6 +79,7 @@ impl Replica {
             primary: false,
             in_flight: 0,
             refused: false,
+            opened_at: progress.epoch,
         }
     }
 
@@ -181,13 +186,14 @@ impl Segment {
     }
 
     /// What each of at least `wanted` replicas has reached at `level` (`memory` = was sent); replicas of an older epoch
-    /// don't count.
+    /// don't count, but those of a control segment, where it only tells openings apart (O13).
     pub fn on_all(&self, wanted: usize, level: Level) -> Progress {
         let mut all = Progress::default();
         let mut counted = 0;
         for replica in &self.replicas {
             let reached = replica.reached(level);
-            if reached.epoch == self.epoch || self.close_recorded || self.any_epoch {
+            let any_epoch = self.close_recorded || self.any_epoch || self.kind == Kind::Control;
+            if reached.epoch == self.epoch || any_epoch {
                 all = if counted == 0 {
                     reached
                 } else {
@@ -205,6 +211,19 @@ impl Segment {
     /// Whether a progress covers all there is and ever will be.
     pub fn is_whole(&self, progress: Progress) -> bool {
         self.closed && progress.close && progress.length == self.queued.length
+    }
+
+    /// O13: a control segment's opening was refused. Nothing of it is there, nor will be: the next one, here or elsewhere, is
+    /// another opening.
+    pub fn refuse(&mut self, backup: BackupId) {
+        self.epoch += 1;
+        let epoch = self.epoch;
+        self.replicas
+            .retain(|replica| replica.backup != backup || replica.refused);
+        if let Some(replica) = self.replica_mut(backup) {
+            replica.sent = Progress::default();
+            replica.opened_at = epoch;
+        }
     }
 
     /// O8: what is sent from now on has a higher epoch; what is in flight at the old one will not count.

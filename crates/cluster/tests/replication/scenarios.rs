@@ -5,6 +5,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
 use duramen_cluster::replication::{BackupId, Config, Effect, Master, Rejection, Send};
 use duramen_format::segment::Kind;
+use std::collections::BTreeMap;
 
 /// Survivors are on their way when a backup is lost: open segments go on at a higher epoch, the control log in a new segment.
 /// Whenever everybody crashes, the log is complete.
@@ -105,4 +106,53 @@ fn a_refusal_when_there_is_nobody_else_costs_nothing() {
     master.rejected(ticket, Rejection::Busy);
     let moved = sends(&mut master);
     assert!(moved.iter().any(|send| send.backup == third && send.open));
+}
+
+/// Three backups for two replicas, two of which have no room: they are asked in turn for the same control segment, each time by another
+/// opening, and the one that took it hears nothing more of it. (Each refusal cost a control segment, and recoveries in need of
+/// room took it from each other for ever.)
+#[test]
+fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
+    let config = Config {
+        replicas: 2,
+        coordinated: true,
+        ..config(false)
+    };
+    let good = BackupId(1);
+    let backups = [good, BackupId(2), BackupId(3)];
+    let mut master = Master::new(config, State::default(), &backups, &[]);
+    let mut next = 0;
+    let mut openings: BTreeMap<BackupId, Vec<u64>> = BTreeMap::new();
+    let mut segment = None;
+    for round in 0..100 {
+        let mut effects = Vec::new();
+        let mut next_id = || {
+            next += 1;
+            SegmentId(next)
+        };
+        master.poll(&mut next_id, &mut effects);
+        for effect in effects {
+            let Effect::Send(send) = effect else {
+                panic!("nothing is freed or noted: {effect:?}");
+            };
+            assert_eq!(*segment.get_or_insert(send.segment), send.segment);
+            assert!(send.open && send.from == 0);
+            openings.entry(send.backup).or_default().push(send.epoch);
+            if send.backup == good {
+                master.acked(send.ticket, Level::Synced);
+            } else {
+                master.rejected(send.ticket, Rejection::Busy);
+            }
+        }
+        if round % 3 == 2 {
+            master.forgive();
+        }
+    }
+    for (backup, epochs) in &openings {
+        let refused = usize::from(*backup != good) * 20;
+        assert!(epochs.len() > refused, "{backup:?}: {epochs:?}");
+        assert!(epochs.is_sorted_by(|one, other| one < other), "{epochs:?}");
+    }
+    assert!(openings.get(&good).is_some_and(|epochs| epochs.len() == 1));
+    assert_eq!((next, master.control_reached()), (1, 0));
 }
