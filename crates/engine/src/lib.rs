@@ -46,7 +46,7 @@ pub use api::*;
 pub use completion::Completions;
 pub use flash::{Cold, Fetched, FlashOptions, FlashStats};
 pub use load::{LoadError, LoadReport, Loader, Missing};
-#[cfg(feature = "planted")]
+#[cfg(any(feature = "planted", shuttle))]
 pub use log::Bug;
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;
@@ -71,6 +71,7 @@ pub mod parts {
     pub use crate::index::bucket;
     pub use crate::index::{Partition, Resize, Resources};
     pub use crate::log::modelled::OneHead;
+    pub use crate::range::watch::Marks;
     pub use crate::space::segment::State;
     pub use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
     pub use crate::topology::Topology;

@@ -117,6 +117,11 @@ impl<'s> Guard<'s> {
             }
             // The scratch buffer leaves the guard while a value is borrowed from it.
             let scratch = std::mem::take(self.scratch);
+            let too_early = log.is_some_and(|log| log.has_bug(Bug::MarkedBeforeSeen));
+            if too_early {
+                self.core
+                    .note_written(table, key, before.map_or(1, |version| version + 1));
+            }
             let put = self.put_locked(
                 table,
                 &locked,
@@ -128,7 +133,9 @@ impl<'s> Guard<'s> {
             self.unlock(&locked);
             match put? {
                 Put::Done(version) => {
-                    self.core.note_written(table, key, version);
+                    if !too_early {
+                        self.core.note_written(table, key, version); // W1
+                    }
                     if let Some(log) = log {
                         self.note_own(log, index);
                     }
@@ -257,14 +264,14 @@ impl<'s> Guard<'s> {
             return Ok(false);
         }
         if let Some((place, slot, entry)) = locked.found {
-            let unseen = self
-                .core
-                .log
-                .as_ref()
-                .is_some_and(|log| log.has_bug(Bug::RemovalsAreNotMarked));
+            let log = self.core.log.as_ref();
+            let has_bug = |bug| log.is_some_and(|log| log.has_bug(bug));
+            if has_bug(Bug::MarkedBeforeSeen) {
+                self.core.note_written(table, key, entry.version);
+            }
             locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
             locked.view.remove(locked.tag, place);
-            if !unseen {
+            if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
                 // Now: of a mark made before, somebody could make use while the key is still there (W1).
                 self.core.note_written(table, key, entry.version);
             }

@@ -31,7 +31,10 @@ mod swap;
 
 pub(crate) use group::roll;
 pub(crate) use order::{Buried, HEADS_MAX};
-#[cfg_attr(not(feature = "planted"), allow(unreachable_pub, unused_imports))]
+#[cfg_attr(
+    not(any(feature = "planted", shuttle)),
+    allow(unreachable_pub, unused_imports)
+)]
 pub use planted::Bug;
 pub use position::Position;
 pub use relocate::Relocation;

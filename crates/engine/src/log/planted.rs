@@ -1,4 +1,4 @@
-//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none.
+//! Bugs that tests plant to see whether they would be found. Without feature `planted` there are none, but for random schedules.
 
 /// A way to get it wrong that a paper or its code has been caught with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,21 +33,23 @@ pub enum Bug {
     QuiesceDoesNotWait,
     /// A watch does not see removals.
     RemovalsAreNotMarked,
+    /// A watch sees what is written or removed before anybody else can.
+    MarkedBeforeSeen,
 }
 
 /// The bug that is planted, if any.
 #[derive(Default)]
 pub(super) struct Planted {
-    #[cfg(feature = "planted")]
+    #[cfg(any(feature = "planted", shuttle))]
     bug: std::sync::OnceLock<Bug>,
 }
 
 impl Planted {
     #[inline(always)]
     pub(super) fn is(&self, bug: Bug) -> bool {
-        #[cfg(feature = "planted")]
+        #[cfg(any(feature = "planted", shuttle))]
         return self.bug.get() == Some(&bug);
-        #[cfg(not(feature = "planted"))]
+        #[cfg(not(any(feature = "planted", shuttle)))]
         {
             let _ = bug;
             false
@@ -56,14 +58,14 @@ impl Planted {
 }
 
 impl super::Log {
-    /// True if this bug is planted; false at compile time without the feature.
+    /// True if this bug is planted; false at compile time in other builds.
     #[inline(always)]
     pub(crate) fn has_bug(&self, bug: Bug) -> bool {
         self.planted.is(bug)
     }
 
     /// Makes the log wrong in this way from now on.
-    #[cfg(feature = "planted")]
+    #[cfg(any(feature = "planted", shuttle))]
     pub fn plant(&self, bug: Bug) {
         assert!(self.planted.bug.set(bug).is_ok(), "one bug at a time");
     }

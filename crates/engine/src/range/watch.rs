@@ -2,8 +2,9 @@
 //!
 //! **Invariants**
 //! - W1: from the return of [`Store::watch_range`] on, every write and removal of a key of the range is marked before its
-//!   guard ends and after it can be seen, with the version that it gave or took. So after [`Store::quiesce`] the marks of
-//!   everything that began before are there.
+//!   guard ends and after it can be seen, with the version that it gave or took: who has taken the mark finds what it is of, or
+//!   something newer. (Within a transaction before: who looks for the key waits for its end.) So after [`Store::quiesce`] the
+//!   marks of everything that began before are there.
 //! - W2: a mark outlives the object: a key that is absent when its mark is looked at was removed, or has expired, at the
 //!   marked version or later.
 //! - W3: marks are bounded. What cannot be marked (too many, or the table was cleared) makes the whole copy void:
@@ -17,12 +18,13 @@ use crate::log::Bug;
 use crate::session::Guard;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;
-use duramen_base::sync::Backoff;
+use duramen_base::sync::{self, Backoff, Mutex};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
 
-const SHARDS: usize = 16;
+/// One if schedules are explored: they differ in nothing but their number.
+const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
 /// The watches of a store, and what else guards look at while ranges come and go.
 #[derive(Default)]
@@ -33,16 +35,21 @@ pub struct Watches {
     pub(crate) generation: AtomicU64,
 }
 
-#[derive(Default)]
+/// Keys, each with the highest version that was given to it or taken from it.
 struct Shard(Mutex<HashMap<Box<[u8]>, u64>>);
+
+/// What is marked and not taken yet.
+pub struct Marks {
+    shards: [Shard; SHARDS],
+    count: sync::AtomicUsize,
+    keys_max: usize,
+    start_again: sync::AtomicBool,
+}
 
 struct Watched {
     table: TableId,
     range: KeyRange,
-    shards: [Shard; SHARDS],
-    count: AtomicUsize,
-    keys_max: usize,
-    start_again: AtomicBool,
+    marks: Marks,
 }
 
 /// Keys that were written or removed since a watch began or was last asked.
@@ -72,10 +79,7 @@ impl Store {
         let watched = Arc::new(Watched {
             table,
             range,
-            shards: Default::default(),
-            count: AtomicUsize::new(0),
-            keys_max,
-            start_again: AtomicBool::new(false),
+            marks: Marks::new(keys_max),
         });
         let watches = &self.core().watches;
         let mut list = watches.list.write().expect("watches");
@@ -135,7 +139,7 @@ impl Core {
     fn mark(&self, table: TableId, key: &[u8], version: u64) {
         for watched in self.watches.list.read().expect("watches").iter() {
             if watched.table == table && contains(self, &watched.range, key) {
-                watched.mark(self.hasher.hash(key) as usize % SHARDS, key, version);
+                watched.marks.mark(self.hasher.hash(key), key, version);
             }
         }
     }
@@ -144,15 +148,27 @@ impl Core {
     pub(crate) fn note_cleared(&self, table: TableId) {
         for watched in self.watches.list.read().expect("watches").iter() {
             if watched.table == table {
-                watched.start_again.store(true, Ordering::Release);
+                watched.marks.start_again.store(true, Ordering::Release);
             }
         }
     }
 }
 
-impl Watched {
-    fn mark(&self, shard: usize, key: &[u8], version: u64) {
-        let mut keys = self.shards[shard].0.lock().expect("dirty keys");
+impl Marks {
+    /// None, and room for `keys_max`.
+    pub fn new(keys_max: usize) -> Marks {
+        Marks {
+            shards: std::array::from_fn(|_| Shard(Mutex::new(HashMap::new()))),
+            count: sync::AtomicUsize::new(0),
+            keys_max,
+            start_again: sync::AtomicBool::new(false),
+        }
+    }
+
+    /// Marks a key of this hash. The caller has published what it is marked for (W1).
+    pub fn mark(&self, hash: u64, key: &[u8], version: u64) {
+        let shard = &self.shards[hash as usize % SHARDS];
+        let mut keys = shard.0.lock().expect("dirty keys");
         if let Some(known) = keys.get_mut(key) {
             *known = version.max(*known);
         } else if self.count.load(Ordering::Relaxed) < self.keys_max {
@@ -162,26 +178,31 @@ impl Watched {
             self.start_again.store(true, Ordering::Release);
         }
     }
+
+    /// Takes them: what is written from now on is marked anew.
+    pub fn take(&self) -> Dirty {
+        let mut keys = Vec::with_capacity(self.count.load(Ordering::Relaxed));
+        for shard in &self.shards {
+            let taken = std::mem::take(&mut *shard.0.lock().expect("dirty keys"));
+            self.count.fetch_sub(taken.len(), Ordering::Relaxed);
+            keys.extend(taken);
+        }
+        Dirty {
+            keys,
+            start_again: self.start_again.load(Ordering::Acquire),
+        }
+    }
 }
 
 impl Watch {
     /// Keys marked now.
     pub fn marked(&self) -> usize {
-        self.watched.count.load(Ordering::Relaxed)
+        self.watched.marks.count.load(Ordering::Relaxed)
     }
 
     /// Takes the marks: what is written from now on is marked anew.
     pub fn take(&self) -> Dirty {
-        let mut keys = Vec::with_capacity(self.marked());
-        for shard in &self.watched.shards {
-            let taken = std::mem::take(&mut *shard.0.lock().expect("dirty keys"));
-            self.watched.count.fetch_sub(taken.len(), Ordering::Relaxed);
-            keys.extend(taken);
-        }
-        Dirty {
-            keys,
-            start_again: self.watched.start_again.load(Ordering::Acquire),
-        }
+        self.watched.marks.take()
     }
 }
 

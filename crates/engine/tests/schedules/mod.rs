@@ -12,6 +12,9 @@ mod growth;
 mod log;
 #[cfg(shuttle)]
 mod logged;
+mod marks;
+#[cfg(shuttle)]
+mod migration;
 mod relocation;
 mod transaction;
 #[cfg(shuttle)]

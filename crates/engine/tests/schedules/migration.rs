@@ -1,0 +1,177 @@
+//! A whole store under random schedules: sessions that write, overwrite, remove, let expire and transact, and beside them a
+//! migration that sends what is there, then what is marked. The copy is what the source has in the end.
+
+use super::thread;
+use duramen_base::ids::KeyRange;
+use duramen_base::sync::{AtomicU64, Ordering, yield_now};
+use duramen_engine::{Bug, LogOptions, Options, Session, Store, TableId};
+use duramen_format::entry::{self, Kind};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+const TABLE: TableId = TableId::DEFAULT;
+const WRITERS: u64 = 2;
+/// Milliseconds; over long ago.
+const PAST_MS: u64 = 1;
+
+/// A target's state: of each key the newest version, and the object if it is one.
+type Copied = BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)>;
+
+fn store(bug: Option<Bug>) -> Arc<Store> {
+    let mut options = Options::new(64 << 20);
+    options.heads = 1;
+    options.cleaners = 0;
+    options.huge_pages = false;
+    options.hash_seed = Some(1);
+    options.log = Some(LogOptions::new(1));
+    let store = Store::new(options).expect("a store");
+    if let Some(bug) = bug {
+        store.log().expect("a log").plant(bug);
+    }
+    store
+}
+
+/// What a writer does with a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Write,
+    Remove,
+    Expire,
+    /// Writes it, removes it and perhaps writes it again.
+    Transact,
+}
+
+fn write(session: &mut Session, deed: Deed, key: &[u8], value: u8) {
+    let mut guard = session.pin();
+    let hash = guard.hash(key);
+    match deed {
+        Deed::Write => {
+            guard.write(TABLE, hash, key, &[value], None).expect("room");
+        }
+        Deed::Remove => {
+            guard.remove(TABLE, hash, key).expect("a table");
+        }
+        Deed::Expire => {
+            let expired = guard.write(TABLE, hash, key, &[value], Some(PAST_MS));
+            expired.expect("room");
+        }
+        Deed::Transact => {
+            guard.lock_keys(&[(TABLE, hash)]).expect("room for a key");
+            guard.write(TABLE, hash, key, &[100], None).expect("room");
+            guard.remove(TABLE, hash, key).expect("a table");
+            if value.is_multiple_of(2) {
+                guard.write(TABLE, hash, key, &[value], None).expect("room");
+            }
+        }
+    }
+}
+
+/// As a side log does: the newest version stays, and a tombstone of an equal one wins.
+fn receive(copied: &mut Copied, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let entry = entry::parse(bytes).expect("an entry");
+        let known = copied.get(entry.key).map_or(0, |(version, _)| *version);
+        let is_object = entry.kind == Kind::Object;
+        if entry.version > known || entry.version == known && !is_object {
+            let value = is_object.then(|| entry.value.to_vec());
+            assert_ne!(value.as_deref(), Some(&[100][..]), "half of a transaction");
+            copied.insert(entry.key.to_vec(), (entry.version, value));
+        }
+        bytes = &bytes[entry.padded_bytes..];
+    }
+}
+
+fn key(n: u64) -> [u8; 1] {
+    [b'a' + n as u8]
+}
+
+/// The deeds of both writers go over so many keys, turn by turn.
+fn migrate(bug: Option<Bug>, keys: u64, deeds: &'static [Deed]) {
+    let store = store(bug);
+    let mut session = store.session().expect("a session");
+    for n in 0..keys {
+        write(&mut session, Deed::Write, &key(n), 1);
+    }
+    let running = Arc::new(AtomicU64::new(WRITERS));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|seed| {
+            let mut session = store.session().expect("a session");
+            let running = running.clone();
+            thread::spawn(move || {
+                for (n, deed) in (0u64..).zip(deeds) {
+                    let key = key((n * WRITERS + seed) % keys);
+                    write(&mut session, *deed, &key, (n * 2 + seed) as u8);
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    let mut copied = Copied::new();
+    let watch = store.watch_range(TABLE, KeyRange::ALL, 100);
+    let mut export = store.export(TABLE, KeyRange::ALL);
+    let mut bytes = Vec::new();
+    while export.step(1 << 16, &mut bytes).expect("a table") {}
+    receive(&mut copied, &bytes);
+    loop {
+        let last = running.load(Ordering::SeqCst) == 0;
+        if last {
+            store.quiesce();
+        }
+        let dirty = watch.take();
+        assert!(!dirty.start_again);
+        bytes.clear();
+        store
+            .export_keys(TABLE, &dirty.keys, &mut bytes)
+            .expect("a table");
+        receive(&mut copied, &bytes);
+        if last {
+            break;
+        }
+        yield_now();
+    }
+    for writer in writers {
+        writer.join().expect("no writer fails");
+    }
+    for key in (0..keys).map(key) {
+        let guard = session.pin();
+        let found = guard.read(TABLE, guard.hash(&key), &key).expect("a table");
+        let found = found.map(|object| (object.version, object.value.to_vec()));
+        let copy = copied.get(&key[..]);
+        let copy = copy.and_then(|(version, value)| Some((*version, value.clone()?)));
+        assert_eq!(copy, found, "the copy of {key:?} differs");
+    }
+}
+
+use Deed::{Expire, Remove, Transact, Write};
+
+#[test]
+fn the_copy_is_what_the_source_has() {
+    let deeds: &'static [Deed] = &[Write, Remove, Transact, Expire, Write, Transact, Remove];
+    shuttle::check_random(move || migrate(None, 3, deeds), 300);
+    shuttle::check_pct(move || migrate(None, 3, deeds), 300, 3);
+}
+
+/// W1, turned back: whoever takes the mark finds the key as it was. Each of twelve keys is changed once.
+fn is_found(deeds: &'static [Deed; 6]) {
+    let explore = || {
+        let scenario = move || migrate(Some(Bug::MarkedBeforeSeen), 12, deeds);
+        shuttle::check_pct(scenario, 6_000, 3);
+    };
+    assert!(catch_unwind(AssertUnwindSafe(explore)).is_err());
+}
+
+#[test]
+fn a_removal_that_is_marked_too_early_is_found() {
+    is_found(&[Remove; 6]);
+}
+
+#[test]
+fn an_overwrite_that_is_marked_too_early_is_found() {
+    is_found(&[Write; 6]);
+}
+
+#[test]
+fn an_expiry_that_is_marked_too_early_is_found() {
+    is_found(&[Expire; 6]);
+}
