@@ -103,17 +103,14 @@ impl Cleaner {
             return false;
         }
         let me = context.me();
-        match context.step(core, STEP_BYTES, me, false) {
-            Step::Worked => {
-                drop(context);
-                if shrinking {
-                    core.reap(node);
-                    core.space.trim(node, KEPT_WINDOWS, 16);
-                }
-                true
-            }
-            Step::Idle | Step::Blocked => false,
+        let step = context.step(core, STEP_BYTES, me, false);
+        drop(context);
+        if shrinking {
+            // Also when nothing is left to clean: readers may have left only now what was retired before.
+            core.reap(node);
+            core.space.trim(node, KEPT_WINDOWS, 16);
         }
+        step == Step::Worked
     }
 
     /// Backs a free window before a head needs it, as long as that is no memory a cleaner could free instead.
