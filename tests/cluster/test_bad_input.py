@@ -18,6 +18,8 @@ from runs import clients_of
 pytestmark = pytest.mark.duramen
 
 FILL = (2000, 400)
+# More than one server has room for.
+LARGE = (120, 600_000)
 # Roles of a hello.
 SERVER, COORDINATOR, REPLICA = 2, 3, 4
 
@@ -252,6 +254,30 @@ def test_a_migration_to_a_server_that_dies(cluster, place):
     status = cluster.await_health()
     stays = next(each for each in status["tablets"] if each["table"] == "db0" and each["first_slot"] == tablet["first_slot"])
     assert stays["owner"] == tablet["owner"]
+
+
+def test_a_migration_to_a_server_without_room(cluster, clients):
+    """Refused before anything moves, with the numbers."""
+    said = clients.ask("fill", *LARGE)
+    assert not said["failures"], said
+    try:
+        # Of three servers of 64 MB each has a third of it.
+        wait_until(lambda: is_told(cluster, LARGE[0] * LARGE[1]), "it is known how much there is", HEALTH_S, pause_s=0.2)
+        before = cluster.await_health()
+        target = before["servers"][0]
+        said = refused(cluster, "tablet", "migrate", "db0", "--all", "--to", target["server"])
+        assert f"server {target['server']} has no room: about " in said and f"and {target['limit_bytes']} may be" in said
+        after = cluster.await_health()
+        assert after["tablets"] == before["tablets"] and not after["migrations_ended"][len(before["migrations_ended"]) :]
+    finally:
+        said = clients.ask("fill", *FILL)
+    assert not said["failures"], said
+
+
+def is_told(cluster, least_bytes):
+    """Whether all servers have said how much they have and may have."""
+    servers = (cluster.status() or {"servers": []})["servers"]
+    return all(each["limit_bytes"] for each in servers) and sum(each["bytes"] for each in servers) >= least_bytes
 
 
 # --- bytes on the native port

@@ -708,6 +708,7 @@ impl Backup {
             wal_used_bytes: state.ring.used(),
             frames: self.geometry.frames,
             frames_used: state.frames.used(),
+            replicas: state.replicas.len() as u32,
             quarantined: state.frames.quarantined(),
             unflushed: state.needs.len() as u32,
             ..state.stats.clone()

@@ -217,6 +217,8 @@ pub struct Stats {
     pub wal_used_bytes: u64,
     pub frames: u32,
     pub frames_used: u32,
+    /// Replicas that are kept now, in frames or not.
+    pub replicas: u32,
     /// Replicas of which not everything is in a frame, now.
     pub unflushed: u32,
     /// Closed replicas and parts of open ones written to frames.

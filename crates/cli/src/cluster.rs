@@ -13,13 +13,15 @@ use crate::client::Duration;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use duramen_client::{Admin, AdminAnswer, Client, Error, Options};
-use duramen_wire::native::message::Status;
+use duramen_wire::native::message::{Overview, PAGE_TABLETS_MAX, Status};
 use serde_json::Value;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 pub(crate) use table::{ClusterTable, run as run_table};
 
+/// So often all tablets are asked for, if they change meanwhile.
+const WHOLE_ATTEMPTS: u32 = 5;
 /// Where a coordinator listens if nothing else is said.
 pub(crate) const COORDINATOR_DEFAULT: &str = "127.0.0.1:7400";
 
@@ -123,11 +125,53 @@ impl Cluster {
         self.client.admin(admin).map_err(|error| failure(&error))
     }
 
-    pub(crate) fn status(&self) -> Result<Status, Failure> {
-        match self.ask(Admin::Status)? {
-            AdminAnswer::Status(status) => Ok(*status),
+    /// Everything but tablets, however many there are.
+    pub(crate) fn overview(&self) -> Result<Overview, Failure> {
+        match self.ask(Admin::Overview)? {
+            AdminAnswer::Overview(overview) => Ok(*overview),
             other => Err(unfit(&other)),
         }
+    }
+
+    /// With all tablets, a page at a time. What changes meanwhile makes it begin anew; if it changes all the time, the pages are of
+    /// different moments.
+    pub(crate) fn whole(&self) -> Result<Overview, Failure> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let mut overview = self.overview()?;
+            if self.add_tablets(&mut overview)? || attempts == WHOLE_ATTEMPTS {
+                return Ok(overview);
+            }
+        }
+    }
+
+    /// Whether all of it is of one moment.
+    fn add_tablets(&self, overview: &mut Overview) -> Result<bool, Failure> {
+        let status = &mut overview.status;
+        let (mut from, mut fits) = (None, true);
+        loop {
+            let ask = Admin::Tablets {
+                table: None,
+                from,
+                most: PAGE_TABLETS_MAX as u32,
+            };
+            let page = match self.ask(ask)? {
+                AdminAnswer::Tablets(page) => page,
+                other => return Err(unfit(&other)),
+            };
+            fits &= page.map_version == status.map_version;
+            status.tablets.extend(page.tablets);
+            match page.next {
+                Some(next) => from = Some(next),
+                None => return Ok(fits),
+            }
+        }
+    }
+
+    /// As [`whole`](Self::whole), without what is counted.
+    pub(crate) fn status(&self) -> Result<Status, Failure> {
+        Ok(self.whole()?.status)
     }
 }
 

@@ -186,6 +186,30 @@ fn an_ended_lease_makes_only_the_unknown_unknown() {
     }
 }
 
+/// A frame that the network repeats: the answer to its copy comes first, and says that the other one is at work. If the lease ends
+/// then, a new name for it would do it twice.
+#[test]
+fn in_progress_is_no_answer() {
+    let (mut core, mut now_us) = (core(), 0);
+    let mut batch = batch(0, &[write(b"k")]);
+    let sent = send(&mut core, &mut now_us, &mut batch, &map(1, FIRST));
+    let name = rpc(&batch, &sent);
+    let after_ms = 20;
+    core.answered(
+        now_us,
+        &mut batch,
+        &sent,
+        problem(Problem::InProgress { after_ms }),
+    );
+    let asked_us = now_us;
+    let again = send(&mut core, &mut now_us, &mut batch, &map(1, FIRST));
+    assert!(now_us >= asked_us + u64::from(after_ms) * 1000, "it waits");
+    assert_eq!(rpc(&batch, &again), name, "the same again");
+    core.answered(now_us, &mut batch, &again, problem(Problem::LeaseExpired));
+    assert!(matches!(core.next(now_us, &mut batch), Next::Done));
+    assert!(matches!(result(batch), Err(Error::OutcomeUnknown { .. })));
+}
+
 #[test]
 fn answers_are_acknowledged_by_what_comes_next() {
     let (mut core, mut now_us) = (core(), 0);

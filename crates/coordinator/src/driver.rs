@@ -496,10 +496,7 @@ impl Driver {
 
     fn report(&self) -> Report {
         let (role, status) = match &self.state {
-            State::Leading(leading) => {
-                let status = leading.machine.status();
-                (Role::Leader, Some(status))
-            }
+            State::Leading(leading) => (Role::Leader, Some(leading.machine.overview())),
             State::Standby { leader } => (Role::Standby(leader.clone()), None),
             State::Away { .. } => (Role::Standby(None), None),
         };

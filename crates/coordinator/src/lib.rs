@@ -25,7 +25,7 @@ pub use store::{StoreError, StoreSpec};
 use duramen_cluster::coordinator::OpenError;
 use duramen_cluster::coordinator::store::MetaStore;
 use duramen_net::Handle;
-use duramen_wire::native::message::{ClusterSettings, Status};
+use duramen_wire::native::message::{ClusterSettings, Overview};
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -46,7 +46,7 @@ pub struct Options {
     /// Where admin HTTP listens; `None`: nowhere.
     pub admin: Option<SocketAddr>,
     /// How admin HTTP shows the cluster: JSON, in one line.
-    pub show: fn(&Status) -> String,
+    pub show: fn(&Overview) -> String,
 }
 
 /// Why a coordinator did not start, or ended by itself.

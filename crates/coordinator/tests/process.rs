@@ -29,7 +29,7 @@ fn options(store: &str) -> Options {
         token: Vec::new(),
         settings: defaults(7),
         admin: Some("127.0.0.1:0".parse().expect("an address")),
-        show: |status| format!("{{\"cluster\":\"{}\"}}", status.cluster),
+        show: |overview| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),
     }
 }
 

@@ -107,7 +107,7 @@ impl Life {
             forgetting: Vec::new(),
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
-            loads: Loads::new(now_us),
+            loads: Loads::new(now_us, node.room_us),
             settings,
         };
         life.remote.planted = planted;

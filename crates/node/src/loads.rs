@@ -1,6 +1,7 @@
 //! How much lies where on this server, for the coordinator: it cuts a dead server's tablets by what that said last.
 //!
-//! Counted by a job, from a sample, now and then; told when it has changed, or the last telling was not answered.
+//! Counted by a job, from a sample, now and then; told when it has changed, or the last telling was not answered. And how much room
+//! there is: nothing is moved to where it does not fit.
 //!
 //! **Concurrency** none: one owner, the node.
 //!
@@ -8,12 +9,14 @@
 
 use crate::job::{Job, JobResult};
 use crate::member::Token;
+use crate::migration::takes_over_max;
 use crate::recovery::Effects;
 use duramen::Store;
 use duramen::engine::RANGE_PARTS;
+use duramen_backup::Backup;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, RangeLoad, TabletEntry, Tablets, ToCoordinator,
+    CoordinatorAnswer, RangeLoad, ServerRoom, TabletEntry, Tablets, ToCoordinator,
 };
 use std::sync::Arc;
 
@@ -29,16 +32,23 @@ pub(crate) struct Loads {
     is_counting: bool,
     counted: Option<Vec<RangeLoad>>,
     told: Vec<RangeLoad>,
+    room_every_us: u64,
+    room_due_us: u64,
+    room_told: Option<ServerRoom>,
     next: u64,
 }
 
 impl Loads {
-    pub fn new(now_us: u64) -> Loads {
+    /// `room_us`: how often it looks how much room there is; 0: never.
+    pub fn new(now_us: u64, room_us: u64) -> Loads {
         Loads {
             due_us: now_us + FIRST_US,
             is_counting: false,
             counted: None,
             told: Vec::new(),
+            room_every_us: room_us,
+            room_due_us: if room_us == 0 { u64::MAX } else { now_us },
+            room_told: None,
             next: 0,
         }
     }
@@ -49,7 +59,7 @@ impl Loads {
     }
 
     pub fn due_us(&self) -> u64 {
-        self.due_us
+        self.due_us.min(self.room_due_us)
     }
 
     pub fn poll(
@@ -57,9 +67,21 @@ impl Loads {
         now_us: u64,
         me: ServerId,
         tablets: &Tablets,
-        store: &Arc<Store>,
+        (store, backup): (&Arc<Store>, Option<&Backup>),
         out: &mut Effects,
     ) {
+        if now_us >= self.room_due_us {
+            self.room_due_us = now_us + self.room_every_us;
+            let room = room(store, backup);
+            if self.room_told != Some(room) {
+                self.room_told = Some(room);
+                self.next += 1;
+                let token = Token(LOADS_NAMES | self.next);
+                let server = me;
+                out.reports
+                    .push((token, ToCoordinator::Room { server, room }));
+            }
+        }
         if let Some(loads) = self.counted.take()
             && loads != self.told
         {
@@ -95,7 +117,17 @@ impl Loads {
     pub fn answered(&mut self, answer: Option<&CoordinatorAnswer>) {
         if !matches!(answer, Some(CoordinatorAnswer::Noted)) {
             self.told.clear(); // it is told again with the next count
+            self.room_told = None;
         }
+    }
+}
+
+fn room(store: &Store, backup: Option<&Backup>) -> ServerRoom {
+    let stats = store.engine().stats();
+    ServerRoom {
+        used_bytes: stats.live_bytes,
+        limit_bytes: takes_over_max(&stats),
+        replicas: backup.map_or(0, |backup| u64::from(backup.stats().replicas)),
     }
 }
 

@@ -575,8 +575,14 @@ impl Node {
             life.needed.poll(now_us, me, backup, members, &mut effects);
         }
         let owned = self.member.owned();
-        life.loads
-            .poll(now_us, me, owned.told(), &life.store, &mut effects);
+        let backup = self.options.backup.as_deref();
+        life.loads.poll(
+            now_us,
+            me,
+            owned.told(),
+            (&life.store, backup),
+            &mut effects,
+        );
         self.member.owned_mut().hold(life.recoveries.tables());
         let Effects {
             asked,

@@ -27,6 +27,8 @@ pub struct NodeOptions {
     pub backup: Option<Arc<Backup>>,
     /// Bytes of replicas that are kept in memory, sorted, per log that is recovered.
     pub ahead_bytes: usize,
+    /// How often the coordinator is told how much room there is, in microseconds; 0: never.
+    pub room_us: u64,
     /// Whether the store starts threads; if not, whoever drives the node calls `background_step` and `try_commit_here`.
     pub threads: bool,
     /// Asks for a call of [`Node::handle`](crate::Node::handle) soon. Called with locks of the store held: must only signal.

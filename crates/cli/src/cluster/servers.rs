@@ -1,12 +1,13 @@
 //! `duramen drain`, `undrain` and `crash`: what people say about servers.
 
+use super::status::share;
 use super::{Cluster, names, say};
 use crate::client::Duration;
 use crate::failure::Failure;
 use clap::Args;
 use duramen_base::ids::ServerId;
 use duramen_client::Admin;
-use duramen_wire::native::message::{ServerStatus, Status};
+use duramen_wire::native::message::{Overview, ServerStatus};
 use serde_json::json;
 use std::time::Instant;
 
@@ -41,7 +42,8 @@ EXAMPLES
   duramen undrain 2.1                     never mind
 
 Its tablets move to the others while they are served, two at a time; it gets no new ones, and no new replicas. Replicas that it
-keeps for others stay until it is stopped, and are made anew elsewhere then.
+keeps for others stay until it is stopped, and are made anew elsewhere then: `replicas` in `duramen status`. Stop one server at a time,
+and wait until it is back before the next.
 
 Exit codes: 0 begun (--wait: it owns nothing), 2 wrong usage, 3 refused, 4 no coordinator answered.";
 
@@ -64,16 +66,15 @@ owned. If it is alive, it becomes a member again under a new id, with nothing.
 
 Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
 
-fn owned(status: &Status, server: ServerId) -> usize {
-    let all = status.tablets.iter();
-    all.filter(|route| route.owner == server).count()
+fn owned(overview: &Overview, server: ServerId) -> u64 {
+    share(overview, server).tablets
 }
 
 pub(crate) fn drain(args: &DrainArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
-    let status = cluster.status()?;
-    let server = names::server(&status, &args.server.server)?.server;
+    let overview = cluster.overview()?;
+    let server = names::server(&overview.status, &args.server.server)?.server;
     cluster.ask(Admin::Drain { server })?;
-    let mut left = owned(&status, server);
+    let mut left = owned(&overview, server);
     if args.wait {
         wait(cluster, server, args.wait_for)?;
         left = 0;
@@ -91,9 +92,13 @@ pub(crate) fn drain(args: &DrainArgs, cluster: &Cluster, json: bool) -> Result<(
 fn wait(cluster: &Cluster, server: ServerId, patience: Duration) -> Result<(), Failure> {
     let until = Instant::now() + std::time::Duration::from_millis(patience.ms);
     loop {
-        let status = cluster.status()?;
-        let left = owned(&status, server);
-        let entry = status.servers.iter().find(|entry| entry.server == server);
+        let overview = cluster.overview()?;
+        let left = owned(&overview, server);
+        let entry = overview
+            .status
+            .servers
+            .iter()
+            .find(|entry| entry.server == server);
         let stays = entry.is_some_and(|e| e.status == ServerStatus::Up && e.draining);
         if left == 0 {
             return Ok(());
@@ -113,7 +118,7 @@ fn wait(cluster: &Cluster, server: ServerId, patience: Duration) -> Result<(), F
 }
 
 pub(crate) fn undrain(args: &ServerArg, cluster: &Cluster, json: bool) -> Result<(), Failure> {
-    let server = names::server(&cluster.status()?, &args.server)?.server;
+    let server = names::server(&cluster.overview()?.status, &args.server)?.server;
     cluster.ask(Admin::Undrain { server })?;
     let text = format!("server {server} is drained no more\n");
     say(
@@ -124,10 +129,10 @@ pub(crate) fn undrain(args: &ServerArg, cluster: &Cluster, json: bool) -> Result
 }
 
 pub(crate) fn crash(args: &CrashArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
-    let status = cluster.status()?;
-    let server = names::server(&status, &args.server.server)?.server;
+    let overview = cluster.overview()?;
+    let server = names::server(&overview.status, &args.server.server)?.server;
     cluster.ask(Admin::CrashServer { server })?;
-    let left = owned(&status, server);
+    let left = owned(&overview, server);
     let text = match left {
         0 => format!("server {server} is crashed; it owned nothing\n"),
         left => format!(

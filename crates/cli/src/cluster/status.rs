@@ -3,9 +3,10 @@
 use super::{Cluster, names, place, say, table, tablet};
 use crate::failure::Failure;
 use clap::Args;
+use duramen_base::ids::ServerId;
 use duramen_wire::native::message::{
-    ClusterSettings, MigrationPhase, MigrationStatus, RecoveryPhase, RecoveryStatus, ServerEntry,
-    ServerStatus, Status,
+    ClusterSettings, MigrationPhase, MigrationStatus, Overview, RecoveryPhase, RecoveryStatus,
+    ServerEntry, ServerShare, ServerStatus, Status,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -16,6 +17,9 @@ pub(crate) struct StatusArgs {
     /// Again every so many seconds, until interrupted.
     #[arg(long, num_args = 0..=1, default_missing_value = "1", value_name = "SECONDS", value_parser = seconds)]
     watch: Option<f64>,
+    /// List all tablets, however many there are.
+    #[arg(long)]
+    tablets: bool,
 }
 
 pub(super) const HELP: &str = "\
@@ -25,13 +29,18 @@ EXAMPLES
   duramen status --coordinator 10.0.0.1:7400,10.0.0.2:7400
   duramen status --json | jq '.servers[] | select(.state != \"up\")'
   duramen status --watch 5 --json >> status.jsonl
+  duramen status --tablets                each tablet, of however many
+
+A tablet is `served` when its owner has said that it serves it; before, its owner is `opening` it, or others are `recovering` it.
+With many tablets they are counted, not listed; with --json, `tablets` is null then.
 
 Servers are named slot.generation: a server that comes back keeps its slot and gets a higher generation.
 
 Exit codes: 0 done, 2 wrong usage, 3 the coordinator refused, 4 no coordinator answered.";
 
-/// More tablets than this are counted, not listed: `duramen tablet list` lists them.
-const TABLETS_SHOWN: usize = 40;
+/// More tablets than this are counted, not listed, if not all are asked for.
+const TABLETS_SHOWN: u64 = 40;
+const TABLETS_SHOWN_JSON: u64 = 1024;
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
@@ -42,13 +51,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<(), Failure> {
     let Some(seconds) = args.watch else {
-        let status = cluster.status()?;
+        let status = look(args, cluster, json)?;
         return say(json, &text(&status), &as_json(&status));
     };
     let live = !json && io::stdout().is_terminal();
     loop {
         // A failover may come in between: what is watched is worth a message, not an end.
-        match cluster.status() {
+        match look(args, cluster, json) {
             Ok(status) if live => {
                 // Home; each line is cleared at its end, and what is below the last one.
                 let page = text(&status).replace('\n', "\x1b[K\n");
@@ -67,8 +76,28 @@ pub(crate) fn run(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<()
     }
 }
 
-fn text(status: &Status) -> String {
+/// Tablets are asked for if they are shown.
+fn look(args: &StatusArgs, cluster: &Cluster, json: bool) -> Result<Overview, Failure> {
+    let overview = cluster.overview()?;
+    let most = if json {
+        TABLETS_SHOWN_JSON
+    } else {
+        TABLETS_SHOWN
+    };
+    if args.tablets || overview.tablets <= most {
+        return cluster.whole();
+    }
+    Ok(overview)
+}
+
+/// Whether all tablets are there, and not only counted.
+fn is_whole(overview: &Overview) -> bool {
+    overview.status.tablets.len() as u64 >= overview.tablets
+}
+
+fn text(overview: &Overview) -> String {
     let mut out = String::new();
+    let status = &overview.status;
     let _ = writeln!(
         out,
         "cluster {}, led by {} (term {}); list version {}, map version {}",
@@ -84,15 +113,18 @@ fn text(status: &Status) -> String {
         settings.read_lease_ms
     );
     out.push('\n');
-    servers(&mut out, status);
+    servers(&mut out, overview);
     out.push('\n');
-    out.push_str(&table::lines(status));
+    out.push_str(&table::lines(overview));
     out.push('\n');
-    if status.tablets.len() <= TABLETS_SHOWN {
+    if is_whole(overview) {
         out.push_str(&tablet::lines(status, None));
     } else {
-        let count = status.tablets.len();
-        let _ = writeln!(out, "{count} tablets: `duramen tablet list` prints them");
+        let (count, unserved) = (overview.tablets, overview.tablets_unserved);
+        let _ = writeln!(
+            out,
+            "{count} tablets, {unserved} of them not served: `duramen status --tablets` lists them"
+        );
     }
     if !status.recoveries.is_empty() {
         out.push('\n');
@@ -101,6 +133,12 @@ fn text(status: &Status) -> String {
     if !status.migrations.is_empty() || !status.migrations_ended.is_empty() {
         out.push('\n');
         migrations(&mut out, status);
+        let more = overview
+            .migrations
+            .saturating_sub(status.migrations.len() as u64);
+        if more > 0 {
+            let _ = writeln!(out, "and {more} more");
+        }
     }
     out
 }
@@ -122,9 +160,16 @@ fn roles(entry: &ServerEntry) -> &'static str {
     }
 }
 
-fn owned(status: &Status, entry: &ServerEntry) -> usize {
-    let all = status.tablets.iter();
-    all.filter(|route| route.owner == entry.server).count()
+/// What it has; nothing if nothing is known.
+pub(super) fn share(overview: &Overview, server: ServerId) -> ServerShare {
+    let mut all = overview.servers.iter();
+    let found = all.find(|share| share.server == server).cloned();
+    found.unwrap_or(ServerShare {
+        server,
+        tablets: 0,
+        room: None,
+        waits_for: None,
+    })
 }
 
 fn load(status: &Status, entry: &ServerEntry) -> (u64, u64) {
@@ -132,27 +177,34 @@ fn load(status: &Status, entry: &ServerEntry) -> (u64, u64) {
     found.map_or((0, 0), |load| (load.bytes, load.records))
 }
 
-fn servers(out: &mut String, status: &Status) {
+fn servers(out: &mut String, overview: &Overview) {
+    let status = &overview.status;
     let _ = writeln!(
         out,
-        "{:<8} {:<9} {:<14} {:<10} {:>7} {:>9}  {:<22} {:<22} admin",
-        "server", "state", "roles", "rack", "tablets", "data", "native", "resp"
+        "{:<8} {:<9} {:<14} {:<10} {:>7} {:>9} {:>8}  {:<22} {:<22} admin",
+        "server", "state", "roles", "rack", "tablets", "data", "replicas", "native", "resp"
     );
     for entry in &status.servers {
         let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let share = share(overview, entry.server);
+        let replicas = share.room.map(|room| room.replicas.to_string());
         let _ = writeln!(
             out,
-            "{:<8} {:<9} {:<14} {:<10} {:>7} {:>9}  {:<22} {:<22} {}",
+            "{:<8} {:<9} {:<14} {:<10} {:>7} {:>9} {:>8}  {:<22} {:<22} {}",
             entry.server.to_string(),
             state(entry),
             roles(entry),
             or_none(&entry.rack),
-            owned(status, entry),
+            share.tablets,
             bytes(load(status, entry).0),
+            or_none(&replicas),
             entry.addresses.native,
             or_none(&entry.addresses.resp),
             or_none(&entry.addresses.admin),
         );
+        if let Some(why) = share.waits_for {
+            let _ = writeln!(out, "         is not drained further: {why}");
+        }
     }
     if status.servers.is_empty() {
         out.push_str("none yet: start one with `duramen serve --coordinator …`\n");
@@ -267,7 +319,12 @@ fn span(ms: u64) -> String {
     }
 }
 
-pub(super) fn as_json(status: &Status) -> Value {
+pub(super) fn as_json(overview: &Overview) -> Value {
+    let status = &overview.status;
+    let tablets = is_whole(overview).then(|| {
+        let all = status.tablets.iter().map(|t| tablet::as_json(status, t));
+        all.collect::<Vec<Value>>()
+    });
     let list = |values: Vec<Value>| Value::from(values);
     json!({
         "cluster": status.cluster,
@@ -276,9 +333,11 @@ pub(super) fn as_json(status: &Status) -> Value {
         "list_version": status.list_version.0,
         "map_version": status.map_version.0,
         "settings": settings_json(&status.settings),
-        "servers": list(status.servers.iter().map(|e| server_json(status, e)).collect()),
-        "tables": list(status.tables.iter().map(|t| table::as_json(status, t)).collect()),
-        "tablets": list(status.tablets.iter().map(|t| tablet::as_json(status, t)).collect()),
+        "servers": list(status.servers.iter().map(|e| server_json(overview, e)).collect()),
+        "tables": list(status.tables.iter().map(|t| table::as_json(overview, t)).collect()),
+        "tablets": tablets,
+        "tablets_count": overview.tablets,
+        "tablets_unserved": overview.tablets_unserved,
         "recoveries": list(status.recoveries.iter().map(recovery_json).collect()),
         "migrations": list(status.migrations.iter().map(|m| migration_json(status, m)).collect()),
         "migrations_ended": list(status.migrations_ended.iter().map(|m| migration_json(status, m)).collect()),
@@ -301,8 +360,9 @@ fn settings_json(settings: &ClusterSettings) -> Value {
     })
 }
 
-fn server_json(status: &Status, entry: &ServerEntry) -> Value {
-    let (bytes, records) = load(status, entry);
+fn server_json(overview: &Overview, entry: &ServerEntry) -> Value {
+    let (bytes, records) = load(&overview.status, entry);
+    let share = share(overview, entry.server);
     json!({
         "server": entry.server.to_string(),
         "state": state(entry),
@@ -313,7 +373,11 @@ fn server_json(status: &Status, entry: &ServerEntry) -> Value {
         "native": entry.addresses.native,
         "resp": entry.addresses.resp,
         "admin": entry.addresses.admin,
-        "tablets": owned(status, entry),
+        "tablets": share.tablets,
+        "replicas": share.room.map(|room| room.replicas),
+        "used_bytes": share.room.map(|room| room.used_bytes),
+        "limit_bytes": share.room.map(|room| room.limit_bytes),
+        "drain_waits_for": share.waits_for,
         "bytes": bytes,
         "records": records,
         "read_bytes_per_s": entry.read_bytes_per_s,

@@ -3,11 +3,10 @@
 use super::{Cluster, names, say, unfit};
 use crate::client::TableCommand;
 use crate::failure::Failure;
-use duramen_base::ids::{Level, ServerId, TableId};
+use duramen_base::ids::{Level, TableId};
 use duramen_client::{Admin, AdminAnswer};
-use duramen_wire::native::message::{ServerStatus, Status, TableEntry};
+use duramen_wire::native::message::{Overview, ServerStatus, Status, TableEntry};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 
@@ -27,8 +26,8 @@ pub(crate) fn run(asked: &ClusterTable<'_>, cluster: &Cluster) -> Result<(), Fai
             servers,
         } => create(cluster, text(name)?, *servers, level.as_deref(), json),
         TableCommand::Id { name } => {
-            let status = cluster.status()?;
-            let table = names::table(&status, text(name)?)?.table;
+            let overview = cluster.overview()?;
+            let table = names::table(&overview.status, text(name)?)?.table;
             say(json, &format!("{table}\n"), &json!(table.0))
         }
         TableCommand::Drop { name } => {
@@ -55,7 +54,7 @@ fn create(
 ) -> Result<(), Failure> {
     let servers = match servers {
         Some(servers) => servers,
-        None => masters(&cluster.status()?).max(1),
+        None => masters(&cluster.overview()?.status).max(1),
     };
     let create = Admin::CreateTable {
         name: name.to_owned(),
@@ -65,14 +64,14 @@ fn create(
     let AdminAnswer::Table(entry) = cluster.ask(create)? else {
         return Err(unfit(&AdminAnswer::Done));
     };
-    let status = cluster.status()?;
-    let (tablets, owners) = spread(&status, entry.table);
+    let overview = cluster.overview()?;
+    let (tablets, owners) = spread(&overview, entry.table);
     let said = format!(
         "table `{name}` has id {}: {}\n",
         entry.table,
         parts(tablets, owners)
     );
-    say(json, &said, &as_json(&status, &entry))
+    say(json, &said, &as_json(&overview, &entry))
 }
 
 /// Members that can own tablets.
@@ -84,8 +83,8 @@ fn masters(status: &Status) -> u32 {
     up.count() as u32
 }
 
-fn parts(tablets: usize, owners: usize) -> String {
-    let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+fn parts(tablets: u64, owners: u64) -> String {
+    let plural = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     format!(
         "{} on {}",
         plural(tablets, "tablet"),
@@ -94,14 +93,13 @@ fn parts(tablets: usize, owners: usize) -> String {
 }
 
 /// How many tablets a table has, and how many owners.
-pub(super) fn spread(status: &Status, table: TableId) -> (usize, usize) {
-    let of_table = status.tablets.iter().filter(|route| route.table == table);
-    let owners: BTreeSet<ServerId> = of_table.clone().map(|route| route.owner).collect();
-    (of_table.count(), owners.len())
+fn spread(overview: &Overview, table: TableId) -> (u64, u64) {
+    let found = overview.tables.iter().find(|share| share.table == table);
+    found.map_or((0, 0), |share| (share.tablets, share.owners))
 }
 
-pub(super) fn as_json(status: &Status, entry: &TableEntry) -> Value {
-    let (tablets, servers) = spread(status, entry.table);
+pub(super) fn as_json(overview: &Overview, entry: &TableEntry) -> Value {
+    let (tablets, servers) = spread(overview, entry.table);
     json!({
         "id": entry.table.0,
         "name": entry.name,
@@ -112,21 +110,22 @@ pub(super) fn as_json(status: &Status, entry: &TableEntry) -> Value {
 }
 
 fn list(cluster: &Cluster, json: bool) -> Result<(), Failure> {
-    let status = cluster.status()?;
-    let all = status.tables.iter().map(|entry| as_json(&status, entry));
+    let overview = cluster.overview()?;
+    let tables = overview.status.tables.iter();
+    let all = tables.map(|entry| as_json(&overview, entry));
     say(
         json,
-        &lines(&status),
+        &lines(&overview),
         &Value::from(all.collect::<Vec<Value>>()),
     )
 }
 
 /// One line per table, below a heading.
-pub(super) fn lines(status: &Status) -> String {
+pub(super) fn lines(overview: &Overview) -> String {
     let mut text = format!("{:<6} {:<24} {:<9} {}\n", "id", "table", "level", "tablets");
-    for entry in &status.tables {
+    for entry in &overview.status.tables {
         let level = entry.level.map_or("default", Level::name);
-        let (tablets, owners) = spread(status, entry.table);
+        let (tablets, owners) = spread(overview, entry.table);
         let spread = match tablets {
             0 => "none yet: `duramen table create` makes them".to_owned(),
             _ => parts(tablets, owners),

@@ -400,8 +400,13 @@ impl Core {
                 let last = format!("{} at {} does not own the key", send.server, send.address);
                 return self.reroute(now_us, part, send, &last);
             }
+            Problem::InProgress { after_ms } => {
+                // The network may have repeated the frame, and the other copy is at work: this was no answer (K1).
+                part.unanswered();
+                part.retry(now_us + micros(after_ms).max(PAUSE_US / 2));
+                return;
+            }
             Problem::Retry { after_ms } => {
-                // It may be executed at this moment, for an earlier sending: that one stays without answer.
                 part.retry(now_us + micros(after_ms).max(PAUSE_US / 2));
                 return;
             }

@@ -1,8 +1,12 @@
 //! What people and tools ask.
 
+use super::records::TabletRecord;
 use super::{Coordinator, Server, invalid};
-use duramen_base::ids::ServerId;
-use duramen_wire::native::message::{Admin, AdminAnswer, CoordinatorAnswer, ServerLoad, Status};
+use duramen_base::ids::{RouteHash, ServerId, TableId};
+use duramen_wire::native::message::{
+    Admin, AdminAnswer, CoordinatorAnswer, MIGRATIONS_SHOWN, Overview, PAGE_TABLETS_MAX,
+    STATUS_TABLETS_MAX, ServerLoad, ServerShare, Status, TableShare, TabletPage, TabletRoute,
+};
 
 impl Coordinator {
     pub(super) fn administer(&mut self, admin: Admin) -> CoordinatorAnswer {
@@ -24,7 +28,16 @@ impl Coordinator {
             }
             Admin::Drain { server } => self.drain(server),
             Admin::Undrain { server } => self.undrain(server),
-            Admin::Status => CoordinatorAnswer::Admin(AdminAnswer::Status(Box::new(self.status()))),
+            Admin::Status => self.bounded_status(),
+            Admin::Overview => {
+                CoordinatorAnswer::Admin(AdminAnswer::Overview(Box::new(self.overview())))
+            }
+            Admin::Tablets { table, from, most } => {
+                CoordinatorAnswer::Admin(AdminAnswer::Tablets(self.page(table, from, most)))
+            }
+            Admin::Settings => {
+                CoordinatorAnswer::Admin(AdminAnswer::Settings(self.meta.settings.clone()))
+            }
             Admin::Recoveries => {
                 CoordinatorAnswer::Admin(AdminAnswer::Recoveries(self.recovery_statuses()))
             }
@@ -38,8 +51,30 @@ impl Coordinator {
         }
     }
 
-    /// The cluster at a glance.
+    /// The whole cluster, each tablet included.
     pub fn status(&self) -> Status {
+        let tablets = self.tablets.iter();
+        Status {
+            tablets: tablets
+                .map(|(at, tablet)| self.shown(*at, tablet))
+                .collect(),
+            migrations: self.migration_statuses(usize::MAX),
+            ..self.glance()
+        }
+    }
+
+    fn bounded_status(&self) -> CoordinatorAnswer {
+        let tablets = self.tablets.len();
+        if tablets > STATUS_TABLETS_MAX {
+            return invalid(format!(
+                "the cluster has {tablets} tablets, more than {STATUS_TABLETS_MAX}: ask for `Overview` and `Tablets`"
+            ));
+        }
+        CoordinatorAnswer::Admin(AdminAnswer::Status(Box::new(self.status())))
+    }
+
+    /// Without tablets and migrations under way.
+    fn glance(&self) -> Status {
         Status {
             cluster: self.meta.cluster.clone(),
             term: self.config.term,
@@ -52,24 +87,81 @@ impl Coordinator {
                 .map(|server| server.record.entry.clone())
                 .collect(),
             tables: self.tables.values().cloned().collect(),
-            tablets: self.routes(|_| true),
+            tablets: Vec::new(),
             recoveries: self.recovery_statuses(),
-            migrations: self.migration_statuses(),
+            migrations: Vec::new(),
             migrations_ended: self.moved.iter().cloned().collect(),
             settings: self.meta.settings.clone(),
             loads: self.servers.iter().map(load).collect(),
         }
     }
+
+    /// The cluster at a glance. It takes as long, and is as long, with a million tablets as with none.
+    pub fn overview(&self) -> Overview {
+        let spread = |table: &TableId| {
+            let (tablets, owners) = self.shares.of_table(*table);
+            TableShare {
+                table: *table,
+                tablets,
+                owners,
+            }
+        };
+        Overview {
+            status: Status {
+                migrations: self.migration_statuses(MIGRATIONS_SHOWN),
+                ..self.glance()
+            },
+            tablets: self.tablets.len() as u64,
+            tablets_unserved: self.unserved() as u64,
+            migrations: self.migrations.len() as u64,
+            tables: self.tables.keys().map(spread).collect(),
+            servers: self.servers.keys().map(|id| self.share(*id)).collect(),
+        }
+    }
+
+    fn share(&self, id: ServerId) -> ServerShare {
+        ServerShare {
+            server: id,
+            tablets: self.tablets_owned(id) as u64,
+            room: self.servers.get(&id).and_then(|server| server.room),
+            waits_for: self.drain_waits_for(id),
+        }
+    }
+
+    fn page(
+        &self,
+        only: Option<TableId>,
+        from: Option<(TableId, RouteHash)>,
+        most: u32,
+    ) -> TabletPage {
+        let begin = from.max(only.map(|table| (table, RouteHash::MIN)));
+        let begin = begin.unwrap_or((TableId(0), RouteHash::MIN));
+        let most = (most as usize).clamp(1, PAGE_TABLETS_MAX);
+        let fits = |at: &(TableId, RouteHash)| only.is_none_or(|only| only == at.0);
+        let mut rest = self.tablets.range(begin..).take_while(|(at, _)| fits(at));
+        let page = rest.by_ref().take(most);
+        let tablets = page.map(|(at, tablet)| self.shown(*at, tablet)).collect();
+        TabletPage {
+            map_version: self.meta.map_version,
+            tablets,
+            next: rest.next().map(|(at, _)| *at),
+        }
+    }
+
+    /// A tablet for people: the map says that it is served when its owner is UP.
+    fn shown(&self, at: (TableId, RouteHash), tablet: &TabletRecord) -> TabletRoute {
+        TabletRoute {
+            served: self.is_served(at, tablet.owner),
+            ..self.route(at.0, at.1, tablet)
+        }
+    }
 }
 
 fn load((id, server): (&ServerId, &Server)) -> ServerLoad {
-    let sum = |of: fn(&duramen_wire::native::message::RangeLoad) -> u64| {
-        let each = server.loads.iter().map(of);
-        each.fold(0, u64::saturating_add)
-    };
+    let (bytes, records) = server.load;
     ServerLoad {
         server: *id,
-        bytes: sum(|load| load.bytes),
-        records: sum(|load| load.records),
+        bytes,
+        records,
     }
 }

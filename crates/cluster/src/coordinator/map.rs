@@ -174,7 +174,7 @@ impl Coordinator {
         with.collect()
     }
 
-    pub(super) fn routes(&self, wanted: impl Fn(TableId) -> bool) -> Vec<TabletRoute> {
+    fn routes(&self, wanted: impl Fn(TableId) -> bool) -> Vec<TabletRoute> {
         self.tablets
             .iter()
             .filter(|((table, _), _)| wanted(*table))
@@ -182,7 +182,12 @@ impl Coordinator {
             .collect()
     }
 
-    fn route(&self, table: TableId, first: RouteHash, tablet: &TabletRecord) -> TabletRoute {
+    pub(super) fn route(
+        &self,
+        table: TableId,
+        first: RouteHash,
+        tablet: &TabletRecord,
+    ) -> TabletRoute {
         TabletRoute {
             table,
             range: KeyRange::new(first, tablet.last),

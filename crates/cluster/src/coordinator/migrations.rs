@@ -10,6 +10,7 @@ use crate::planted::Bug;
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, SegmentId, ServerId, TableId};
 use duramen_wire::native::message::{
     AdminAnswer, CoordinatorAnswer, MigrationOutcome, MigrationPhase, MigrationStatus, Refusal,
+    ServerRoom,
 };
 
 /// Tablets that leave a drained server at a time.
@@ -66,6 +67,7 @@ impl Coordinator {
         for (first, tablet) in self.tablets_in(table, range) {
             self.check_rests(table, first, tablet)?;
         }
+        self.check_room(table, range, to)?;
         self.cut(table, range.first)?;
         if let Some(after) = range.last.next() {
             self.cut(table, after)?;
@@ -85,6 +87,54 @@ impl Coordinator {
             self.begin_migration(record)
         });
         Ok(begun.collect())
+    }
+
+    /// Better than that the target says it: nothing has moved yet. What servers have said may be some seconds old, so that it may
+    /// say it all the same.
+    fn check_room(&self, table: TableId, range: KeyRange, to: ServerId) -> Result<(), Refusal> {
+        let tablets = self.tablets_in(table, range);
+        let coming = tablets.filter(|(_, tablet)| tablet.owner != to);
+        let bytes = coming.map(|(first, tablet)| {
+            let moving = KeyRange::new(first, tablet.last).intersection(&range);
+            moving.map_or(0, |moving| self.bytes_in(table, moving, tablet.owner))
+        });
+        let bytes = bytes.fold(0, u64::saturating_add);
+        let Some((room, promised)) = self.lacks_room(to, bytes) else {
+            return Ok(());
+        };
+        let on_its_way = match promised {
+            0 => String::new(),
+            promised => format!("{promised} more are on their way to it, "),
+        };
+        Err(Refusal::Invalid(format!(
+            "server {to} has no room: about {bytes} bytes would come, {} are there, {on_its_way}and {} may be. \
+             Move less, or to another server",
+            room.used_bytes, room.limit_bytes
+        )))
+    }
+
+    /// What a server said of its room, and what is on its way to it, if so many bytes more do not fit.
+    fn lacks_room(&self, to: ServerId, bytes: u64) -> Option<(ServerRoom, u64)> {
+        let room = self.servers.get(&to)?.room?;
+        let migrations = self.migrations.values().map(|migration| migration.record);
+        let others = migrations.filter(|record| record.to == to);
+        let promised = others
+            .map(|other| self.bytes_in(other.table, other.range, other.from))
+            .fold(0, u64::saturating_add);
+        let sum = room.used_bytes.saturating_add(promised);
+        (sum.saturating_add(bytes) > room.limit_bytes).then_some((room, promised))
+    }
+
+    /// About how many bytes of a range its owner has, by its own word.
+    fn bytes_in(&self, table: TableId, range: KeyRange, owner: ServerId) -> u64 {
+        let loads = self.servers.get(&owner).map_or(&[][..], |s| &s.loads);
+        let of_table = loads.iter().filter(|load| load.table == table);
+        let parts = of_table.filter_map(|load| {
+            let common = load.range.intersection(&range)?;
+            let width = |range: &KeyRange| u128::from(range.last.0 - range.first.0) + 1;
+            Some((u128::from(load.bytes) * width(&common) / width(&load.range)) as u64)
+        });
+        parts.fold(0, u64::saturating_add)
     }
 
     fn begin_migration(&mut self, record: MigrationRecord) -> MigrationId {
@@ -239,9 +289,10 @@ impl Coordinator {
         });
     }
 
-    pub(super) fn migration_statuses(&self) -> Vec<MigrationStatus> {
-        let all = self.migrations.iter();
-        all.map(|(id, migration)| self.migration_status(*id, migration))
+    /// Of those under way, `most` of them.
+    pub(super) fn migration_statuses(&self, most: usize) -> Vec<MigrationStatus> {
+        let some = self.migrations.iter().take(most);
+        some.map(|(id, migration)| self.migration_status(*id, migration))
             .collect()
     }
 
@@ -295,6 +346,34 @@ impl Coordinator {
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }
 
+    /// Why nothing leaves a drained server that owns something; for people.
+    pub(super) fn drain_waits_for(&self, server: ServerId) -> Option<String> {
+        let drained = self.servers.get(&server).filter(|s| s.is_up())?;
+        let first = *self.owned.get(&server)?.first()?;
+        let mut migrations = self.migrations.values();
+        let leaves = migrations.any(|migration| migration.record.from == server);
+        if !drained.record.entry.draining || leaves || self.drain_target(server, first, 0).is_some()
+        {
+            return None;
+        }
+        Some("no other server has room for its tablets".to_owned())
+    }
+
+    /// To whom a tablet of a drained server goes: to those that own the fewest, in turn, if they have room.
+    fn drain_target(
+        &self,
+        server: ServerId,
+        at: (TableId, RouteHash),
+        turn: usize,
+    ) -> Option<ServerId> {
+        let tablet = self.tablets.get(&at)?;
+        let bytes = self.bytes_in(at.0, KeyRange::new(at.1, tablet.last), server);
+        let has_room = |id: &ServerId| self.lacks_room(*id, bytes).is_none();
+        let others = self.masters().filter(|id| *id != server);
+        let some: Vec<ServerId> = others.filter(has_room).take(DRAIN_AT_ONCE).collect();
+        (!some.is_empty()).then(|| some[turn % some.len()])
+    }
+
     /// Moves the next tablets off a drained server.
     pub(super) fn drain_further(&mut self, server: ServerId) {
         let drains = |s: &super::Server| s.is_up() && s.record.entry.draining;
@@ -314,12 +393,9 @@ impl Coordinator {
             .take(DRAIN_AT_ONCE.saturating_sub(leaving(self)))
             .copied()
             .collect();
-        let others = self.masters().filter(|id| *id != server);
-        let some: Vec<ServerId> = others.take(DRAIN_AT_ONCE).collect();
-        let mut masters = some.into_iter().cycle();
-        for (table, first) in rest {
-            let (Some(to), Some(tablet)) = (masters.next(), self.tablets.get(&(table, first)))
-            else {
+        for (n, (table, first)) in rest.into_iter().enumerate() {
+            let target = self.drain_target(server, (table, first), n);
+            let (Some(to), Some(tablet)) = (target, self.tablets.get(&(table, first))) else {
                 self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(server));
                 return;
             };

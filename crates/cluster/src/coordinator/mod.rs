@@ -35,6 +35,7 @@ mod push;
 mod records;
 mod recoveries;
 mod servers;
+mod shares;
 pub mod store;
 mod suspects;
 mod tables;
@@ -47,13 +48,15 @@ use duramen_base::ids::{
     ClientId, ListVersion, MigrationId, RouteHash, ServerId, TableId, TabletsVersion,
 };
 use duramen_wire::native::message::{
-    ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RecoveryStatus, Refusal,
-    ServerAnswer, ServerChange, ServerStatus, TableEntry, Tablets, ToCoordinator,
+    ClusterSettings, CoordinatorAnswer, FromCoordinator, MigrationStatus, RangeLoad,
+    RecoveryStatus, Refusal, ServerAnswer, ServerChange, ServerRoom, ServerStatus, TableEntry,
+    Tablets, ToCoordinator,
 };
 pub use open::OpenError;
 use pipeline::{Pipeline, Sealed};
 use push::Push;
 use records::{Key, Meta, MigrationRecord, ServerRecord, TabletRecord};
+use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::Batch;
 
@@ -142,7 +145,10 @@ struct Server {
     /// Under which it stands in the list of masters; none if it does not.
     rank: Option<usize>,
     /// What it said of its tablets.
-    loads: Vec<duramen_wire::native::message::RangeLoad>,
+    loads: Vec<RangeLoad>,
+    /// Their sums: bytes, records.
+    load: (u64, u64),
+    room: Option<ServerRoom>,
     /// Partitions that it recovers now.
     recovering: u32,
     /// No partition is given to it before this time: it said that it is busy.
@@ -228,6 +234,7 @@ pub struct Coordinator {
     tables: BTreeMap<TableId, TableEntry>,
     tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
     owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
+    shares: Shares,
     /// UP masters that may get tablets, by how many they own ([`rank`](Self::rank)).
     masters: BTreeSet<(usize, ServerId)>,
     migrations: BTreeMap<MigrationId, Migration>,
@@ -347,6 +354,9 @@ impl Coordinator {
             }),
             ToCoordinator::Loads { server, loads } => {
                 self.by_member(sender, server, |this| this.loads(server, loads))
+            }
+            ToCoordinator::Room { server, room } => {
+                self.by_member(sender, server, |this| this.room(server, room))
             }
             ToCoordinator::PartitionDone {
                 recovery,

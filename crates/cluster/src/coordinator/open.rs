@@ -85,6 +85,7 @@ impl Coordinator {
             tables: BTreeMap::from([(TableId::DEFAULT, default)]),
             tablets: BTreeMap::new(),
             owned: BTreeMap::new(),
+            shares: super::shares::Shares::default(),
             masters: BTreeSet::new(),
             migrations: BTreeMap::new(),
             moving: BTreeMap::new(),
@@ -147,6 +148,7 @@ impl Coordinator {
                     .or_default()
                     .insert((table, first));
                 self.tablets.insert((table, first), record);
+                self.shares.add(table, record.owner);
                 self.rank(record.owner);
             }
             Key::Migration(id) => {
@@ -205,6 +207,10 @@ impl Coordinator {
         self.changes.begin(self.meta.map_version);
         // Whatever the leader before told in this version: what follows is newer (K5).
         self.affect_all();
+        let version = self.tablets_version();
+        for owner in &self.up {
+            self.shares.begin(*owner, version);
+        }
         let lease_us = u64::from(self.meta.settings.read_lease_ms) * 1100;
         let now_us = self.now_us;
         let forgets = self.config.planted.is(Bug::LeaseForgotten);

@@ -165,6 +165,7 @@ impl Coordinator {
             let is_list_known = list <= list_max;
             server.push.list_confirmed = if is_list_known { list } else { ListVersion(0) };
             server.push.tablets_confirmed = tablets.min(tablets_max);
+            self.shares.confirmed(id, tablets.min(tablets_max));
         }
         self.kick(id);
     }
@@ -199,6 +200,7 @@ impl Coordinator {
         version: TabletsVersion,
         answer: Option<(ServerAnswer, Vec<u8>)>,
     ) {
+        let newest = self.tablets_version();
         let Some(server) = self.servers.get_mut(&id) else {
             return;
         };
@@ -211,6 +213,7 @@ impl Coordinator {
                 _,
             )) if tablets_version >= version => {
                 server.push.tablets_confirmed = tablets_version;
+                self.shares.confirmed(id, tablets_version.min(newest));
                 self.kick(id);
             }
             _ => self.arm(self.now_us + REST_US, Timer::Push(id)),

@@ -5,7 +5,7 @@ use super::{Coordinator, Push, ReplyId, Server, Timer, invalid, refused};
 use crate::planted::Bug;
 use duramen_base::ids::{SegmentId, ServerId};
 use duramen_wire::native::message::{
-    CoordinatorAnswer, Enlist, Enlisted, RangeLoad, Refusal, ServerChange, ServerEntry,
+    CoordinatorAnswer, Enlist, Enlisted, RangeLoad, Refusal, ServerChange, ServerEntry, ServerRoom,
     ServerStatus,
 };
 
@@ -193,6 +193,8 @@ impl Coordinator {
             doubt: None,
             rank: None,
             loads: Vec::new(),
+            load: (0, 0),
+            room: None,
             recovering: 0,
             busy_until_us: 0,
             quiet_until_us: 0,
@@ -231,6 +233,7 @@ impl Coordinator {
         self.rank(dead);
         self.touch_map();
         self.change_map_of(dead);
+        self.shares.forget(dead);
         self.abort_migrations_of(dead);
         self.forget_in_recoveries(dead);
         self.ungroup(record.entry.copyset);
@@ -280,7 +283,16 @@ impl Coordinator {
             return invalid(format!("more than {LOADS_MAX} ranges"));
         }
         if let Some(member) = self.servers.get_mut(&server) {
+            let sum = |of: fn(&RangeLoad) -> u64| loads.iter().map(of).fold(0, u64::saturating_add);
+            member.load = (sum(|load| load.bytes), sum(|load| load.records));
             member.loads = loads;
+        }
+        CoordinatorAnswer::Noted
+    }
+
+    pub(super) fn room(&mut self, server: ServerId, room: ServerRoom) -> CoordinatorAnswer {
+        if let Some(member) = self.servers.get_mut(&server) {
+            member.room = Some(room);
         }
         CoordinatorAnswer::Noted
     }

@@ -120,6 +120,10 @@ impl Coordinator {
             };
             self.set_tablet(table, first, lower);
             self.set_tablet(table, at, tablet);
+            match self.shares.is_fresh((table, first), tablet.owner) {
+                Some(version) => self.shares.give((table, at), tablet.owner, version),
+                None => self.shares.settle((table, at), tablet.owner),
+            }
         }
     }
 
@@ -182,13 +186,22 @@ impl Coordinator {
     }
 
     pub(super) fn set_tablet(&mut self, table: TableId, first: RouteHash, tablet: TabletRecord) {
+        let (at, owner) = ((table, first), tablet.owner);
+        let known = self.tablets.get(&at).map(|known| known.owner);
+        let fresh = self.shares.is_fresh(at, owner);
         self.unset_tablet(table, first);
+        self.shares.add(table, owner);
         self.put(Key::Tablet(table, first), &tablet);
         let owned = self.owned.entry(tablet.owner).or_default();
         owned.insert((table, first));
         self.tablets.insert((table, first), tablet);
         self.rank(tablet.owner);
         self.change_map(table, KeyRange::new(first, tablet.last));
+        if known != Some(owner) {
+            self.shares.give(at, owner, self.tablets_version());
+        } else if let Some(version) = fresh {
+            self.shares.give(at, owner, version);
+        }
     }
 
     fn unset_tablet(&mut self, table: TableId, first: RouteHash) {
@@ -197,6 +210,7 @@ impl Coordinator {
                 owned.remove(&(table, first));
             }
             self.rank(old.owner);
+            self.shares.remove((table, first), old.owner);
             self.delete(Key::Tablet(table, first));
             self.change_map(table, KeyRange::new(first, old.last));
         }

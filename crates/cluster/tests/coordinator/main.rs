@@ -7,5 +7,6 @@ mod membership;
 mod recovery;
 mod rig;
 mod scale;
+mod shares;
 mod tables;
 mod world;

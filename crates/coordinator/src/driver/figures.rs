@@ -1,7 +1,7 @@
 //! What a coordinator counts, in the text form of Prometheus.
 
 use crate::Role;
-use duramen_wire::native::message::{RecoveryPhase, ServerStatus, Status};
+use duramen_wire::native::message::{Overview, RecoveryPhase, ServerStatus};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Figures {
     }
 
     /// One line per figure, each with its help. `malformed`: what the hub counted.
-    pub(super) fn text(&self, status: Option<&Status>, role: &Role, malformed: u64) -> String {
+    pub(super) fn text(&self, overview: Option<&Overview>, role: &Role, malformed: u64) -> String {
         let mut out = String::new();
         let mut line = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
             let _ = writeln!(out, "# HELP duramen_coordinator_{name} {help}");
@@ -92,9 +92,10 @@ impl Figures {
             "Time that the slowest of them took.",
             &longest,
         );
-        let Some(status) = status else {
+        let Some(overview) = overview else {
             return out;
         };
+        let status = &overview.status;
         let up = status
             .servers
             .iter()
@@ -110,18 +111,17 @@ impl Figures {
             "Members whose data is not recovered yet.",
             &crashed.count(),
         );
-        let unserved = status.tablets.iter().filter(|route| !route.served);
         line(
             "tablets",
             "gauge",
             "Tablets of all tables.",
-            &status.tablets.len(),
+            &overview.tablets,
         );
         line(
             "tablets_unserved",
             "gauge",
-            "Tablets that are being recovered.",
-            &unserved.count(),
+            "Tablets that nobody serves: being recovered, or not yet confirmed by their owners.",
+            &overview.tablets_unserved,
         );
         let under_way = status
             .recoveries
@@ -137,7 +137,7 @@ impl Figures {
             "migrations",
             "gauge",
             "Migrations under way.",
-            &status.migrations.len(),
+            &overview.migrations,
         );
         line(
             "list_version",

@@ -35,6 +35,7 @@ use duramen_wire::native::message::{
 use source::{Exported, Source};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+pub(crate) use target::takes_over_max;
 use target::{Leftover, Target};
 
 /// Calls and tokens are those of migrations if this is what is left of them without so many bits.

@@ -377,10 +377,15 @@ impl Leftover {
     }
 }
 
+/// Live bytes that there may be when everything is there.
+pub(crate) fn takes_over_max(stats: &duramen::engine::Stats) -> u64 {
+    stats.segment_budget_bytes * FULL_PERCENT / 100
+}
+
 /// Better now than after it has sent everything.
 fn room_for(bytes: u64, store: &Arc<Store>) -> Result<()> {
     let stats = store.engine().stats();
-    let limit = stats.segment_budget_bytes * FULL_PERCENT / 100;
+    let limit = takes_over_max(&stats);
     if stats.live_bytes.saturating_add(bytes) <= limit {
         return Ok(());
     }

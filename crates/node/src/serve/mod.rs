@@ -370,7 +370,9 @@ impl Servant {
                     reason: "what was recorded for this request is no outcome",
                 },
             },
-            Begin::InProgress | Begin::AskLease => Problem::Retry { after_ms: SOON_MS },
+            // A copy of this very frame may be what is being executed: it must not look as if nothing had been done.
+            Begin::InProgress => Problem::InProgress { after_ms: SOON_MS },
+            Begin::AskLease => Problem::Retry { after_ms: SOON_MS },
             Begin::Stale => Problem::Stale,
             Begin::LeaseExpired => Problem::LeaseExpired,
             Begin::BeyondWindow => Problem::Failed {

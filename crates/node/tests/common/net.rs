@@ -689,6 +689,7 @@ fn server(
     let woken = Arc::new(AtomicBool::new(false));
     let bell = woken.clone();
     let options = NodeOptions {
+        room_us: 0,
         candidate: Candidate {
             enlist: Enlist {
                 nonce: life << 8 | (n as u64 + 1),

@@ -265,7 +265,7 @@ impl History {
         } else if sent.is_durable {
             got == sent.answer
         } else {
-            got == Got::Retry
+            got == Got::InProgress
         };
         self.check(right, "a copy was answered otherwise")
     }

@@ -45,7 +45,7 @@ fn a_client_is_served_when_its_lease_is_known_and_not_after_it_ended() {
         .clients
         .answered(2, &[duramen_base::ids::ClientId(1)], &[]);
     assert_eq!(world.do_now(&add(b"k", 1, 2)), Got::LeaseExpired);
-    assert_eq!(world.do_now(&add(b"k", 1, 1)), Got::Retry);
+    assert_eq!(world.do_now(&add(b"k", 1, 1)), Got::InProgress);
     world.commit();
     assert_eq!(
         number(&world.do_now(&add(b"k", 1, 1))),
@@ -75,7 +75,7 @@ fn a_weaker_level_waits_for_less() {
     };
     assert_eq!(number(&world.do_now(&buffered)), 2);
     assert_eq!(world.wait.level(), Level::Buffered);
-    assert_eq!(world.do_now(&buffered), Got::Retry);
+    assert_eq!(world.do_now(&buffered), Got::InProgress);
 }
 
 #[test]

@@ -34,6 +34,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// How often the coordinator is told how much room there is.
+const ROOM_EVERY: Duration = Duration::from_secs(2);
 /// Threads for jobs.
 const WORKERS: usize = 2;
 /// Who did not answer is asked again after this time.
@@ -195,7 +197,7 @@ fn ask_settings(
                 request,
                 ..Envelope::default()
             };
-            encode_to_coordinator(out, &envelope, &ToCoordinator::Admin(Admin::Status));
+            encode_to_coordinator(out, &envelope, &ToCoordinator::Admin(Admin::Settings));
         });
         let asked = Instant::now();
         let mut why = None;
@@ -211,9 +213,9 @@ fn ask_settings(
                         request: of,
                         message,
                     } if of == request => match decode_reply(&message.frame()) {
-                        Ok(Reply::Coordinator(CoordinatorAnswer::Admin(AdminAnswer::Status(
-                            status,
-                        )))) => return Some(Ok(status.settings)),
+                        Ok(Reply::Coordinator(CoordinatorAnswer::Admin(
+                            AdminAnswer::Settings(settings),
+                        ))) => return Some(Ok(settings)),
                         Ok(Reply::Coordinator(CoordinatorAnswer::Refused(refusal))) => {
                             follow(&refusal, &mut coordinators, &mut at);
                             why = Some(refusal.to_string());
@@ -338,6 +340,7 @@ fn prepare(
     let node = Node::new(
         0,
         NodeOptions {
+            room_us: ROOM_EVERY.as_micros() as u64,
             candidate,
             store,
             backup,

@@ -249,6 +249,7 @@ impl World {
         let first = n % coordinators.len();
         coordinators.rotate_left(first);
         NodeOptions {
+            room_us: 0, // what is told for refusals alone costs messages
             candidate: Candidate {
                 enlist: Enlist {
                     nonce: self.random.next_u64(),

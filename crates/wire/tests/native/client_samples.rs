@@ -81,6 +81,7 @@ pub fn problems() -> Vec<Problem<'static>> {
         Problem::TooLarge,
         Problem::Full { what: "memory" },
         Problem::Failed { reason: "disk" },
+        Problem::InProgress { after_ms: 6 },
     ]
 }
 

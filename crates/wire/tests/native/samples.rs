@@ -205,6 +205,10 @@ pub fn to_coordinator() -> Vec<ToCoordinator> {
         entries: 4,
         phase: MigrationPhase::Copying,
     });
+    all.push(ToCoordinator::Room {
+        server: LOG,
+        room: room(),
+    });
     all.push(ToCoordinator::MapChanges {
         since: MapVersion(4),
     });
@@ -236,7 +240,22 @@ fn admin() -> Vec<Admin> {
         Admin::Status,
         Admin::Recoveries,
         Admin::CrashServer { server: LOG },
+        Admin::Overview,
+        Admin::Tablets {
+            table: Some(TableId(5)),
+            from: Some((TableId(5), RANGE.first)),
+            most: 7,
+        },
+        Admin::Settings,
     ]
+}
+
+fn room() -> ServerRoom {
+    ServerRoom {
+        used_bytes: 1,
+        limit_bytes: 2,
+        replicas: 3,
+    }
 }
 
 pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
@@ -288,12 +307,39 @@ pub fn coordinator_answers() -> Vec<CoordinatorAnswer> {
             records: 6,
         }],
     };
+    let overview = Overview {
+        status: Status {
+            tablets: Vec::new(),
+            ..status.clone()
+        },
+        tablets: 9,
+        tablets_unserved: 8,
+        migrations: 7,
+        tables: vec![TableShare {
+            table: TableId(5),
+            tablets: 9,
+            owners: 2,
+        }],
+        servers: vec![ServerShare {
+            server: LOG,
+            tablets: 9,
+            room: Some(room()),
+            waits_for: Some("x".into()),
+        }],
+    };
     let admin = [
         AdminAnswer::Done,
         AdminAnswer::Table(table()),
         AdminAnswer::Migrating(vec![MigrationId(12)]),
         AdminAnswer::Status(Box::new(status)),
         AdminAnswer::Recoveries(vec![recovery]),
+        AdminAnswer::Overview(Box::new(overview)),
+        AdminAnswer::Tablets(TabletPage {
+            map_version: MapVersion(2),
+            tablets: vec![route()],
+            next: Some((TableId(5), RANGE.last)),
+        }),
+        AdminAnswer::Settings(settings()),
     ];
     let refusals = [
         Refusal::NotLeader {

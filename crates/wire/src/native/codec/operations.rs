@@ -26,7 +26,7 @@
 //! ```
 //!
 //! kind: 1 value (flag 1: the word is its expiry), 2 absent, 3 written, 4 removed, 5 number (in the word; flag 2: a float), 6 condition
-//! failed (flag 4: an object is there, of that version), 7 problem (code: see `PROBLEM_*`; retry has its milliseconds in `version`).
+//! failed (flag 4: an object is there, of that version), 7 problem (code: see `PROBLEM_*`; retry and in progress have their milliseconds in `version`).
 
 use super::cursor::Cursor;
 use super::frame::Builder;
@@ -66,6 +66,7 @@ const PROBLEM_OVERFLOW: u16 = 7;
 const PROBLEM_TOO_LARGE: u16 = 8;
 const PROBLEM_FULL: u16 = 9;
 const PROBLEM_FAILED: u16 = 10;
+const PROBLEM_IN_PROGRESS: u16 = 11;
 
 /// What follows an operation's first 16 bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -368,6 +369,7 @@ fn problem_parts<'a>(problem: &Problem<'a>) -> (u16, u32, &'a str) {
         Problem::TooLarge => (PROBLEM_TOO_LARGE, 0, ""),
         Problem::Full { what } => (PROBLEM_FULL, 0, what),
         Problem::Failed { reason } => (PROBLEM_FAILED, 0, reason),
+        Problem::InProgress { after_ms } => (PROBLEM_IN_PROGRESS, after_ms, ""),
     }
 }
 
@@ -385,7 +387,7 @@ pub(super) fn read_outcome<'a>(cursor: &mut Cursor<'a>) -> Result<Outcome<'a>, B
         WRITTEN | REMOVED => (0, false, true),
         NUMBER => (FLAG_FLOAT, false, true),
         CONDITION_FAILED => (FLAG_PRESENT, false, flags & FLAG_PRESENT != 0),
-        PROBLEM => (0, true, code == PROBLEM_RETRY),
+        PROBLEM => (0, true, matches!(code, PROBLEM_RETRY | PROBLEM_IN_PROGRESS)),
         _ => return Err(cursor.wrong("kind")),
     };
     if flags & !known_flags != 0 || (code != 0 && kind != PROBLEM) {
@@ -441,6 +443,9 @@ fn read_problem<'a>(
         PROBLEM_TOO_LARGE => Problem::TooLarge,
         PROBLEM_FULL => Problem::Full { what: text },
         PROBLEM_FAILED => Problem::Failed { reason: text },
+        PROBLEM_IN_PROGRESS => Problem::InProgress {
+            after_ms: u32::try_from(version).map_err(|_| cursor.wrong("version"))?,
+        },
         _ => return Err(cursor.wrong("code")),
     };
     let has_text = matches!(problem, Problem::Full { .. } | Problem::Failed { .. });

@@ -31,13 +31,33 @@ pub enum Admin {
     Drain { server: ServerId },
     /// → `Done`
     Undrain { server: ServerId },
-    /// → `Status`
+    /// → `Status`; of a cluster with more than [`STATUS_TABLETS_MAX`] tablets `Invalid`: ask for `Overview` and `Tablets`
     Status,
     /// Recoveries under way and the last ones that ended. → `Recoveries`
     Recoveries,
     /// Treat it as crashed, whatever it says. → `Done`
     CrashServer { server: ServerId },
+    /// → `Overview`
+    Overview,
+    /// Tablets in the order of table and hash, from this one on. → `Tablets`
+    Tablets {
+        /// Of this table alone.
+        table: Option<TableId>,
+        /// The `next` of the answer before; none at first.
+        from: Option<(TableId, RouteHash)>,
+        /// At most so many, and never more than [`PAGE_TABLETS_MAX`].
+        most: u32,
+    },
+    /// → `Settings`
+    Settings,
 }
+
+/// More tablets than this are not told in one [`Admin::Status`].
+pub const STATUS_TABLETS_MAX: usize = 1 << 16;
+/// More than this are not told in one [`Admin::Tablets`].
+pub const PAGE_TABLETS_MAX: usize = 1 << 13;
+/// More migrations under way are not listed in an [`Overview`].
+pub const MIGRATIONS_SHOWN: usize = 1 << 10;
 
 /// What comes of it; a refusal is [`CoordinatorAnswer::Refused`](super::CoordinatorAnswer::Refused).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +67,64 @@ pub enum AdminAnswer {
     Migrating(Vec<MigrationId>),
     Status(Box<Status>),
     Recoveries(Vec<RecoveryStatus>),
+    Overview(Box<Overview>),
+    Tablets(TabletPage),
+    Settings(ClusterSettings),
+}
+
+/// The cluster at a glance, whose size does not depend on how many tablets there are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overview {
+    /// Without tablets, and with no more than [`MIGRATIONS_SHOWN`] migrations.
+    pub status: Status,
+    /// Of all tables, and those of them that nobody serves now.
+    pub tablets: u64,
+    pub tablets_unserved: u64,
+    pub migrations: u64,
+    /// By table.
+    pub tables: Vec<TableShare>,
+    /// By server.
+    pub servers: Vec<ServerShare>,
+}
+
+/// How a table is spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableShare {
+    pub table: TableId,
+    pub tablets: u64,
+    /// Servers that own one.
+    pub owners: u64,
+}
+
+/// What a server has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerShare {
+    pub server: ServerId,
+    pub tablets: u64,
+    /// By its own word.
+    pub room: Option<ServerRoom>,
+    /// Why it is not drained further, for people.
+    pub waits_for: Option<String>,
+}
+
+/// How much room a server has, and what it keeps for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerRoom {
+    /// Live bytes of its own in memory, and how many there may be if it takes over more.
+    pub used_bytes: u64,
+    pub limit_bytes: u64,
+    /// Replicas of other servers' segments.
+    pub replicas: u64,
+}
+
+/// See [`Admin::Tablets`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TabletPage {
+    /// Pages of one version fit together.
+    pub map_version: MapVersion,
+    pub tablets: Vec<TabletRoute>,
+    /// None: there are no more.
+    pub next: Option<(TableId, RouteHash)>,
 }
 
 /// The cluster at a glance.

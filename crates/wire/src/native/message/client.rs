@@ -140,7 +140,8 @@ pub enum Problem<'a> {
     UnknownTablet,
     /// The table does not exist: get the map again once, then tell the user.
     UnknownTable,
-    /// Being recovered, moved, or executed already for an earlier sending: send the same again after this time.
+    /// Being recovered or moved, or nothing is known of the client's lease yet. This sending had no effect: send the same again after
+    /// this time.
     Retry { after_ms: u32 },
     /// The client has acknowledged this RPC id: its answer is forgotten. A client that follows the rules never sees it.
     Stale,
@@ -156,6 +157,9 @@ pub enum Problem<'a> {
     Full { what: &'a str },
     /// For people; sending it again does not help.
     Failed { reason: &'a str },
+    /// An earlier sending, or an earlier copy of this one, is being executed, and what comes of it is not durable yet: send the same
+    /// again after this time. This says nothing of whether the request has taken effect: the sending counts as not answered.
+    InProgress { after_ms: u32 },
 }
 
 /// What a master answers.

@@ -2,7 +2,7 @@
 
 use super::{
     Addresses, Admin, AdminAnswer, ClusterSettings, MapStep, MigrationPhase, RangeLoad, Refusal,
-    Roles, Shared, SharedList, TabletMap,
+    Roles, ServerRoom, Shared, SharedList, TabletMap,
 };
 use duramen_base::ids::{
     ClientId, ListVersion, MapVersion, MigrationId, RecoveryId, SegmentId, ServerId, TableId,
@@ -87,6 +87,8 @@ pub enum ToCoordinator {
     /// What changed of the map since a version that the asker has: for members, of which there may be thousands. → `MapStep`,
     /// `MapIsCurrent`, or `Map` if what changed is not known any more
     MapChanges { since: MapVersion },
+    /// How much room the sender has, now and then. Not persisted. → `Noted`
+    Room { server: ServerId, room: ServerRoom },
 }
 
 /// See [`ToCoordinator::Enlist`].

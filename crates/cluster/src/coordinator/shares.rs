@@ -1,0 +1,133 @@
+//! Who has how many tablets, and which of them are served: what people are told, without a look at each tablet.
+//!
+//! **Invariants**
+//! - S1: counts are those of the tablets: every tablet is added once, when it gets its owner, and removed once.
+//! - S2: a tablet counts as served when its owner is UP and has confirmed a list of tablets that has it. Until then it may be that
+//!   nobody serves it: its owner replays, makes ready, or waits for the end of another's lease (K7). A new leader does not know
+//!   what was confirmed to the one before.
+
+use super::Coordinator;
+use duramen_base::ids::{RouteHash, ServerId, TableId, TabletsVersion};
+use std::collections::BTreeMap;
+
+type At = (TableId, RouteHash);
+
+/// See the file.
+#[derive(Default)]
+pub(super) struct Shares {
+    counts: BTreeMap<TableId, BTreeMap<ServerId, u64>>,
+    /// Tablets that their owner got with this version or a later one, and has not confirmed.
+    fresh: BTreeMap<ServerId, BTreeMap<At, TabletsVersion>>,
+    /// Nothing of these owners counts before they have confirmed this version.
+    since: BTreeMap<ServerId, TabletsVersion>,
+}
+
+impl Shares {
+    pub(super) fn add(&mut self, table: TableId, owner: ServerId) {
+        let of_table = self.counts.entry(table).or_default();
+        *of_table.entry(owner).or_default() += 1;
+    }
+
+    /// # Panics
+    /// If it has none (S1).
+    pub(super) fn remove(&mut self, at: At, owner: ServerId) {
+        let of_table = self.counts.entry(at.0).or_default();
+        let count = of_table.get_mut(&owner).filter(|count| **count > 0);
+        let count = count.unwrap_or_else(|| panic!("S1: server {owner} has no tablet of {}", at.0));
+        *count -= 1;
+        if *count == 0 {
+            of_table.remove(&owner);
+        }
+        if of_table.is_empty() {
+            self.counts.remove(&at.0);
+        }
+        self.settle(at, owner);
+    }
+
+    /// Its owner has to confirm it.
+    pub(super) fn give(&mut self, at: At, owner: ServerId, version: TabletsVersion) {
+        self.fresh.entry(owner).or_default().insert(at, version);
+    }
+
+    /// It is what it was.
+    pub(super) fn settle(&mut self, at: At, owner: ServerId) {
+        if let Some(fresh) = self.fresh.get_mut(&owner) {
+            fresh.remove(&at);
+            if fresh.is_empty() {
+                self.fresh.remove(&owner);
+            }
+        }
+    }
+
+    /// Since which version the owner has it, if that is not confirmed.
+    pub(super) fn is_fresh(&self, at: At, owner: ServerId) -> Option<TabletsVersion> {
+        self.fresh.get(&owner)?.get(&at).copied()
+    }
+
+    /// A new leader's first list for this server.
+    pub(super) fn begin(&mut self, owner: ServerId, version: TabletsVersion) {
+        self.since.insert(owner, version);
+    }
+
+    pub(super) fn confirmed(&mut self, owner: ServerId, version: TabletsVersion) {
+        if self
+            .since
+            .get(&owner)
+            .is_some_and(|since| *since <= version)
+        {
+            self.since.remove(&owner);
+        }
+        if let Some(fresh) = self.fresh.get_mut(&owner) {
+            fresh.retain(|_, given| *given > version);
+            if fresh.is_empty() {
+                self.fresh.remove(&owner);
+            }
+        }
+    }
+
+    /// It is crashed: it confirms nothing any more.
+    pub(super) fn forget(&mut self, owner: ServerId) {
+        self.fresh.remove(&owner);
+        self.since.remove(&owner);
+    }
+
+    /// Tablets of the table, and how many servers own them.
+    pub(super) fn of_table(&self, table: TableId) -> (u64, u64) {
+        let of_table = self.counts.get(&table).into_iter().flatten();
+        of_table.fold((0, 0), |(tablets, owners), (_, count)| {
+            (tablets + count, owners + 1)
+        })
+    }
+
+    /// S2, as far as the owner's word goes.
+    fn is_confirmed(&self, at: At, owner: ServerId) -> bool {
+        !self.since.contains_key(&owner) && self.is_fresh(at, owner).is_none()
+    }
+
+    /// How many of an UP server's `owned` tablets it has not confirmed.
+    fn unconfirmed(&self, owner: ServerId, owned: usize) -> usize {
+        if self.since.contains_key(&owner) {
+            return owned;
+        }
+        self.fresh.get(&owner).map_or(0, BTreeMap::len)
+    }
+}
+
+impl Coordinator {
+    /// Whether the tablet's owner serves it, as far as is known (S2).
+    pub(super) fn is_served(&self, at: At, owner: ServerId) -> bool {
+        self.is_up(owner) && self.shares.is_confirmed(at, owner)
+    }
+
+    /// How many tablets nobody serves, as far as is known.
+    pub(super) fn unserved(&self) -> usize {
+        let each = self.owned.iter().map(|(owner, owned)| {
+            if self.is_up(*owner) {
+                self.shares.unconfirmed(*owner, owned.len())
+            } else {
+                owned.len()
+            }
+        });
+        each.sum()
+    }
+}
