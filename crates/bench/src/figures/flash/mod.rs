@@ -27,7 +27,7 @@ pub struct FlashArgs {
     /// The directory that `crates/alloc/examples/memcached/build` leaves; without it memcached is left out
     #[arg(long, value_name = "DIR")]
     pub memcached: Option<PathBuf>,
-    /// Megabytes of data of the array and the programs [default: 256; 96 with --quick]
+    /// Megabytes of data of the array and the programs [default: 384; 96 with --quick]
     #[arg(long, value_name = "MB")]
     pub data_mb: Option<u64>,
     /// Only these parts, each of which is a report of its own
