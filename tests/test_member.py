@@ -269,19 +269,21 @@ def test_a_directory_belongs_to_one_kind_of_server_and_one_cluster(tmp_path, coo
     assert "cluster `u`" in said
 
 
-@pytest.mark.parametrize("case", ["nobody", "another cluster"])
-def test_without_its_coordinator_it_says_so_once_and_waits(tmp_path, coordinator, case):
-    address, cluster = (f"127.0.0.1:{harness.free_port()}", "t") if case == "nobody" else (coordinator.address, "u")
-    member = Member(tmp_path, 1, address, cluster=cluster)
+def test_without_its_coordinator_it_says_so_once_and_waits(tmp_path):
+    member = Member(tmp_path, 1, f"127.0.0.1:{harness.free_port()}")
     with open(member.log_path, "ab") as log:
         member.process = subprocess.Popen(member.command(), stdout=subprocess.PIPE, stderr=log, env=harness.environment({}))
     try:
-        why = "refused" if case == "nobody" else "cluster"
-        harness.wait_until(lambda: "it goes on trying" in member.log() and why in member.log(), "it says why it waits")
+        harness.wait_until(lambda: "it goes on trying" in member.log() and "refused" in member.log(), "it says why it waits")
         assert member.stop() == 0
         assert member.log().count("it goes on trying") == 1, member.log()
     finally:
         member.kill()
+
+
+def test_who_joins_another_cluster_is_told_so_and_ends(tmp_path, coordinator):
+    said = refusal(tmp_path, "--coordinator", coordinator.address, "--cluster", "u", code=3)
+    assert coordinator.address in said and "cluster `t`" in said, said
 
 
 def test_a_members_token_is_asked_for(tmp_path, coordinator):
