@@ -28,6 +28,16 @@ PATIENCE_S = 60
 CALM = ("--verdict-timeout", "3s")
 
 
+def crc32c(data):
+    """The checksum of whatever Duramen writes and sends."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 def wait_until(condition, what, patience_s=PATIENCE_S, pause_s=0.01):
     """Polls `condition` until it gives something true, and gives that back."""
     deadline = time.monotonic() + patience_s

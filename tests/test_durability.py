@@ -445,15 +445,6 @@ def test_a_damaged_superblock(durable, tmp_path):
     assert superblock.read_bytes() == before
 
 
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
 def without_lock(folder):
     """What is in a directory, but for the lock: it names the process that took it last."""
     return {name: data for name, data in content(folder).items() if name != "LOCK"}
@@ -465,9 +456,9 @@ def reseal(superblock, at, new):
     for copy in (0, 64 << 10):
         block = data[copy : copy + 4092]
         assert block.startswith(b"DURAMEN\0")
-        assert data[copy + 4092 : copy + 4096] == crc32c(block).to_bytes(4, "little")
+        assert data[copy + 4092 : copy + 4096] == harness.crc32c(block).to_bytes(4, "little")
         block[at : at + len(new)] = new
-        data[copy : copy + 4096] = block + crc32c(block).to_bytes(4, "little")
+        data[copy : copy + 4096] = block + harness.crc32c(block).to_bytes(4, "little")
     superblock.write_bytes(data)
 
 

@@ -60,12 +60,10 @@ def refused(cluster, *words, code=3):
     return done.stderr
 
 
-def joining(folder, *arguments):
-    """`duramen join` that does not become a member: its exit code, and what it says."""
-    folder.mkdir(exist_ok=True)
-    ports = ("--port", "0", "--admin-port", "0", "--native-port", "0", "--memory", "64mb", "--threads", "1")
+def ended(folder, *words):
+    """The program with these words, which ends by itself; it must not have panicked."""
     done = subprocess.run(
-        [str(word) for word in (harness.BINARY, "join", *ports, *arguments)],
+        [harness.BINARY, *map(str, words)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -74,7 +72,16 @@ def joining(folder, *arguments):
         env=harness.environment({}),
         check=False,
     )
-    assert "ready " not in done.stdout and "panicked" not in done.stderr, done
+    assert "panicked" not in done.stderr, done
+    return done
+
+
+def joining(folder, *arguments):
+    """`duramen join` that does not become a member: its exit code, and what it says."""
+    folder.mkdir(exist_ok=True)
+    ports = ("--port", "0", "--admin-port", "0", "--native-port", "0", "--memory", "64mb", "--threads", "1")
+    done = ended(folder, "join", *ports, *arguments)
+    assert "ready " not in done.stdout, done
     return done.returncode, done.stderr
 
 
@@ -171,14 +178,7 @@ def test_a_coordinator_without_its_store_says_so(cluster, place):
         )
     try:
         wait_until(lambda: nowhere.removeprefix("http://") in harness.tail(log), "its log names the store")
-        done = subprocess.run(
-            [harness.BINARY, "status", "--coordinator", listens, "--timeout", "1s"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env=harness.environment({}),
-            check=False,
-        )
+        done = ended(place, "status", "--coordinator", listens, "--timeout", "1s")
         assert done.returncode in (3, 4) and "store" in done.stderr, done
         assert lonely.poll() is None, harness.tail(log)
     finally:
@@ -187,20 +187,9 @@ def test_a_coordinator_without_its_store_says_so(cluster, place):
 
 
 def test_a_store_has_one_coordinator(cluster, place):
-    done = subprocess.run(
-        [
-            *(harness.BINARY, "coordinator", "--listen", "127.0.0.1:0", "--admin", "no", "--cluster", "test"),
-            *("--store", cluster.coordinators[0].store),
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        cwd=place,
-        env=harness.environment({}),
-        check=False,
-    )
-    assert done.returncode == 5 and "panicked" not in done.stderr, done
+    words = ("--listen", "127.0.0.1:0", "--admin", "no", "--cluster", "test", "--store", cluster.coordinators[0].store)
+    done = ended(place, "coordinator", *words)
+    assert done.returncode == 5, done
     assert str(cluster.coordinators[0].folder / "store") in done.stderr, done
 
 
@@ -287,18 +276,9 @@ def hello(role, cluster=b"test", versions=(1, 1), magic=b"DURAMENN", token=b""):
     return magic + struct.pack("<HHBBH", *versions, role, len(cluster), len(token)) + cluster + token
 
 
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
 def frame(kind, body, payload=b"", length=None, flags=0, request=1, crc=None):
     head = struct.pack("<IHHQQQI", len(body) + len(payload) if length is None else length, kind, flags, request, 0, 0, len(body))
-    sealed = crc32c(head + body) if crc is None else crc
+    sealed = harness.crc32c(head + body) if crc is None else crc
     return head + struct.pack("<I", sealed) + body + payload
 
 

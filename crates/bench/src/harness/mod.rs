@@ -1,6 +1,7 @@
 //! What every figure shares: key choosers, clocks, machine facts, alternation of peers, reports, plots.
 
 pub mod alternate;
+pub mod cgroup;
 pub mod error;
 pub mod keys;
 pub mod latency;
@@ -12,6 +13,7 @@ pub mod store;
 pub mod ticks;
 
 pub use alternate::{Contender, alternate, median};
+pub use cgroup::Group;
 pub use error::{Doing, Failure, Result};
 pub use keys::{Chooser, Distribution, Rng, fresh_seed};
 pub use latency::Latencies;

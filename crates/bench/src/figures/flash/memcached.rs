@@ -1,9 +1,9 @@
 //! memcached with its slabs in `duramen_alloc`'s memory, beside memcached as it is with swap [Badam11 §5.2, Figure 4].
 
-use super::limit::{Limit, Swap};
+use super::swap::Swap;
 use super::tool::{BESIDE_BYTES, Bench, arguments, data_bytes, said};
 use super::{FlashArgs, RAM_PERCENT};
-use crate::harness::{Doing, Failure, Report, Result, Row};
+use crate::harness::{Doing, Failure, Group, Report, Result, Row};
 use duramen_base::units::MIB;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -18,14 +18,15 @@ const START_MAX: Duration = Duration::from_secs(30);
 struct Server {
     child: Child,
     port: u16,
-    _limit: Limit,
+    _limit: Group,
     _swap: Option<Swap>,
 }
 
 impl Server {
     fn start(args: &FlashArgs, bench: &Bench, built: &Path, way: &str, ram: u64) -> Result<Server> {
         let swap = if way == "plain" { bench.swap()? } else { None };
-        let limit = Limit::new(ram + BESIDE_BYTES + TABLES_BYTES)?;
+        let limit = Group::new(ram + BESIDE_BYTES + TABLES_BYTES)
+            .doing("making a memory cgroup (are you root?)")?;
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .doing("finding a free port")?

@@ -4,10 +4,10 @@
 //! What is measured are the C programs of `crates/alloc/examples`, built here; each looks itself whether it reads what it wrote.
 
 mod array;
-mod limit;
 mod memcached;
 mod programs;
 mod restart;
+mod swap;
 mod tool;
 
 use crate::harness::{Options, Report, Result};

@@ -1,8 +1,8 @@
 //! The C programs: built here, run within a limit of RAM, and the lines of JSON that they say.
 
 use super::FlashArgs;
-use super::limit::{Limit, Swap};
-use crate::harness::{Doing, Failure, Result, Row, progress};
+use super::swap::Swap;
+use crate::harness::{Doing, Failure, Group, Result, Row, progress};
 use crate::servers::Scratch;
 use duramen_base::units::MIB;
 use serde_json::Value;
@@ -119,7 +119,8 @@ impl Bench {
         } else {
             None
         };
-        let limit = Limit::new(ram_bytes + BESIDE_BYTES)?;
+        let limit =
+            Group::new(ram_bytes + BESIDE_BYTES).doing("making a memory cgroup (are you root?)")?;
         let flash = self.flash();
         let mut command = limit.command(self.program(name)?);
         command.arg("--flash").arg(&flash);

@@ -8,8 +8,8 @@ mod reads;
 mod rivals;
 
 use self::reads::{Choice, Outcome, Reads};
-use self::rivals::{Group, Rival};
-use crate::harness::{Bound, Doing, Options, Report, Result, Row, median, progress};
+use self::rivals::Rival;
+use crate::harness::{Bound, Doing, Group, Options, Report, Result, Row, median, progress};
 use crate::servers::{Scratch, find_duramen, find_program};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

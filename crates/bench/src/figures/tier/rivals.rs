@@ -2,13 +2,12 @@
 
 use super::reads::Protocol;
 use super::{MIB, Sizes};
-use crate::harness::{Doing, Failure, Result, machine};
+use crate::harness::{Doing, Failure, Group, Result, machine};
 use crate::load::client;
 use crate::servers::{Duramen, Scratch, Server};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub(super) const TIERED: &str = "duramen, flash tier";
@@ -19,47 +18,6 @@ pub(super) const IN_MEMORY: &str = "duramen, all in memory";
 /// Of a server's memory, this is its program's: code, stacks, buffers.
 const PROGRAM_BYTES: u64 = 48 * MIB;
 const START_LIMIT: Duration = Duration::from_secs(60);
-
-/// A memory cgroup of one server; it goes when this is dropped, after the server.
-pub(super) struct Group(PathBuf);
-
-impl Group {
-    /// Where memory groups are, and the name of the file that limits one.
-    fn place() -> (PathBuf, &'static str) {
-        let first = Path::new("/sys/fs/cgroup/memory");
-        if first.is_dir() {
-            return (first.to_owned(), "memory.limit_in_bytes");
-        }
-        (PathBuf::from("/sys/fs/cgroup"), "memory.max")
-    }
-
-    /// Why there can be none here.
-    pub(super) fn missing() -> Option<String> {
-        Group::new(1 << 40).err().map(|error| error.to_string())
-    }
-
-    fn new(limit_bytes: u64) -> std::io::Result<Group> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let (place, limit) = Group::place();
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = place.join(format!("duramen-bench-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path)?;
-        let group = Group(path);
-        std::fs::write(group.0.join(limit), limit_bytes.to_string())?;
-        Ok(group)
-    }
-
-    fn take(&self, process: u32) -> std::io::Result<()> {
-        std::fs::write(self.0.join("cgroup.procs"), process.to_string())
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The kernel refuses as long as it still has memory of the group: it stays empty then, which harms nobody.
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
 
 enum Process {
     Duramen(Server),

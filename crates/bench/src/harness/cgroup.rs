@@ -1,0 +1,65 @@
+//! Memory cgroups: what a process and its part of the page cache may take. They need root, and are taken away again.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A memory cgroup; it goes when this is dropped, which must be after its processes.
+pub struct Group(PathBuf);
+
+impl Group {
+    /// Limited to so many bytes; what does not fit may go to swap, if there is one.
+    ///
+    /// # Errors
+    /// The system lets us have none: this is not root, or there is no memory controller.
+    pub fn new(limit_bytes: u64) -> std::io::Result<Group> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let (place, limit) = place();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = place.join(format!("duramen-bench-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        let group = Group(path);
+        std::fs::write(group.0.join(limit), limit_bytes.to_string())?;
+        Ok(group)
+    }
+
+    /// Why there can be none here.
+    pub fn missing() -> Option<String> {
+        Group::new(1 << 40).err().map(|error| error.to_string())
+    }
+
+    /// Takes in a process that runs; what it has already stays where it is counted.
+    ///
+    /// # Errors
+    /// The process has gone, or may not be moved.
+    pub fn take(&self, process: u32) -> std::io::Result<()> {
+        std::fs::write(self.0.join("cgroup.procs"), process.to_string())
+    }
+
+    /// A program that is within the limit from its start.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(r#"echo $$ > "$0" && exec "$@""#)
+            .arg(self.0.join("cgroup.procs"))
+            .arg(program);
+        command
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The kernel refuses as long as it still has memory of the group: it stays empty then, which harms nobody.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Where memory groups are, and the name of the file that limits one, by version.
+fn place() -> (&'static Path, &'static str) {
+    let first = Path::new("/sys/fs/cgroup/memory");
+    if first.join("memory.limit_in_bytes").exists() {
+        return (first, "memory.limit_in_bytes");
+    }
+    (Path::new("/sys/fs/cgroup"), "memory.max")
+}
