@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod fuzz;
 mod process;
+mod repeat;
 mod tally;
 mod test;
 mod tidy;

@@ -70,31 +70,34 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(output.stdout).map_err(|_| format!("`{shown}` printed something not UTF-8"))
 }
 
-/// Runs a command, shows each line of its standard output and hands it to `each`.
+/// Runs a command, shows each line of what it prints (output and errors, in their order) and hands it to `each`.
 /// Returns whether the command succeeded.
 pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool, String> {
     let shown = show(command);
     println!("$ {shown}");
+    let cannot_start = |error| format!("cannot start `{shown}`: {error}");
+    let (output, input) = std::io::pipe().map_err(cannot_start)?;
     let mut child = command
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
+        .stdout(input.try_clone().map_err(cannot_start)?)
+        .stderr(input)
         .spawn()
-        .map_err(|error| format!("cannot start `{shown}`: {error}"))?;
-    if let Some(stdout) = child.stdout.take() {
-        let mut reader = BufReader::new(stdout);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let bytes = reader
-                .read_until(b'\n', &mut line)
-                .map_err(|error| format!("cannot read the output of `{shown}`: {error}"))?;
-            if bytes == 0 {
-                break;
-            }
-            let text = String::from_utf8_lossy(&line);
-            println!("{}", text.trim_end());
-            each(text.trim_end());
+        .map_err(cannot_start)?;
+    // The command's own ends of the pipe: while one is open the reader below waits for more.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut reader = BufReader::new(output);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let bytes = reader
+            .read_until(b'\n', &mut line)
+            .map_err(|error| format!("cannot read the output of `{shown}`: {error}"))?;
+        if bytes == 0 {
+            break;
         }
+        let text = String::from_utf8_lossy(&line);
+        println!("{}", text.trim_end());
+        each(text.trim_end());
     }
     let status = child
         .wait()

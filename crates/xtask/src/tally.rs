@@ -1,5 +1,7 @@
 //! Adds up the results of several test runners.
 
+use crate::repeat::Failure;
+
 /// Results so far. `failures` names what failed, for the list at the end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
@@ -7,6 +9,10 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) failures: Vec<String>,
+    /// Failures of which it is known how to run them again.
+    pub(crate) told: Vec<Failure>,
+    /// What failed and passed when it ran once more.
+    pub(crate) repeated: Vec<String>,
 }
 
 impl Tally {
@@ -21,6 +27,19 @@ impl Tally {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
+        self.told.extend(other.told);
+        self.repeated.extend(other.repeated);
+    }
+
+    /// Takes one failure of those counted as failed to those that passed.
+    pub(crate) fn passed_when_repeated(&mut self, title: &str) {
+        self.failed -= 1;
+        self.passed += 1;
+        let at = self.failures.iter().position(|failure| failure == title);
+        if let Some(at) = at {
+            self.failures.remove(at);
+        }
+        self.repeated.push(title.to_owned());
     }
 
     /// Reads one line of `cargo test`.
@@ -60,12 +79,15 @@ impl Tally {
             .strip_prefix("FAILED ")
             .or_else(|| line.strip_prefix("ERROR "))
         {
-            let name = failure
-                .split_once(" - ")
-                .map_or(failure, |(name, _)| name)
-                .trim();
+            let (name, said) = failure.split_once(" - ").unwrap_or((failure, ""));
+            let name = name.trim();
             if name.contains("::") || name.ends_with(".py") {
                 self.failures.push(name.to_owned());
+                self.told.push(Failure {
+                    place: name.to_owned(),
+                    name: String::new(),
+                    said: said.to_owned(),
+                });
             }
             return;
         }
@@ -86,11 +108,15 @@ impl Tally {
         }
     }
 
-    /// The last line of a run: `N passed, N failed`, and `, N skipped` where there are any.
+    /// The last line of a run: `N passed, N failed`, then `, N skipped` and `, N passed only when repeated` where there are any.
     pub(crate) fn summary(&self) -> String {
         let mut line = format!("{} passed, {} failed", self.passed, self.failed);
         if self.skipped > 0 {
             line.push_str(&format!(", {} skipped", self.skipped));
+        }
+        if !self.repeated.is_empty() {
+            let count = self.repeated.len();
+            line.push_str(&format!(", {count} passed only when repeated"));
         }
         line
     }

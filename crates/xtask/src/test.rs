@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::{self, section};
+use crate::repeat::{self, CargoFailures};
 use crate::tally::Tally;
 use crate::{tidy, tools};
 
@@ -52,6 +53,9 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     for failure in &tally.failures {
         println!("failed: {failure}");
     }
+    for test in &tally.repeated {
+        println!("passed only when repeated: {test}");
+    }
     println!("{}", tally.summary());
     if tally.failed > 0 || tally.passed == 0 {
         // The summary is the last line and has said it.
@@ -81,14 +85,32 @@ fn part(tally: &mut Tally, title: &str, work: impl FnOnce(&mut Tally) -> Result<
 
 /// Unit, property, model and documentation tests of every crate.
 fn cargo_tests(tally: &mut Tally) -> Result<(), String> {
+    let mut failures = CargoFailures::default();
     let ok = process::follow(
         &mut process::cargo(&["test", "--workspace", "--no-fail-fast", "--color", "never"]),
-        |line| tally.cargo_line(line),
+        |line| {
+            tally.cargo_line(line);
+            for failure in failures.line(line) {
+                if failure.broke_off() {
+                    tally.broken(&failure.place);
+                }
+                tally.told.push(failure);
+            }
+        },
     )?;
     if !ok && tally.failed == 0 {
         return Err("cargo test failed before or outside of a test".to_owned());
     }
-    Ok(())
+    repeat::repeat(tally, |failure| {
+        let mut once = Tally::default();
+        // With the package alone (`-p NAME`, the first two words) its dependencies would be built anew, with features of their own.
+        let mut command = process::cargo(&["test", "--workspace", "--color", "never"]);
+        command
+            .args(failure.place.split(' ').skip(2))
+            .args(["--", "--exact", &failure.name]);
+        let ok = process::follow(&mut command, |line| once.cargo_line(line))?;
+        Ok(ok && once.passed > 0)
+    })
 }
 
 /// Model checkers that the engine's synchronisation runs under; each is a `--cfg` and a test file of that name.
@@ -176,6 +198,25 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "histories",
         "--quiet",
     ]))?;
+    let mut command = pytest(&python);
+    if !filters.is_empty() {
+        command.args(["-k", &filters.join(" or ")]);
+    }
+    let ok = process::follow(&mut command, |line| tally.pytest_line(line))?;
+    if !ok && tally.failed == 0 {
+        return Err("pytest failed before or outside of a test".to_owned());
+    }
+    repeat::repeat(tally, |failure| {
+        let mut once = Tally::default();
+        let mut command = pytest(&python);
+        command.arg(&failure.place);
+        let ok = process::follow(&mut command, |line| once.pytest_line(line))?;
+        Ok(ok && once.passed == 1)
+    })
+}
+
+/// pytest in `tests`, with all that its tests are told.
+fn pytest(python: &Path) -> Command {
     let mut command = Command::new(python);
     command
         .current_dir(process::root().join("tests"))
@@ -186,7 +227,9 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         )
         .env("PATH", tools::path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("PYTHONUNBUFFERED", "1");
+        .env("PYTHONUNBUFFERED", "1")
+        // The list of failures at the end has their whole messages.
+        .env("CI", "true");
     if std::env::var_os("DURAMEN_TEST_BINARY").is_none() {
         command.env(
             "DURAMEN_TEST_BINARY",
@@ -201,14 +244,7 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "-rfEs",
         "--tb=short",
     ]);
-    if !filters.is_empty() {
-        command.args(["-k", &filters.join(" or ")]);
-    }
-    let ok = process::follow(&mut command, |line| tally.pytest_line(line))?;
-    if !ok && tally.failed == 0 {
-        return Err("pytest failed before or outside of a test".to_owned());
-    }
-    Ok(())
+    command
 }
 
 /// Where the client programs are built: outside of the source tree.

@@ -1,0 +1,264 @@
+//! Failed tests get a second run, alone: it tells what chance did on a busy machine from what is broken.
+//!
+//! Invariants:
+//! 1. Nothing is hidden: what failed is printed as it failed, and the list at the end names each test that passed only when repeated.
+//! 2. What may be a lost or wrong value is never repeated: such a failure counts, however rare. `PROOFS` names the tests that judge
+//!    data; of those only a failure by patience (`LATE`) is repeated.
+//! 3. A run in which more than `REPEATS_MAX` tests failed is broken, and none of them is repeated.
+
+use std::collections::BTreeMap;
+
+use crate::tally::Tally;
+
+/// More failures than a busy machine explains: runs whose failures were all by chance had three at most.
+const REPEATS_MAX: usize = 4;
+
+/// How the client tests say that a state did not come in time (`wait_until` of tests/harness.py).
+const LATE: &str = "passed and still not";
+
+/// Tests that judge data which was acknowledged, by a part of how they are run: `-p PACKAGE --test TARGET`, or a Python file.
+const PROOFS: [&str; 15] = [
+    "-p duramen ",
+    "-p duramen-alloc ",
+    "-p duramen-backup ",
+    "-p duramen-cli --test kill",
+    "-p duramen-client ",
+    "-p duramen-cluster ",
+    "-p duramen-engine ",
+    "-p duramen-flash ",
+    "-p duramen-node ",
+    "-p duramen-sim ",
+    "cluster/test_",
+    "test_cluster_clients.py",
+    "test_concurrent.py",
+    "test_durability.py",
+    "test_flash.py",
+];
+
+/// What a binary that ended without a result is called among its tests.
+const BROKE_OFF: &str = "(broke off)";
+
+/// One failed test: how its runner is told to run it again, and what it said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Cargo's arguments that name the test's binary (`-p engine --test model`), or the whole id of a Python test.
+    pub(crate) place: String,
+    /// The test's name within a binary; nothing for Python.
+    pub(crate) name: String,
+    pub(crate) said: String,
+}
+
+impl Failure {
+    pub(crate) fn broke_off(&self) -> bool {
+        self.name == BROKE_OFF
+    }
+
+    pub(crate) fn may_be_repeated(&self) -> bool {
+        if self.broke_off() {
+            return false;
+        }
+        let judges_data = PROOFS.iter().any(|proof| self.place.contains(proof));
+        !judges_data || self.said.contains(LATE)
+    }
+
+    /// As the list at the end names it.
+    pub(crate) fn title(&self) -> &str {
+        if self.name.is_empty() {
+            &self.place
+        } else {
+            &self.name
+        }
+    }
+}
+
+/// Repeats those failures of `tally` that may be; `again` runs one test and tells whether it passed.
+pub(crate) fn repeat(
+    tally: &mut Tally,
+    mut again: impl FnMut(&Failure) -> Result<bool, String>,
+) -> Result<(), String> {
+    let told = std::mem::take(&mut tally.told);
+    if told.len() > REPEATS_MAX {
+        println!("{} tests failed: none is repeated", told.len());
+        return Ok(());
+    }
+    for failure in told {
+        let title = failure.title();
+        if !failure.may_be_repeated() {
+            println!("{title} judges data and is not repeated");
+            continue;
+        }
+        println!("\n--- once more, alone: {title}");
+        if again(&failure)? {
+            tally.passed_when_repeated(title);
+        }
+    }
+    Ok(())
+}
+
+/// Reads cargo's output for what a repetition needs: which binary is running, which of its tests failed, and what they said.
+#[derive(Debug, Default)]
+pub(crate) struct CargoFailures {
+    /// Tests of the binary that is running, by name, with what they printed.
+    said: BTreeMap<String, String>,
+    /// The test whose output is being printed.
+    current: Option<String>,
+    /// The binary has given its result; one that has not when it failed was ended by a signal.
+    ended: bool,
+}
+
+impl CargoFailures {
+    /// Takes one line; gives the failures of a binary when cargo says how to run that one again.
+    pub(crate) fn line(&mut self, line: &str) -> Vec<Failure> {
+        if let Some(test) = line.strip_prefix("test ")
+            && let Some(name) = test.strip_suffix(" ... FAILED")
+        {
+            self.said.insert(name.to_owned(), String::new());
+        } else if let Some(name) = heading(line) {
+            self.current = Some(name.to_owned());
+        } else if line.starts_with("running ") {
+            self.ended = false;
+        } else if line == "failures:" {
+            self.current = None;
+        } else if line.starts_with("test result: ") {
+            self.current = None;
+            self.ended = true;
+        } else if let Some(place) = binary_of(line) {
+            return std::mem::take(self).failures_of(place);
+        } else if let Some(current) = &self.current
+            && let Some(said) = self.said.get_mut(current)
+        {
+            said.push_str(line);
+            said.push('\n');
+        }
+        Vec::new()
+    }
+
+    fn failures_of(mut self, place: &str) -> Vec<Failure> {
+        if !self.ended || self.said.is_empty() {
+            self.said.insert(BROKE_OFF.to_owned(), String::new());
+        }
+        let failures = self.said.into_iter().map(|(name, said)| Failure {
+            place: place.to_owned(),
+            name,
+            said,
+        });
+        failures.collect()
+    }
+}
+
+/// The test named by `---- NAME stdout ----`.
+fn heading(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+}
+
+/// The arguments in ``error: test failed, to rerun pass `ARGUMENTS` ``.
+fn binary_of(line: &str) -> Option<&str> {
+    line.strip_prefix("error: test failed, to rerun pass `")?
+        .split('`')
+        .next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(place: &str, said: &str) -> Failure {
+        Failure {
+            place: place.to_owned(),
+            name: String::new(),
+            said: said.to_owned(),
+        }
+    }
+
+    #[test]
+    fn failures_of_cargo_are_found_with_their_binary_and_words() {
+        let mut reader = CargoFailures::default();
+        let mut found = Vec::new();
+        for line in [
+            "running 2 tests",
+            "test scenarios::late ... FAILED",
+            "test scenarios::good ... ok",
+            "failures:",
+            "",
+            "---- scenarios::late stdout ----",
+            "thread 'scenarios::late' panicked at x.rs:1:",
+            "all of them found room",
+            "",
+            "failures:",
+            "    scenarios::late",
+            "",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s",
+            "",
+            "error: test failed, to rerun pass `-p duramen-engine --test two_levels`",
+            "test elsewhere ... FAILED",
+        ] {
+            found.extend(reader.line(line));
+        }
+        let [one] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(one.place, "-p duramen-engine --test two_levels");
+        assert_eq!(one.name, "scenarios::late");
+        assert!(one.said.contains("all of them found room"), "{one:?}");
+        assert!(!one.said.contains("failures"), "{one:?}");
+    }
+
+    #[test]
+    fn a_binary_that_a_signal_ended_is_not_repeated() {
+        let mut reader = CargoFailures::default();
+        let place = "error: test failed, to rerun pass `-p duramen-server --test idle`";
+        let found = reader.line(place);
+        assert!(
+            matches!(found.as_slice(), [one] if !one.may_be_repeated()),
+            "{found:?}"
+        );
+        // What comes after it is another binary.
+        reader.line("running 1 test");
+        reader.line("test other ... FAILED");
+        reader.line("test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");
+        let found = reader.line(place);
+        assert!(
+            matches!(found.as_slice(), [one] if one.may_be_repeated()),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn what_judges_data_is_repeated_only_if_it_was_late() {
+        assert!(failure("-p duramen-server --test idle", "5 < 4").may_be_repeated());
+        assert!(!failure("-p duramen-engine --test threads", "5 < 4").may_be_repeated());
+        assert!(!failure("cluster/test_kills.py::test_a", "assert 1 == 0").may_be_repeated());
+        let late = "AssertionError: 60 s passed and still not: its state";
+        assert!(failure("cluster/test_kills.py::test_a", late).may_be_repeated());
+    }
+
+    #[test]
+    fn a_repetition_that_passes_is_counted_and_named() {
+        let mut tally = Tally {
+            passed: 5,
+            failed: 2,
+            failures: vec!["test_a.py::x".to_owned(), "test_b.py::y".to_owned()],
+            told: vec![failure("test_a.py::x", ""), failure("test_b.py::y", "")],
+            ..Tally::default()
+        };
+        repeat(&mut tally, |failure| Ok(failure.place == "test_a.py::x")).unwrap();
+        assert_eq!(tally.failures, ["test_b.py::y"]);
+        assert_eq!(tally.repeated, ["test_a.py::x"]);
+        assert_eq!(
+            tally.summary(),
+            "6 passed, 1 failed, 1 passed only when repeated"
+        );
+    }
+
+    #[test]
+    fn a_run_that_is_broken_is_not_repeated() {
+        let many = vec![failure("test_a.py::x", ""); REPEATS_MAX + 1];
+        let mut tally = Tally {
+            failed: many.len() as u64,
+            told: many,
+            ..Tally::default()
+        };
+        repeat(&mut tally, |_| panic!("repeated")).unwrap();
+        assert_eq!(tally.failed, REPEATS_MAX as u64 + 1);
+    }
+}
