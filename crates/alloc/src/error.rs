@@ -90,9 +90,12 @@ impl Error {
             Error::AddressTaken { .. } => -8,
             Error::Checkpoint { .. }
             | Error::Flash(
-                Flash::DamagedCheckpoint { .. } | Flash::Foreign { .. } | Flash::Superseded { .. },
+                Flash::NoCheckpoint { .. }
+                | Flash::DamagedCheckpoint { .. }
+                | Flash::Foreign { .. }
+                | Flash::Superseded { .. },
             ) => -9,
-            Error::Version { .. } | Error::Flash(Flash::Newer { .. }) => -10,
+            Error::Version { .. } | Error::Flash(Flash::Newer { .. } | Flash::Older { .. }) => -10,
             Error::Forked => -11,
             Error::Flash(Flash::InUse { .. }) => -12,
             Error::Flash(Flash::TooSmall { .. } | Flash::TooLargeDevice { .. }) => -2,

@@ -5,35 +5,45 @@
 //! - C2: a block that the last whole checkpoint needs is not filled again (space's S4) before a later one is whole. So after a crash
 //!   at any moment either the one or the other can be used.
 //! - C3: a device says which checkpoint it still honours. Another one, an older one or one of another device is refused.
+//! - C4: how many objects of a block are live (space's S2) is counted from the very locations that are written.
 //!
-//! **Layout** a header of 4 KiB, then chunks of at most 1 MiB, each `bytes u32 | crc u32 | bytes`. The chunks' bytes, joined:
+//! **Concurrency** pieces of the file are read, verified and put where they belong by several threads: while one waits for the device,
+//! another works. A location of a table belongs to one piece.
+//!
+//! **Layout** the stream of `pieces`: everything that says where something else lies comes first.
 //!
 //! ```text
-//! blocks   (sequence u64, objects u32) each
-//! tables   number u32, objects u32, longest u32, 0 u32, locations u32 ...
-//! caller   its blob
+//! tables     number u32, objects u32, longest u32, 0 u32 each
+//! locations  u32 each, table by table
+//! blocks     sequence u64, objects u32, live objects u32 each
+//! caller     its blob
 //! ```
 //!
 //! Paper: [Badam11 §3.6]; differs: a checkpoint is a file of its own, written beside the last one and renamed over it.
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::layout::{FORMAT, SECTORS_PER_BLOCK, SUPERBLOCK_BYTES, Superblock, block_of};
+use crate::layout::{
+    BLOCK_BYTES, FORMAT, OBJECT_BYTES_MAX, SECTORS_PER_BLOCK, SUPERBLOCK_BYTES, Superblock,
+    block_of,
+};
 use crate::memory::Aligned;
+use crate::pieces::{Header, Pieces, Room, STREAM_BYTES, Writer};
 use crate::space::Space;
 use crate::store::{ObjectStore, Options, drawn};
 use crate::table::{NOWHERE, Table, Tables};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-const MAGIC: [u8; 8] = *b"DURACKPT";
-const HEADER_BYTES: usize = 4096;
-const CHUNK_BYTES: usize = 1 << 20;
-const BLOCK_ENTRY_BYTES: u64 = 12;
 const TABLE_ENTRY_BYTES: u64 = 16;
+const BLOCK_ENTRY_BYTES: u64 = 16;
+/// Locations that are looked at at once: a page of memory, which is not touched if nothing is in it.
+const LOCATIONS_AT_ONCE: usize = 1024;
+/// Threads that read a checkpoint.
+const READERS: u64 = 4;
 
 /// What [`ObjectStore::restore`] found.
 pub struct Restored {
@@ -148,61 +158,72 @@ impl ObjectStore {
     }
 
     fn write_file(&self, path: &Path, superblock: &Superblock, blob: &[u8]) -> io::Result<()> {
-        let core = &self.core;
-        let tables = core.tables.all();
-        let mut file = File::create(path)?;
-        file.write_all(&[0; HEADER_BYTES])?;
-        let mut chunks = Chunks::new(&mut file);
-        for block in 0..core.space.len() {
-            let block = core.space.block(block);
-            chunks.put(&block.sequence().to_le_bytes())?;
-            chunks.put(&block.count().to_le_bytes())?;
-        }
-        for (number, table) in &tables {
-            for field in [*number, table.len(), table.bytes_max, 0] {
-                chunks.put(&field.to_le_bytes())?;
-            }
-            for location in table.locations() {
-                chunks.put(&location.load(Ordering::Relaxed).to_le_bytes())?;
-            }
-        }
-        chunks.put(blob)?;
-        chunks.finish()?;
+        let tables = self.core.tables.all();
+        let space = &self.core.space;
+        let locations: u64 = tables.iter().map(|(_, table)| u64::from(table.len())).sum();
         let header = Header {
             store: superblock.store,
             checkpoint: superblock.checkpoint,
             blocks: superblock.blocks,
             tables: tables.len() as u32,
             blob_bytes: blob.len() as u64,
+            stream_bytes: tables.len() as u64 * TABLE_ENTRY_BYTES
+                + locations * 4
+                + u64::from(space.len()) * BLOCK_ENTRY_BYTES
+                + blob.len() as u64,
         };
-        rustix::io::pwrite(&file, &header.encode(), 0)?;
-        file.sync_all()
+        let mut out = Writer::create(path, header)?;
+        for (number, table) in &tables {
+            for field in [*number, table.len(), table.bytes_max, 0] {
+                out.put(&field.to_le_bytes())?;
+            }
+        }
+        let mut live = vec![0u32; space.len() as usize];
+        let mut bytes = [0; 4 * LOCATIONS_AT_ONCE];
+        for (_, table) in &tables {
+            for cells in table.locations().chunks(LOCATIONS_AT_ONCE) {
+                for (cell, place) in cells.iter().zip(bytes.chunks_exact_mut(4)) {
+                    let location = cell.load(Ordering::Relaxed);
+                    place.copy_from_slice(&location.to_le_bytes());
+                    if location != NOWHERE {
+                        live[block_of(location) as usize] += 1; // C4
+                    }
+                }
+                out.put(&bytes[..4 * cells.len()])?;
+            }
+        }
+        for (number, live) in (0..space.len()).zip(live) {
+            let block = space.block(number);
+            out.put(&block.sequence().to_le_bytes())?;
+            out.put(&block.count().to_le_bytes())?;
+            out.put(&live.to_le_bytes())?;
+        }
+        out.put(blob)?;
+        out.finish()
     }
 
     /// Goes on where the checkpoint at `path` was made. Objects are read when they are wanted; this reads what the checkpoint says
     /// and nothing else.
     ///
     /// # Errors
-    /// [`Error::Foreign`], [`Error::Newer`], [`Error::DamagedCheckpoint`], [`Error::Superseded`], [`Error::Device`]: nothing was
-    /// changed.
+    /// [`Error::NoCheckpoint`], [`Error::Foreign`], [`Error::Older`], [`Error::Newer`], [`Error::DamagedCheckpoint`],
+    /// [`Error::Superseded`], [`Error::Device`]: nothing was changed.
     pub fn restore(options: Options, path: &Path) -> Result<Restored, Error> {
-        let what = path.display().to_string();
-        let file = File::open(path).map_err(Error::device("opening the checkpoint"))?;
-        let header = Header::read(&file, &what)?;
-        let mut superblock = checked_superblock(&*options.device, &header, &what)?;
-        let contents = Contents::read(&file, &header, &what)?;
-        let life = contents.new_life();
-        let space = Space::restored(&contents.blocks, life);
+        let pieces = Pieces::open(path)?;
+        let header = pieces.header;
+        let mut superblock = checked_superblock(&*options.device, &header, path)?;
+        let (tables, rest) = read_all(&pieces)?;
+        let space = Space::restored(&rest.blocks, new_life(&rest.blocks));
         if superblock.checkpoint != header.checkpoint {
             // It was made, and the crash came before the device could say so.
             superblock.version += 1;
             superblock.checkpoint = header.checkpoint;
             write_superblock(&*options.device, &superblock)?;
         }
-        let store = ObjectStore::start(options, superblock, space, contents.tables)?;
+        let store = ObjectStore::start(options, superblock, space, tables)?;
         Ok(Restored {
             store,
-            blob: contents.blob,
+            blob: rest.blob,
         })
     }
 }
@@ -211,10 +232,10 @@ impl ObjectStore {
 fn checked_superblock(
     device: &dyn Device,
     header: &Header,
-    what: &str,
+    path: &Path,
 ) -> Result<Superblock, Error> {
     let superseded = |why| Error::Superseded {
-        what: what.to_owned(),
+        what: path.display().to_string(),
         why,
     };
     let found = superblock_of(device)?
@@ -227,7 +248,7 @@ fn checked_superblock(
     if !(found.checkpoint..=found.checkpoint + 1).contains(&header.checkpoint) {
         return Err(superseded("there is a later one"));
     }
-    let blocks = device.bytes() / crate::layout::BLOCK_BYTES as u64;
+    let blocks = device.bytes() / BLOCK_BYTES as u64;
     if found.blocks != header.blocks || u64::from(found.blocks) > blocks {
         return Err(superseded("the flash file has become shorter"));
     }
@@ -247,285 +268,194 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-struct Header {
-    store: u64,
-    checkpoint: u64,
-    blocks: u32,
-    tables: u32,
-    blob_bytes: u64,
-}
+/// (sequence, objects, live objects) of each block.
+type Blocks = Vec<(u64, u32, u32)>;
 
-impl Header {
-    fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        put(0, &MAGIC);
-        put(8, &FORMAT.to_le_bytes());
-        put(12, &self.blocks.to_le_bytes());
-        put(16, &self.store.to_le_bytes());
-        put(24, &self.checkpoint.to_le_bytes());
-        put(32, &self.tables.to_le_bytes());
-        put(40, &self.blob_bytes.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
-        bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    fn read(mut file: &File, what: &str) -> Result<Header, Error> {
-        let mut bytes = [0; HEADER_BYTES];
-        let foreign = || Error::Foreign {
-            what: what.to_owned(),
-        };
-        match file.read_exact(&mut bytes) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(foreign()),
-            Err(error) => return Err(Error::device("reading the checkpoint")(error)),
-        }
-        if bytes[..8] != MAGIC {
-            return Err(foreign());
-        }
-        let (body, crc) = bytes.split_at(HEADER_BYTES - 4);
-        if crc != crc32c::crc32c(body).to_le_bytes() {
-            return Err(damaged(what, "its header"));
-        }
-        let u32_at = |at: usize| {
-            body[at..]
-                .first_chunk::<4>()
-                .map_or(0, |f| u32::from_le_bytes(*f))
-        };
-        let u64_at = |at: usize| {
-            body[at..]
-                .first_chunk::<8>()
-                .map_or(0, |f| u64::from_le_bytes(*f))
-        };
-        let format = u32_at(8) as u16;
-        if format > FORMAT {
-            return Err(Error::Newer {
-                what: what.to_owned(),
-                found: format,
-                known: FORMAT,
-            });
-        }
-        Ok(Header {
-            blocks: u32_at(12),
-            store: u64_at(16),
-            checkpoint: u64_at(24),
-            tables: u32_at(32),
-            blob_bytes: u64_at(40),
-        })
-    }
-}
-
-fn damaged(what: &str, why: &'static str) -> Error {
-    Error::DamagedCheckpoint {
-        what: what.to_owned(),
-        why,
-    }
-}
-
-/// What stands in a checkpoint behind its header.
-struct Contents {
-    /// (sequence, objects, live objects)
-    blocks: Vec<(u64, u32, u32)>,
-    tables: Tables,
+/// What stands behind the locations.
+struct Rest {
+    blocks: Blocks,
     blob: Vec<u8>,
 }
 
+/// A high half of sequences that none of them has.
+fn new_life(blocks: &Blocks) -> u32 {
+    loop {
+        let life = drawn() as u32;
+        let taken = |(sequence, _, _): &(u64, u32, u32)| (*sequence >> 32) as u32 == life;
+        if !blocks.iter().any(taken) {
+            return life;
+        }
+    }
+}
+
+/// Reads everything behind the header.
+fn read_all(pieces: &Pieces) -> Result<(Tables, Rest), Error> {
+    let mut room = Room::new();
+    let contents = Contents::planned(pieces, &mut room)?;
+    let first = contents.locations_at / STREAM_BYTES as u64;
+    let next = AtomicU64::new(first);
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let work = |room: &mut Room| {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= pieces.count() {
+                return;
+            }
+            let at = number * STREAM_BYTES as u64;
+            let done = pieces
+                .read(number, room)
+                .and_then(|bytes| contents.put(pieces, at, bytes));
+            if let Err(error) = done {
+                next.store(pieces.count(), Ordering::Relaxed); // nobody need go on
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.get_or_insert(error);
+                return;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..READERS.min(pieces.count() - first) {
+            let named = std::thread::Builder::new().name("restore".to_owned());
+            // Without help it takes longer.
+            let _ = named.spawn_scoped(scope, || work(&mut Room::new()));
+        }
+        work(&mut room);
+    });
+    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    contents.finish(pieces)
+}
+
+/// Where everything belongs that is in a stream.
+struct Contents {
+    /// Where its locations begin, number, table.
+    tables: Vec<(u64, u32, Table)>,
+    locations_at: u64,
+    /// Blocks and blob.
+    rest_at: u64,
+    rest: Mutex<Vec<u8>>,
+    /// The last location of the device.
+    last: u32,
+}
+
 impl Contents {
-    fn read(file: &File, header: &Header, what: &str) -> Result<Contents, Error> {
-        let length = file
-            .metadata()
-            .map_err(Error::device("looking at the checkpoint"))?
-            .len();
-        let mut source = Source {
-            file,
-            what,
-            chunk: Vec::new(),
-            at: 0,
-            left: length.saturating_sub(HEADER_BYTES as u64),
+    /// From the stream's first part. Memory is reserved, not touched.
+    fn planned(pieces: &Pieces, room: &mut Room) -> Result<Contents, Error> {
+        let header = &pieces.header;
+        let mut left = header.stream_bytes;
+        let mut take = |bytes: u64| {
+            let rest = left.checked_sub(bytes);
+            left = rest.ok_or_else(|| pieces.damaged("it is shorter than it says"))?;
+            Ok(header.stream_bytes - left)
         };
-        source.must_hold(u64::from(header.blocks) * BLOCK_ENTRY_BYTES)?;
-        let mut blocks = Vec::with_capacity(header.blocks as usize);
-        for _ in 0..header.blocks {
-            blocks.push((source.u64()?, source.u32()?, 0));
+        let locations_at = take(u64::from(header.tables) * TABLE_ENTRY_BYTES)?;
+        let mut tables = Vec::with_capacity(header.tables as usize);
+        let mut at = locations_at;
+        for number in 0..locations_at.div_ceil(STREAM_BYTES as u64) {
+            let before = number * STREAM_BYTES as u64;
+            let entries = (locations_at - before).min(STREAM_BYTES as u64) as usize;
+            let bytes = pieces.read(number, room)?;
+            for entry in bytes[..entries].chunks_exact(TABLE_ENTRY_BYTES as usize) {
+                let [number, objects, bytes_max] = [0, 4, 8].map(|at| u32_at(entry, at));
+                if bytes_max as usize > OBJECT_BYTES_MAX {
+                    return Err(pieces.damaged("a table of objects that are too long"));
+                }
+                let begins = at;
+                at = take(u64::from(objects) * 4)?;
+                tables.push((begins, number, Table::new(objects, bytes_max)));
+            }
         }
-        let tables = Tables::default();
-        source.must_hold(u64::from(header.tables) * TABLE_ENTRY_BYTES)?;
-        for _ in 0..header.tables {
-            read_table(&mut source, &mut blocks, &tables)?;
-        }
-        source.must_hold(header.blob_bytes)?;
-        let mut blob = vec![0; header.blob_bytes as usize];
-        source.fill(&mut blob)?;
-        if !source.is_at_end() {
-            return Err(damaged(what, "it is longer than it says"));
+        take(u64::from(header.blocks) * BLOCK_ENTRY_BYTES)?;
+        if take(header.blob_bytes)? != header.stream_bytes {
+            return Err(pieces.damaged("it is longer than it says"));
         }
         Ok(Contents {
-            blocks,
             tables,
-            blob,
+            locations_at,
+            rest_at: at,
+            rest: Mutex::new(vec![0; (header.stream_bytes - at) as usize]),
+            last: (u64::from(header.blocks) * u64::from(SECTORS_PER_BLOCK)).saturating_sub(1)
+                as u32,
         })
     }
 
-    /// A high half of sequences that none of them has.
-    fn new_life(&self) -> u32 {
-        loop {
-            let life = drawn() as u32;
-            let taken = |(sequence, _, _): &(u64, u32, u32)| (*sequence >> 32) as u32 == life;
-            if !self.blocks.iter().any(taken) {
-                return life;
+    /// Puts bytes of the stream, from byte `at` of it on, where they belong.
+    fn put(&self, pieces: &Pieces, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        let end = at + bytes.len() as u64;
+        let first = self.tables.partition_point(|(begins, _, _)| *begins <= at);
+        for (begins, _, table) in &self.tables[first.saturating_sub(1)..] {
+            let (from, to) = (
+                at.max(*begins),
+                end.min(begins + u64::from(table.len()) * 4),
+            );
+            if *begins >= end {
+                break;
+            }
+            if from >= to {
+                continue;
+            }
+            let its = &bytes[(from - at) as usize..(to - at) as usize];
+            if !fill(table, ((from - begins) / 4) as usize, its, self.last) {
+                return Err(pieces.damaged("a location beyond the flash file"));
+            }
+        }
+        if end > self.rest_at {
+            let from = at.max(self.rest_at);
+            let to = (end - self.rest_at) as usize;
+            let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+            rest[(from - self.rest_at) as usize..to]
+                .copy_from_slice(&bytes[(from - at) as usize..]);
+        }
+        Ok(())
+    }
+
+    fn finish(self, pieces: &Pieces) -> Result<(Tables, Rest), Error> {
+        let tables = Tables::default();
+        for (_, number, table) in self.tables {
+            tables
+                .add(number, table)
+                .map_err(|_| pieces.damaged("a table stands in it twice"))?;
+        }
+        let mut blocks = self
+            .rest
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let blob = blocks.split_off(pieces.header.blocks as usize * BLOCK_ENTRY_BYTES as usize);
+        let entry = |entry: &[u8]| {
+            let sequence = u64::from(u32_at(entry, 4)) << 32 | u64::from(u32_at(entry, 0));
+            (sequence, u32_at(entry, 8), u32_at(entry, 12))
+        };
+        let blocks = blocks.chunks_exact(BLOCK_ENTRY_BYTES as usize);
+        let blocks = blocks.map(entry).collect();
+        Ok((tables, Rest { blocks, blob }))
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let field = bytes[at..].first_chunk().expect("within an entry");
+    u32::from_le_bytes(*field)
+}
+
+/// Sets locations from number `from` on. False: one of them lies nowhere on a device of which `last` is the last one.
+fn fill(table: &Table, from: usize, bytes: &[u8], last: u32) -> bool {
+    let cells = table.locations()[from..].chunks(LOCATIONS_AT_ONCE);
+    for (cells, bytes) in cells.zip(bytes.chunks(4 * LOCATIONS_AT_ONCE)) {
+        let locations = || bytes.chunks_exact(4).map(|bytes| u32_at(bytes, 0));
+        // Without branches: eight at once.
+        let (mut most, mut superblocks) = (NOWHERE, 0);
+        for location in locations() {
+            most = most.max(location);
+            superblocks |= u32::from(location.wrapping_sub(NOWHERE + 1) < SECTORS_PER_BLOCK - 1);
+        }
+        if most > last || superblocks != 0 {
+            return false;
+        }
+        if most != NOWHERE {
+            for (cell, location) in cells.iter().zip(locations()) {
+                cell.store(location, Ordering::Relaxed); // nobody reads it before all threads have ended
             }
         }
     }
-}
-
-fn read_table(
-    source: &mut Source<'_>,
-    blocks: &mut [(u64, u32, u32)],
-    tables: &Tables,
-) -> Result<(), Error> {
-    let (number, objects, bytes_max) = (source.u32()?, source.u32()?, source.u32()?);
-    source.u32()?;
-    source.must_hold(u64::from(objects) * 4)?;
-    let sectors = blocks.len() as u64 * u64::from(SECTORS_PER_BLOCK);
-    let mut locations = vec![NOWHERE; objects as usize];
-    for location in &mut locations {
-        let found = source.u32()?;
-        if found == NOWHERE {
-            continue; // never touched, it takes no memory
-        }
-        if u64::from(found) >= sectors || block_of(found) == 0 {
-            return Err(damaged(source.what, "a location beyond the flash file"));
-        }
-        blocks[block_of(found) as usize].2 += 1;
-        *location = found;
-    }
-    if bytes_max as usize > crate::layout::OBJECT_BYTES_MAX {
-        return Err(damaged(source.what, "a table of objects that are too long"));
-    }
-    tables
-        .add(number, Table::with(locations, bytes_max))
-        .map_err(|_| damaged(source.what, "a table stands in it twice"))
-}
-
-/// Writes bytes as chunks.
-struct Chunks<'f> {
-    file: &'f mut File,
-    chunk: Vec<u8>,
-}
-
-impl<'f> Chunks<'f> {
-    fn new(file: &'f mut File) -> Chunks<'f> {
-        Chunks {
-            file,
-            chunk: Vec::with_capacity(CHUNK_BYTES),
-        }
-    }
-
-    fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let room = CHUNK_BYTES - self.chunk.len();
-            let (now, later) = bytes.split_at(bytes.len().min(room));
-            self.chunk.extend_from_slice(now);
-            bytes = later;
-            if self.chunk.len() == CHUNK_BYTES {
-                self.write()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&mut self) -> io::Result<()> {
-        let crc = crc32c::crc32c(&self.chunk);
-        self.file
-            .write_all(&(self.chunk.len() as u32).to_le_bytes())?;
-        self.file.write_all(&crc.to_le_bytes())?;
-        self.file.write_all(&self.chunk)?;
-        self.chunk.clear();
-        Ok(())
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        if self.chunk.is_empty() {
-            return Ok(());
-        }
-        self.write()
-    }
-}
-
-/// Reads them back.
-struct Source<'f> {
-    file: &'f File,
-    what: &'f str,
-    chunk: Vec<u8>,
-    at: usize,
-    /// Of the file.
-    left: u64,
-}
-
-impl Source<'_> {
-    /// So many bytes may still come: memory for them is not taken before this is known.
-    fn must_hold(&self, bytes: u64) -> Result<(), Error> {
-        if bytes > self.left + self.chunk.len() as u64 {
-            return Err(damaged(self.what, "it is shorter than it says"));
-        }
-        Ok(())
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.at == self.chunk.len() && self.left == 0
-    }
-
-    fn next_chunk(&mut self) -> Result<(), Error> {
-        let mut header = [0; 8];
-        let cut = || damaged(self.what, "it is cut off");
-        if self.left < 8 {
-            return Err(cut());
-        }
-        self.file
-            .read_exact(&mut header)
-            .map_err(Error::device("reading the checkpoint"))?;
-        let [a, b, c, d, crc @ ..] = header;
-        let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
-        self.left -= 8;
-        if bytes == 0 || bytes > CHUNK_BYTES || bytes as u64 > self.left {
-            return Err(damaged(self.what, "it is cut off"));
-        }
-        self.chunk.resize(bytes, 0);
-        self.at = 0;
-        self.file
-            .read_exact(&mut self.chunk)
-            .map_err(Error::device("reading the checkpoint"))?;
-        self.left -= bytes as u64;
-        if crc32c::crc32c(&self.chunk) != u32::from_le_bytes(crc) {
-            return Err(damaged(self.what, "the checksum of a part does not hold"));
-        }
-        Ok(())
-    }
-
-    fn fill(&mut self, mut into: &mut [u8]) -> Result<(), Error> {
-        while !into.is_empty() {
-            if self.at == self.chunk.len() {
-                self.next_chunk()?;
-            }
-            let count = into.len().min(self.chunk.len() - self.at);
-            let (now, later) = std::mem::take(&mut into).split_at_mut(count);
-            now.copy_from_slice(&self.chunk[self.at..self.at + count]);
-            self.at += count;
-            into = later;
-        }
-        Ok(())
-    }
-
-    fn u32(&mut self) -> Result<u32, Error> {
-        let mut bytes = [0; 4];
-        self.fill(&mut bytes)?;
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    fn u64(&mut self) -> Result<u64, Error> {
-        let mut bytes = [0; 8];
-        self.fill(&mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
+    true
 }

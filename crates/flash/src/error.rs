@@ -39,9 +39,19 @@ pub enum Error {
     /// Another process uses it now.
     #[error("{path} is in use by another process")]
     InUse { path: String },
+    /// Use another path, or begin anew.
+    #[error("there is no checkpoint {what}: {source}")]
+    NoCheckpoint { what: String, source: io::Error },
     /// Nothing of ours is there; nothing was changed.
     #[error("{what} holds no checkpoint of an object store")]
     Foreign { what: String },
+    /// Use the program that made it, or begin anew.
+    #[error("{what} has format {found}, of an older program; this one knows format {known}")]
+    Older {
+        what: String,
+        found: u16,
+        known: u16,
+    },
     /// Update this program.
     #[error("{what} has format {found}; this program knows formats up to {known}")]
     Newer {

@@ -15,6 +15,7 @@
 //! | `space` | what is free, live or held in each block |
 //! | `flusher` | the thread that writes blocks and collects garbage |
 //! | `checkpoint` | what a later process needs to go on |
+//! | `pieces` | its file, which is read and verified piece by piece |
 //! | `pool` | threads that read where there is no io_uring |
 //! | `reader` | many reads of objects at once, without waiting for each |
 //! | `spans` | the same for spans of a device |
@@ -29,6 +30,7 @@ mod flusher;
 mod image;
 mod layout;
 mod memory;
+mod pieces;
 mod pool;
 mod reader;
 mod space;

@@ -122,10 +122,24 @@ fn a_checkpoint_that_the_device_outlived_is_refused() {
     assert!(matches!(refused(&ram, &new), Error::Superseded { .. }));
 }
 
-/// Each byte of a checkpoint is damaged, and it is cut at each length: refused, or (bits that nobody reads) the same.
+/// Thousands of files: in memory if the machine has a place for that.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}
+
+fn assert_damaged(ram: &Ram, path: &Path, what: &str) {
+    let error = refused(ram, path);
+    let named = matches!(
+        error,
+        Error::DamagedCheckpoint { .. } | Error::Foreign { .. }
+    );
+    assert!(named, "{what}: {error}");
+}
+
+/// Each byte of a checkpoint is damaged, and it is cut at each length: refused. Whole again, it is taken.
 #[test]
 fn a_damaged_checkpoint_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let path = dir.path().join("checkpoint");
     let ram = Ram::new(8);
     let mut model = BTreeMap::new();
@@ -135,30 +149,119 @@ fn a_damaged_checkpoint_is_refused() {
         scribble(&store, &mut model, &mut Dice(3), 300);
         store.checkpoint(&path, b"the caller's own").unwrap();
     }
-    let whole = std::fs::read(&path).unwrap();
-    for at in (0..whole.len()).step_by(5) {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 1 << (at % 8);
-        std::fs::write(&path, &damaged).unwrap();
-        let error = refused(&ram, &path);
-        let named = matches!(
-            error,
-            Error::DamagedCheckpoint { .. } | Error::Foreign { .. }
-        );
-        assert!(named, "byte {at}: {error}");
+    let mut whole = std::fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        whole[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &whole).unwrap();
+        assert_damaged(&ram, &path, &format!("byte {at}"));
+        whole[at] ^= 1 << (at % 8);
     }
-    for length in (0..whole.len()).step_by(97) {
+    for length in 0..whole.len() {
         std::fs::write(&path, &whole[..length]).unwrap();
-        let error = refused(&ram, &path);
-        let named = matches!(
-            error,
-            Error::DamagedCheckpoint { .. } | Error::Foreign { .. }
-        );
-        assert!(named, "cut to {length}: {error}");
+        assert_damaged(&ram, &path, &format!("cut to {length}"));
     }
+    let longer = [&whole[..], &[0]].concat();
+    std::fs::write(&path, &longer).unwrap();
+    assert_damaged(&ram, &path, "a byte more");
     std::fs::write(&path, &whole).unwrap();
     let store = ObjectStore::restore(ram.options(), &path).unwrap().store;
     assert_holds(&store, &model);
+}
+
+/// The header with another format, and a checksum that holds.
+#[test]
+fn a_checkpoint_of_another_version_is_refused_and_says_so() {
+    let dir = folder();
+    let path = dir.path().join("checkpoint");
+    let ram = Ram::new(8);
+    ram.store().checkpoint(&path, b"").unwrap();
+    let mut whole = std::fs::read(&path).unwrap();
+    for (format, older) in [
+        (1u32, true),
+        (3, false),
+        (u32::MAX, false),
+        (0x1_0002, false),
+    ] {
+        whole[8..12].copy_from_slice(&format.to_le_bytes());
+        let crc = crc32c::crc32c(&whole[..4092]);
+        whole[4092..4096].copy_from_slice(&crc.to_le_bytes());
+        std::fs::write(&path, &whole).unwrap();
+        let error = refused(&ram, &path);
+        let named = match older {
+            true => matches!(error, Error::Older { found: 1, .. }),
+            false => matches!(error, Error::Newer { found, .. } if found > 2),
+        };
+        assert!(named, "format {format}: {error}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let error = refused(&ram, &path);
+    assert!(matches!(error, Error::NoCheckpoint { .. }), "{error}");
+}
+
+const PIECE: usize = 256 << 10;
+
+fn piece(whole: &[u8], number: usize) -> std::ops::Range<usize> {
+    let at = 4096 + number * PIECE;
+    at..(at + PIECE).min(whole.len())
+}
+
+/// Tables of all lengths over many pieces of the file, more of them than one piece can name: each location comes to its place. Pieces that
+/// are whole, but of another place or of another checkpoint, are refused.
+#[test]
+fn a_checkpoint_of_many_pieces_is_put_together_rightly() {
+    let dir = folder();
+    let (path, next) = (dir.path().join("checkpoint"), dir.path().join("next"));
+    let ram = Ram::new(64);
+    let blob: Vec<u8> = (0..600_000u32).map(|n| (n * 7 / 3) as u8).collect();
+    let mut model = BTreeMap::new();
+    let mut dice = Dice(9);
+    {
+        let store = ram.store();
+        for table in 0..20_000u32 {
+            let objects = if table % 1000 == 0 { 70_001 } else { table % 5 };
+            store.add_table(table, objects, 64).unwrap();
+            for index in 0..objects.min(3) {
+                let index = objects - 1 - index * (objects / 3);
+                let owner = Owner { table, index };
+                let bytes = value(index, table, 64);
+                if dice.roll(3) > 0 {
+                    store.write(owner, &bytes).unwrap();
+                    model.insert(owner, bytes);
+                }
+            }
+        }
+        store.checkpoint(&path, &blob).unwrap();
+        store.checkpoint(&next, &blob).unwrap();
+    }
+    let whole = std::fs::read(&next).unwrap();
+    assert!(whole.len() > 25 * PIECE, "{} bytes", whole.len());
+    let mut swapped = whole.clone();
+    let (one, two) = (piece(&whole, 3), piece(&whole, 7));
+    swapped[one.clone()].copy_from_slice(&whole[two.clone()]);
+    swapped[two].copy_from_slice(&whole[one]);
+    std::fs::write(&next, &swapped).unwrap();
+    assert_damaged(&ram, &next, "two parts have changed places");
+    let other = std::fs::read(&path).unwrap();
+    for number in [0, 1, 20, whole.len() / PIECE] {
+        let mut mixed = whole.clone();
+        mixed[piece(&whole, number)].copy_from_slice(&other[piece(&whole, number)]);
+        std::fs::write(&next, &mixed).unwrap();
+        assert_damaged(&ram, &next, "a part of another checkpoint");
+    }
+    std::fs::write(&next, &whole).unwrap();
+    let restored = ObjectStore::restore(ram.options(), &next).unwrap();
+    assert!(restored.blob == blob);
+    let mut scratch = Scratch::new(64);
+    for (owner, bytes) in &model {
+        let found = restored.store.read(*owner, &mut scratch).unwrap();
+        assert_eq!(found, Some(&bytes[..]), "{owner}");
+    }
+    let live = restored.store.stats().live_bytes;
+    // What is live is counted as it was: everything can be freed, and then there is nothing.
+    for owner in model.keys() {
+        restored.store.free(*owner).unwrap();
+    }
+    assert!(live > 0 && restored.store.stats().live_bytes == 0);
 }
 
 /// What the last checkpoint needs is not overwritten; when that fills the device, it is said, and giving it up helps.

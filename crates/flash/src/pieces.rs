@@ -1,0 +1,324 @@
+//! The file of a checkpoint: a header, and a stream of bytes cut into pieces that are read and verified in any order, each alone.
+//!
+//! **Invariants**
+//! - F1: a piece's checksum begins from its checkpoint and its number: no piece of another checkpoint, or from another place, passes.
+//! - F2: the file is exactly as long as its header says: memory for what it tells of is taken only after this is known.
+//!
+//! **Concurrency** many threads may read pieces of one file.
+//!
+//! **Layout** little-endian. Each piece begins at a multiple of 4 KiB, so that it can be read past the page cache; entries of 4, 8 or 16 bytes
+//! never lie in two of them.
+//!
+//! ```text
+//! header   0       8        12       16      24           32       40           48             4092
+//!          +-------+--------+--------+-------+------------+--------+------------+--------------+-----+
+//!          | magic | format | blocks | store | checkpoint | tables | blob bytes | stream bytes | crc |
+//!          |       |  u32   |  u32   |  u64  |    u64     |  u64   |    u64     |     u64      | u32 |
+//!          +-------+--------+--------+-------+------------+--------+------------+--------------+-----+
+//! piece    0       4        8        16                                           at most 256 KiB
+//!          +-------+--------+--------+--------------------------------------------+
+//!          |  crc  | bytes  | number | bytes of the stream                        |
+//!          |  u32  |  u32   |  u64   |                                            |
+//!          +-------+--------+--------+--------------------------------------------+
+//! ```
+//!
+//! Paper: [Badam11 §3.6].
+
+use crate::error::Error;
+use crate::memory::Aligned;
+use rustix::fs::{Mode, OFlags};
+use std::cmp::Ordering;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const MAGIC: [u8; 8] = *b"DURACKPT";
+/// 1 had one sequence of chunks, to be read in order.
+const FORMAT: u32 = 2;
+const HEADER_BYTES: usize = 4096;
+/// Read at once: long enough for a device, short enough that many are under way and that little memory is touched.
+const PIECE_BYTES: usize = 256 << 10;
+const PIECE_HEADER_BYTES: usize = 16;
+/// Bytes of the stream in a piece.
+pub(crate) const STREAM_BYTES: usize = PIECE_BYTES - PIECE_HEADER_BYTES;
+
+/// What a checkpoint's file begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub store: u64,
+    pub checkpoint: u64,
+    pub blocks: u32,
+    pub tables: u32,
+    pub blob_bytes: u64,
+    /// Of all pieces together.
+    pub stream_bytes: u64,
+}
+
+fn damaged(what: &str, why: &'static str) -> Error {
+    Error::DamagedCheckpoint {
+        what: what.to_owned(),
+        why,
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let field = bytes[at..].first_chunk().expect("within the header");
+    u32::from_le_bytes(*field)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let field = bytes[at..].first_chunk().expect("within the header");
+    u64::from_le_bytes(*field)
+}
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(8, &FORMAT.to_le_bytes());
+        put(12, &self.blocks.to_le_bytes());
+        put(16, &self.store.to_le_bytes());
+        put(24, &self.checkpoint.to_le_bytes());
+        put(32, &u64::from(self.tables).to_le_bytes());
+        put(40, &self.blob_bytes.to_le_bytes());
+        put(48, &self.stream_bytes.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8], what: &str) -> Result<Header, Error> {
+        if bytes.len() < HEADER_BYTES || bytes[..8] != MAGIC {
+            return Err(Error::Foreign {
+                what: what.to_owned(),
+            });
+        }
+        let (body, crc) = bytes[..HEADER_BYTES].split_at(HEADER_BYTES - 4);
+        if crc != crc32c::crc32c(body).to_le_bytes() {
+            return Err(damaged(what, "its header"));
+        }
+        let format = u32_at(body, 8);
+        let (what, found) = (what.to_owned(), format.min(u16::MAX.into()) as u16);
+        let known = FORMAT as u16;
+        match format.cmp(&FORMAT) {
+            Ordering::Less => return Err(Error::Older { what, found, known }),
+            Ordering::Equal => {}
+            Ordering::Greater => return Err(Error::Newer { what, found, known }),
+        }
+        Ok(Header {
+            blocks: u32_at(body, 12),
+            store: u64_at(body, 16),
+            checkpoint: u64_at(body, 24),
+            tables: u32_at(body, 32),
+            blob_bytes: u64_at(body, 40),
+            stream_bytes: u64_at(body, 48),
+        })
+    }
+
+    fn pieces(&self) -> u64 {
+        self.stream_bytes.div_ceil(STREAM_BYTES as u64)
+    }
+
+    /// Of the whole file; `None`: of no file.
+    fn file_bytes(&self) -> Option<u64> {
+        let headers = self.pieces() * PIECE_HEADER_BYTES as u64 + HEADER_BYTES as u64;
+        self.stream_bytes.checked_add(headers)
+    }
+
+    /// Bytes of the stream in piece `number`, which there is.
+    fn stream_bytes_of(&self, number: u64) -> usize {
+        let before = number * STREAM_BYTES as u64;
+        (self.stream_bytes - before).min(STREAM_BYTES as u64) as usize
+    }
+
+    /// F1.
+    fn checksum(&self, number: u64, piece: &[u8]) -> u32 {
+        let mut seed = [0; 24];
+        seed[..8].copy_from_slice(&self.store.to_le_bytes());
+        seed[8..16].copy_from_slice(&self.checkpoint.to_le_bytes());
+        seed[16..].copy_from_slice(&number.to_le_bytes());
+        crc32c::crc32c_append(crc32c::crc32c(&seed), &piece[4..])
+    }
+}
+
+/// Where piece `number` begins.
+fn piece_at(number: u64) -> u64 {
+    HEADER_BYTES as u64 + number * PIECE_BYTES as u64
+}
+
+/// Writes a stream.
+pub(crate) struct Writer {
+    file: File,
+    header: Header,
+    piece: Vec<u8>,
+    number: u64,
+}
+
+impl Writer {
+    pub fn create(path: &Path, header: Header) -> io::Result<Writer> {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        piece.resize(PIECE_HEADER_BYTES, 0);
+        Ok(Writer {
+            file: File::create(path)?,
+            header,
+            piece,
+            number: 0,
+        })
+    }
+
+    pub fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let room = PIECE_BYTES - self.piece.len();
+            let (now, later) = bytes.split_at(bytes.len().min(room));
+            self.piece.extend_from_slice(now);
+            bytes = later;
+            if self.piece.len() == PIECE_BYTES {
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let bytes = self.piece.len() - PIECE_HEADER_BYTES;
+        self.piece[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
+        self.piece[8..16].copy_from_slice(&self.number.to_le_bytes());
+        let crc = self.header.checksum(self.number, &self.piece);
+        self.piece[..4].copy_from_slice(&crc.to_le_bytes());
+        self.file.write_all_at(&self.piece, piece_at(self.number))?;
+        self.number += 1;
+        self.piece.truncate(PIECE_HEADER_BYTES);
+        Ok(())
+    }
+
+    /// The file is whole, and durable.
+    pub fn finish(mut self) -> io::Result<()> {
+        let rest = self.piece.len() - PIECE_HEADER_BYTES;
+        let put = self.number * STREAM_BYTES as u64 + rest as u64;
+        assert_eq!(
+            put, self.header.stream_bytes,
+            "a stream is as long as was said (F2)"
+        );
+        if rest > 0 {
+            self.write()?;
+        }
+        self.file.write_all_at(&self.header.encode(), 0)?;
+        self.file.flush()?;
+        self.file.sync_all()
+    }
+}
+
+/// Reads one.
+pub(crate) struct Pieces {
+    file: File,
+    what: String,
+    pub header: Header,
+    /// The header and the first piece, which come by one read.
+    first: Aligned,
+}
+
+/// Where pieces are read to.
+pub(crate) struct Room(Aligned);
+
+impl Room {
+    pub fn new() -> Room {
+        Room(Aligned::zeroed(PIECE_BYTES))
+    }
+}
+
+impl Pieces {
+    /// # Errors
+    /// [`Error::Foreign`], [`Error::Older`], [`Error::Newer`], [`Error::DamagedCheckpoint`], [`Error::Device`].
+    pub fn open(path: &Path) -> Result<Pieces, Error> {
+        let what = path.display().to_string();
+        let file = open(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::NoCheckpoint {
+                what: what.clone(),
+                source,
+            },
+            _ => Error::device("opening the checkpoint")(source),
+        })?;
+        let mut first = Aligned::zeroed(HEADER_BYTES + PIECE_BYTES);
+        let found = read_up_to(&file, first.bytes_mut(), 0)?;
+        let header = Header::decode(&first.bytes()[..found], &what)?;
+        let length = file
+            .metadata()
+            .map_err(Error::device("looking at the checkpoint"))?
+            .len();
+        match header.file_bytes() {
+            Some(bytes) if bytes == length => {} // F2
+            Some(bytes) if bytes < length => {
+                return Err(damaged(&what, "it is longer than it says"));
+            }
+            _ => return Err(damaged(&what, "it is cut off")),
+        }
+        Ok(Pieces {
+            file,
+            what,
+            header,
+            first,
+        })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.header.pieces()
+    }
+
+    /// A reason to refuse it.
+    pub fn damaged(&self, why: &'static str) -> Error {
+        damaged(&self.what, why)
+    }
+
+    /// The bytes of the stream in piece `number`, which there is.
+    ///
+    /// # Errors
+    /// [`Error::DamagedCheckpoint`], [`Error::Device`].
+    pub fn read<'b>(&'b self, number: u64, room: &'b mut Room) -> Result<&'b [u8], Error> {
+        let bytes = self.header.stream_bytes_of(number);
+        let whole = PIECE_HEADER_BYTES + bytes;
+        let piece = if number == 0 {
+            self.first.bytes()[HEADER_BYTES..].get(..whole)
+        } else {
+            let found = read_up_to(&self.file, room.0.bytes_mut(), piece_at(number))?;
+            room.0.bytes()[..found].get(..whole)
+        };
+        let piece = piece.ok_or_else(|| self.damaged("it is cut off"))?;
+        let says = (u32_at(piece, 0), u32_at(piece, 4), u64_at(piece, 8));
+        if says != (self.header.checksum(number, piece), bytes as u32, number) {
+            return Err(self.damaged("the checksum of a part does not hold"));
+        }
+        Ok(&piece[PIECE_HEADER_BYTES..])
+    }
+}
+
+/// Past the page cache: what is read once need not stay there. Where the file system cannot do that, through it.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+        Err(rustix::io::Errno::INVAL) => rustix::fs::open(path, flags, Mode::empty()),
+        opened => opened,
+    };
+    Ok(File::from(file?))
+}
+
+/// Fills `into`, or what there is up to the end of the file; how much that is.
+fn read_up_to(file: &File, into: &mut [u8], at: u64) -> Result<usize, Error> {
+    let mut done = 0;
+    while done < into.len() {
+        match file.read_at(&mut into[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(bytes) => {
+                done += bytes;
+                if !bytes.is_multiple_of(crate::layout::SECTOR_BYTES) {
+                    break; // the end: nobody reads past the page cache from within a sector
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::device("reading the checkpoint")(error)),
+        }
+    }
+    Ok(done)
+}
