@@ -17,8 +17,9 @@
  *
  * Signals.  By userfaultfd (Linux 5.11 or newer) the library takes SIGBUS over in ssd_oalloc's or ssd_malloc's first call, or in
  * ssd_restore; SIGSEGV stays the program's. By mprotect (older kernels) it takes SIGSEGV. A signal that is not the library's goes to the
- * handler that was there before, so install yours earlier; or install it later and call ssd_handle_fault from it. Signal handlers of
- * the program may use objects. Threads need 16 KiB of stack below the frame that touches an object.
+ * handler that was there before, so install yours earlier; or install it later and call ssd_handle_fault from it. A handler
+ * of the program must not touch objects or call this library (but ssd_handle_fault): it may have interrupted malloc, or the library
+ * itself. Threads need 16 KiB of stack below the frame that touches an object.
  *
  * System calls.  The kernel does not bring pages. A system call that is given an address of an object (read(2), write(2), ...) fails with
  * EFAULT, or does less, if a page of it is not in RAM, or was not written to before and the call would write to it. It never sees or
@@ -34,7 +35,6 @@
 #ifndef DURAMEN_ALLOC_H
 #define DURAMEN_ALLOC_H
 
-#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -149,7 +149,7 @@ int ssd_close(void);
 
 /* For a handler of the program's own, installed after the library's (SIGBUS, or SIGSEGV by mprotect): 1 = it was the library's fault
  * and is served, return from the handler; 0 = it is the program's. */
-int ssd_handle_fault(siginfo_t *info, void *context);
+int ssd_handle_fault(void *info, void *context);
 
 /* The calling thread's last failure: its number and what happened, in words; valid until its next failure. */
 int ssd_error(void);

@@ -186,6 +186,13 @@ impl Heap {
         Ok(())
     }
 
+    /// Whether an address lies in an array, which is freed as a whole and cannot become longer.
+    pub fn is_of_array(&self, address: usize) -> bool {
+        let page = self.contains(address).then(|| self.page_of(address));
+        let chunk = page.and_then(|page| self.atm.chunk(page));
+        chunk.is_some_and(|chunk| chunk.kind == Kind::Array && chunk.objects > 1)
+    }
+
     /// Bytes that may be used at the address of an object, an array's first element included.
     pub fn usable_bytes(&self, address: usize) -> Option<usize> {
         let page = self.contains(address).then(|| self.page_of(address))?;
@@ -194,7 +201,8 @@ impl Heap {
             Kind::Memory => self.memory_bytes(address, &chunk),
             Kind::Pool | Kind::Array => {
                 let object = chunk.object(page)?;
-                chunk.is_used(object).then_some(chunk.object_bytes as usize)
+                let begins = address == self.address_of(page) && chunk.is_used(object);
+                begins.then_some(chunk.object_bytes as usize)
             }
         }
     }

@@ -228,10 +228,17 @@ pub unsafe fn realloc(block: *mut u8, bytes: usize) -> Result<*mut u8, Error> {
         return malloc(bytes);
     }
     let heap = heap()?;
-    let has = heap.usable_bytes(block as usize).ok_or(Error::BadPointer {
+    let bad = |why| Error::BadPointer {
         address: block as usize,
-        why: "no block begins there",
-    })?;
+        why,
+    };
+    let has = heap.usable_bytes(block as usize);
+    let has = has.ok_or_else(|| bad("no block begins there"))?;
+    if heap.is_of_array(block as usize) {
+        return Err(bad(
+            "it is an array of objects, which stays as long as it is",
+        ));
+    }
     if bytes <= has && bytes >= has / 2 {
         return Ok(block);
     }

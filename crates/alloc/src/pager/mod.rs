@@ -191,10 +191,18 @@ impl Arena {
         let arena = match there {
             Err(error) if !exactly && error.raw_os_error() == Some(libc::EEXIST) => {
                 // Somewhere above, aligned as well.
-                let mut above =
-                    (1..64).map(|n| map(at + n * bytes, flags | libc::MAP_FIXED_NOREPLACE));
-                above.find_map(Result::ok).ok_or(error)?
+                let mut above = (1..64).map(|n| {
+                    let at = at + n * bytes;
+                    map(at, flags | libc::MAP_FIXED_NOREPLACE)
+                        .ok()
+                        .filter(|arena| arena.start == at)
+                });
+                match above.find_map(|arena| arena) {
+                    Some(arena) => arena,
+                    None => Arena::anywhere(bytes, protection, flags)?,
+                }
             }
+            Err(_) if !exactly => Arena::anywhere(bytes, protection, flags)?,
             found => found?,
         };
         // A page of the page table must lie in the arena as a whole, and a forked child must not see holes as zeros.
@@ -208,6 +216,34 @@ impl Arena {
             Ok(arena)
         } else {
             Err(io::Error::last_os_error())
+        }
+    }
+}
+
+impl Arena {
+    /// Where the kernel likes it: where addresses are short of 48 bits, or a sanitizer allows no others.
+    fn anywhere(bytes: usize, protection: i32, flags: i32) -> io::Result<Arena> {
+        let region = REGION_PAGES as usize * PAGE_BYTES;
+        // SAFETY: maps new memory, then gives back what lies before and behind a multiple of a region in it.
+        unsafe {
+            let found = libc::mmap(
+                std::ptr::null_mut(),
+                bytes + region,
+                protection,
+                flags,
+                -1,
+                0,
+            );
+            if found == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let start = (found as usize).next_multiple_of(region);
+            let before = start - found as usize;
+            if before > 0 {
+                libc::munmap(found, before);
+            }
+            libc::munmap((start + bytes) as *mut _, region - before);
+            Ok(Arena { start, bytes })
         }
     }
 }

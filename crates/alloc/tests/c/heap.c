@@ -1,5 +1,5 @@
-/* The library from C: objects, memory, errors, system calls, signals, fork, checkpoints. argv[1]: a folder. Ends with 77 where the
- * kernel lacks userfaultfd. */
+/* The library from C: objects, memory, errors, system calls, signals, fork, checkpoints. argv[1]: a folder; argv[2]: userfault or
+ * protect. Ends with 77 where the kernel cannot do that. */
 #define _GNU_SOURCE
 #include <duramen_alloc.h>
 #include <errno.h>
@@ -22,10 +22,12 @@
     } while (0)
 
 static char flash[4096], saved[4096];
+static enum ssd_faults kind;
+static int fault_signal; /* what an access gets that is nobody's */
 
 static void start(void) {
     struct ssd_options options = {.flash_file = flash, .flash_bytes = 64 << 20, .ram_bytes = 6 << 20};
-    options.faults = SSD_FAULTS_USERFAULT;
+    options.faults = kind;
     int code = ssd_init(&options);
     if (code == SSD_EKERNEL) {
         printf("skipped: %s\n", ssd_error_message());
@@ -140,7 +142,7 @@ static void foreign_signals(void) {
     CHECK(ssd_free(object) == SSD_OK);
     caught = 0;
     if (sigsetjmp(back, 1) == 0) object[0] = 2;
-    CHECK(caught == SIGBUS);
+    CHECK(caught == fault_signal);
 }
 
 static void forked(void) {
@@ -182,7 +184,9 @@ static void lives(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 2);
+    CHECK(argc == 3);
+    kind = strcmp(argv[2], "protect") == 0 ? SSD_FAULTS_PROTECT : SSD_FAULTS_USERFAULT;
+    fault_signal = kind == SSD_FAULTS_PROTECT ? SIGSEGV : SIGBUS;
     snprintf(flash, sizeof flash, "%s/flash", argv[1]);
     snprintf(saved, sizeof saved, "%s/checkpoint", argv[1]);
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_NODEFER};
@@ -198,7 +202,7 @@ int main(int argc, char **argv) {
     foreign_signals();
     forked();
     struct ssd_stats stats;
-    CHECK(ssd_stats(&stats) == SSD_OK && stats.faults > 0 && stats.evicted_pages > 0 && stats.fault_kind == SSD_FAULTS_USERFAULT);
+    CHECK(ssd_stats(&stats) == SSD_OK && stats.faults > 0 && stats.evicted_pages > 0 && stats.fault_kind == kind);
     CHECK(stats.allocated_bytes == 0);
     lives();
     CHECK(ssd_close() == SSD_OK && ssd_close() == SSD_ESTATE);

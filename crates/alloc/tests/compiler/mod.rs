@@ -14,7 +14,7 @@ pub fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Whether the machine has this compiler, and can link with these flags.
+/// Whether the machine has this compiler, can link with these flags and runs what comes out.
 pub fn can_build(compiler: &str, flags: &[&str], dir: &Path) -> bool {
     let empty = dir.join("empty.c");
     std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
@@ -24,9 +24,12 @@ pub fn can_build(compiler: &str, flags: &[&str], dir: &Path) -> bool {
         .arg("-o")
         .arg(dir.join("empty"))
         .output();
-    let works = built.is_ok_and(|built| built.status.success());
+    let works = built.is_ok_and(|built| built.status.success())
+        && Command::new(dir.join("empty"))
+            .status()
+            .is_ok_and(|ended| ended.success());
     if !works {
-        println!("skipped: {compiler} {flags:?} builds nothing here");
+        println!("skipped: {compiler} {flags:?} builds nothing here that runs");
     }
     works
 }
