@@ -119,7 +119,7 @@ void *ssd_root(unsigned number);
 struct ssd_stats {
     uint64_t ram_budget_bytes;
     uint64_t pages_shown_bytes;    /* pages in the page buffer */
-    uint64_t page_table_bytes;     /* page tables under them, about */
+    uint64_t page_table_bytes;     /* page tables under them */
     uint64_t cache_bytes;          /* RAM object cache */
     uint64_t cached_objects;
     uint64_t table_bytes;          /* object tables, and what else grows with what is allocated */
@@ -141,6 +141,7 @@ struct ssd_stats {
     uint64_t flash_live_bytes;
     uint64_t flash_held_bytes;     /* kept for the last checkpoint alone */
     uint64_t fault_kind;           /* enum ssd_faults */
+    uint64_t page_tables_leaving_bytes; /* page tables given back, which the kernel may not have freed yet: beside the budget */
 };
 int ssd_stats(struct ssd_stats *stats);
 

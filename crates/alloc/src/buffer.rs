@@ -5,19 +5,17 @@
 //!   another one.
 //! - B2: a page is writable if and only if its unit says that it is dirty: a write to a clean page faults.
 //! - B3: at most `pages_max` pages are shown, and one for each thread that is about to show one.
-//! - B4: a page of the page table that is given back has no page under it, and none comes meanwhile.
 //!
 //! **Concurrency** units lie in shards with a lock each. Locks of this file are held for moments and never while a page of the arena is
 //! touched.
 //!
 //! Paper: [Badam11 §3.2, Page Buffer]: first in, first out.
 
-use crate::chunk::{GRANULE_PAGES, Place};
-use crate::mapping::Counters;
-use crate::pager::REGION_PAGES;
+use crate::chunk::Place;
+use crate::regions::Regions;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
@@ -90,8 +88,8 @@ pub(crate) enum Try {
 }
 
 impl Buffer {
-    /// Of at most `pages_max` pages in an arena of so many.
-    pub fn new(pages_max: usize, arena_pages: u64) -> std::io::Result<Buffer> {
+    /// Of at most `pages_max` pages in an arena of so many, and with at most `tables_max` pages of the page table.
+    pub fn new(pages_max: usize, tables_max: u64, arena_pages: u64) -> std::io::Result<Buffer> {
         let shards: Box<[Shard]> = (0..SHARDS).map(|_| Shard::default()).collect();
         for shard in &shards {
             let mut units = shard.units.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +100,7 @@ impl Buffer {
             order: Mutex::new(VecDeque::with_capacity(pages_max + 256)),
             shown: AtomicUsize::new(0),
             pages_max,
-            regions: Regions::new(arena_pages, pages_max)?,
+            regions: Regions::new(arena_pages, tables_max)?,
         })
     }
 
@@ -242,99 +240,3 @@ type Units<'s> = MutexGuard<'s, HashMap<u64, Unit, BuildHasherDefault<Mix>>>;
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// Which pages of the page table exist: one for each 2 MiB of addresses of which something was shown. With an object of 128 bytes on each
-/// page they would be a sixteenth of the data; so those without pages go back to the kernel.
-pub(crate) struct Regions {
-    /// By region: pages shown, or [`LEAVING`].
-    counts: Counters<AtomicU16>,
-    /// Those that have a page of the page table, the oldest first.
-    order: Mutex<VecDeque<u32>>,
-    tables: AtomicU64,
-    max: u64,
-}
-
-const PRESENT: u16 = 1 << 15;
-const LEAVING: u16 = u16::MAX;
-
-impl Regions {
-    fn new(arena_pages: u64, max: usize) -> std::io::Result<Regions> {
-        let regions = (arena_pages / REGION_PAGES) as usize + 1;
-        Ok(Regions {
-            counts: Counters::new(regions)?,
-            order: Mutex::default(),
-            tables: AtomicU64::new(0),
-            max: max as u64,
-        })
-    }
-
-    /// A page is about to be shown.
-    pub fn enter(&self, page: u64) {
-        let region = page / REGION_PAGES;
-        let count = &self.counts.all()[region as usize];
-        loop {
-            let before = count.load(Ordering::Acquire);
-            if before == LEAVING {
-                std::thread::yield_now();
-                continue;
-            }
-            let after = (before | PRESENT) + 1;
-            let done = count.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
-            if done.is_ok() {
-                if before & PRESENT == 0 {
-                    self.tables.fetch_add(1, Ordering::Relaxed);
-                    lock(&self.order).push_back(region as u32);
-                }
-                return;
-            }
-        }
-    }
-
-    /// A page is not shown any more.
-    pub fn leave(&self, page: u64) {
-        let count = &self.counts.all()[(page / REGION_PAGES) as usize];
-        let before = count.fetch_sub(1, Ordering::AcqRel);
-        assert!(before & !PRESENT > 0, "a page that left was shown (B4)");
-    }
-
-    /// Whether more pages of the page table exist than should.
-    pub fn are_many(&self) -> bool {
-        self.tables.load(Ordering::Relaxed) > self.max
-    }
-
-    pub fn tables(&self) -> u64 {
-        self.tables.load(Ordering::Relaxed)
-    }
-
-    /// Chooses regions without pages, which nobody enters (B4) until they are [`gone`](Self::gone).
-    pub fn empty(&self, count: usize) -> Vec<u64> {
-        let mut chosen = Vec::with_capacity(count);
-        let mut order = lock(&self.order);
-        for _ in 0..order.len().min(count * 4) {
-            let Some(region) = order.pop_front() else {
-                break;
-            };
-            let cell = &self.counts.all()[region as usize];
-            let left = cell.compare_exchange(PRESENT, LEAVING, Ordering::AcqRel, Ordering::Relaxed);
-            if left.is_ok() {
-                chosen.push(u64::from(region));
-            } else {
-                order.push_back(region);
-            }
-            if chosen.len() == count {
-                break;
-            }
-        }
-        chosen
-    }
-
-    pub fn gone(&self, regions: &[u64]) {
-        for region in regions {
-            self.counts.all()[*region as usize].store(0, Ordering::Release);
-        }
-        self.tables
-            .fetch_sub(regions.len() as u64, Ordering::Relaxed);
-    }
-}
-
-const _: () = assert!(REGION_PAGES.is_multiple_of(GRANULE_PAGES));

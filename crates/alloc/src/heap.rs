@@ -20,14 +20,14 @@ use crate::memory::Memory;
 use crate::pager::lift::{self, Lift};
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
 use crate::pool::Pools;
+use crate::regions;
 use duramen_flash::{BLOCK_BYTES, Error as FlashError, ObjectStore, Scratch};
+use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Pages that are taken away by one system call.
 const EVICTED_AT_ONCE: usize = lift::PAGES;
-/// Page tables that are given back by one.
-const REGIONS_AT_ONCE: usize = 16;
 /// Addresses that a program may leave for a later life [`crate::set_root`].
 pub(crate) const ROOTS: usize = 16;
 /// Of flash, in percent: what may be allocated. The rest is what the collector needs to go on without copying too much.
@@ -43,6 +43,8 @@ pub(crate) struct Budget {
     pub fixed: u64,
     pub flash: u64,
     pub pages: usize,
+    /// Pages of the page table.
+    pub tables: u64,
 }
 
 impl Budget {
@@ -60,8 +62,9 @@ impl Budget {
         };
         let pages = (wanted as usize / PAGE_BYTES).max(PAGES_LEAST);
         let pages = pages.min(pages_max.unwrap_or(usize::MAX));
-        // A page that is shown may need a page of the page table of its own.
-        let shown = 2 * (pages + EVICTED_AT_ONCE) as u64 * PAGE_BYTES as u64;
+        // A page that is shown may need a page of the page table of its own; others go some at once.
+        let tables = pages + EVICTED_AT_ONCE + regions::AT_ONCE;
+        let shown = (pages + EVICTED_AT_ONCE + tables) as u64 * PAGE_BYTES as u64;
         let images = 11 * BLOCK_BYTES as u64;
         let blocks = device / BLOCK_BYTES as u64;
         let threads = 512 << 10;
@@ -79,6 +82,7 @@ impl Budget {
             fixed,
             flash: usable / 100 * USABLE_PERCENT,
             pages,
+            tables: tables as u64,
         })
     }
 }
@@ -103,6 +107,8 @@ struct Batch {
     /// The units they belong to.
     units: Vec<Taken>,
     dirty: Vec<(u64, Place)>,
+    /// Regions without pages, which go with them.
+    regions: Vec<u64>,
     /// Why some of them stay.
     failed: Option<Error>,
 }
@@ -139,6 +145,7 @@ impl Worker {
                 pages: Vec::with_capacity(EVICTED_AT_ONCE),
                 units: Vec::with_capacity(EVICTED_AT_ONCE),
                 dirty: Vec::with_capacity(EVICTED_AT_ONCE),
+                regions: Vec::with_capacity(regions::AT_ONCE),
                 failed: None,
             },
         }
@@ -195,7 +202,7 @@ impl Heap {
         let arena_pages = (pager.bytes() / PAGE_BYTES) as u64;
         let memory = Error::kernel("reserving memory");
         let made = Atm::new(arena_pages).and_then(|atm| {
-            let buffer = Buffer::new(budget.pages, arena_pages)?;
+            let buffer = Buffer::new(budget.pages, budget.tables, arena_pages)?;
             Ok((atm, buffer, Cache::new(budget.ram - budget.fixed)?))
         });
         let (atm, buffer, cache) = made.map_err(memory)?;
@@ -310,7 +317,9 @@ impl Heap {
         }
         self.buffer.regions().enter(page);
         if self.buffer.regions().are_many() {
-            self.give_back_tables();
+            self.buffer.regions().wait_for_room();
+            // If the kernel does not want to, the tables stay; the regions are without pages all the same.
+            let _ = self.hide(&[], &mut worker.batch.regions);
         }
         let filled = self.fill(place, &mut worker);
         let shown = filled.and_then(|()| {
@@ -349,6 +358,7 @@ impl Heap {
 
     /// Takes the oldest pages away; returns how many.
     fn evict(&self, worker: &mut Worker) -> Result<usize, Error> {
+        self.buffer.regions().wait_for_room();
         let mut batch = std::mem::take(&mut worker.batch);
         self.choose(&mut batch);
         let mut done = self.take_away(&mut batch, worker);
@@ -432,8 +442,12 @@ impl Heap {
         let lifted = !dirty.is_empty()
             && worker.lift.as_mut().is_some_and(|lift| {
                 let spans = dirty.iter().map(|(page, place)| (*page, place.bytes));
-                self.pager.lift(lift, spans, &batch.pages).is_ok()
+                self.pager.refer(lift, spans).is_ok()
             });
+        if lifted {
+            let hidden = self.hide(&batch.pages, &mut batch.regions);
+            hidden.expect("memory of ours can be given back");
+        }
         for (page, place) in dirty.drain(..) {
             let saved = if lifted {
                 self.save_lifted(page, &place, worker)
@@ -450,8 +464,21 @@ impl Heap {
         if lifted {
             return Ok(());
         }
-        let hidden = self.pager.hide(&batch.pages);
+        let hidden = self.hide(&batch.pages, &mut batch.regions);
         hidden.map_err(Error::kernel("taking pages away"))
+    }
+
+    /// Takes pages away, and page tables that are too many by the same system call.
+    fn hide(&self, pages: &[u64], with: &mut Vec<u64>) -> io::Result<()> {
+        let regions = self.buffer.regions();
+        regions.empty(regions.spare(), with);
+        let hidden = self.pager.hide(pages, with);
+        match hidden {
+            Ok(()) => regions.gone(with),
+            Err(_) => regions.kept(with),
+        }
+        with.clear();
+        hidden
     }
 
     /// As [`save`](Self::save) for a page that is away already, and comes back if it fails.
@@ -529,13 +556,6 @@ impl Heap {
         }
     }
 
-    fn give_back_tables(&self) {
-        let regions = self.buffer.regions().empty(REGIONS_AT_ONCE);
-        // If the kernel does not want to, the tables stay; the regions are without pages all the same.
-        let _ = self.pager.hide_regions(&regions);
-        self.buffer.regions().gone(&regions);
-    }
-
     /// Forgets a unit: shown pages, cache, flash. It reads as zeros then.
     pub fn forget(&self, place: &Place) -> Result<(), Error> {
         let mut unit = self.buffer.own(place.unit);
@@ -562,7 +582,7 @@ impl Heap {
         if count == 0 {
             return Ok(());
         }
-        let hidden = self.pager.hide(&pages[..count]);
+        let hidden = self.pager.hide(&pages[..count], &[]);
         hidden.map_err(Error::kernel("taking pages away"))?;
         for page in &pages[..count] {
             self.buffer.regions().leave(*page);

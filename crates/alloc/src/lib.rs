@@ -23,6 +23,7 @@
 //! |---|---|
 //! | `heap` | how a page comes and goes |
 //! | `buffer` | which pages are shown, and who works on what |
+//! | `regions` | which page tables there are |
 //! | `cache` | objects in RAM |
 //! | `chunk`, `atm` | from an address to an object's name |
 //! | `pool`, `memory` | `oalloc`; `malloc` |
@@ -47,6 +48,7 @@ mod mapping;
 mod memory;
 mod pager;
 mod pool;
+mod regions;
 mod session;
 mod signal;
 mod stats;

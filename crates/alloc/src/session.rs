@@ -42,7 +42,7 @@ pub struct Stats {
     pub ram_budget_bytes: u64,
     /// Pages that the program sees now, object by object or page by page.
     pub pages_shown_bytes: u64,
-    /// Of page tables under them, about.
+    /// Of page tables under them.
     pub page_table_bytes: u64,
     pub cache_bytes: u64,
     pub cached_objects: u64,
@@ -73,6 +73,8 @@ pub struct Stats {
     pub flash_held_bytes: u64,
     /// 1: userfaultfd; 2: `mprotect`.
     pub fault_kind: u64,
+    /// Of page tables that were given back, which the kernel may not have freed yet.
+    pub page_tables_leaving_bytes: u64,
 }
 
 enum State {

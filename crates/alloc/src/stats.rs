@@ -39,6 +39,7 @@ impl Heap {
                 Faults::Userfault => 1,
                 Faults::Protect => 2,
             },
+            page_tables_leaving_bytes: self.buffer.regions().in_limbo() * PAGE_BYTES as u64,
         }
     }
 

@@ -112,12 +112,17 @@ impl Pager {
         unsafe { std::slice::from_raw_parts(at as *const u8, bytes) }
     }
 
-    /// Takes pages away, which need not be shown.
-    pub fn hide(&self, pages: &[u64]) -> io::Result<()> {
+    /// Takes pages away, which need not be shown, and whole regions with their page of the page table, none of whose pages is shown now
+    /// or before this returns.
+    pub fn hide(&self, pages: &[u64], regions: &[u64]) -> io::Result<()> {
         match self {
             Pager::Userfault(pager) => {
-                let spans = pages.iter().map(|page| (self.address(*page), PAGE_BYTES));
-                pager.discard(spans)
+                let pages = pages.iter().map(|page| (self.address(*page), PAGE_BYTES));
+                let bytes = REGION_PAGES as usize * PAGE_BYTES;
+                let regions = regions
+                    .iter()
+                    .map(|region| (self.address(*region * REGION_PAGES), bytes));
+                pager.discard(pages.chain(regions))
             }
             Pager::Protect(pager) => pages
                 .iter()
@@ -125,31 +130,14 @@ impl Pager {
         }
     }
 
-    /// Takes whole regions away, their page of the page table included. No page of them is shown now or before this returns.
-    pub fn hide_regions(&self, regions: &[u64]) -> io::Result<()> {
-        match self {
-            Pager::Userfault(pager) => {
-                let bytes = REGION_PAGES as usize * PAGE_BYTES;
-                let spans = regions
-                    .iter()
-                    .map(|region| (self.address(*region * REGION_PAGES), bytes));
-                pager.discard(spans)
-            }
-            Pager::Protect(_) => Ok(()),
-        }
-    }
-
-    /// Takes pages away, of which `dirty` ones (with the bytes of their contents) may be written to until they are gone: `lift` has
-    /// their contents then. An error: nothing has happened.
-    pub fn lift(
+    /// `lift` refers to what these pages, with the bytes of their contents, hold until they are gone: they may be written to meanwhile. An
+    /// error: nothing has happened.
+    pub fn refer(
         &self,
         lift: &mut lift::Lift,
         dirty: impl Iterator<Item = (u64, usize)>,
-        pages: &[u64],
     ) -> io::Result<()> {
-        lift.refer(dirty.map(|(page, bytes)| (self.address(page), bytes)))?;
-        self.hide(pages).expect("memory of ours can be given back");
-        Ok(())
+        lift.refer(dirty.map(|(page, bytes)| (self.address(page), bytes)))
     }
 
     fn address(&self, page: u64) -> usize {

@@ -26,7 +26,7 @@ const fn request(number: u64, bytes: u64) -> u64 {
 }
 
 /// Spans for one system call.
-const BATCH: usize = 64;
+const BATCH: usize = 128;
 
 /// See the file's head.
 pub(crate) struct Userfault {

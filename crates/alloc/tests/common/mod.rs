@@ -61,12 +61,15 @@ impl Drop for Heap {
     }
 }
 
-/// Memory of this process that is in RAM and belongs to no file, in bytes.
+/// RAM of this process: memory that belongs to no file, and its page tables, in bytes.
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon"));
-    let field = line.and_then(|line| line.split_whitespace().nth(1));
-    field.unwrap().parse::<u64>().unwrap() * 1024
+    let of = |kind| {
+        let line = status.lines().find(|line| line.starts_with(kind));
+        let field = line.and_then(|line| line.split_whitespace().nth(1));
+        field.unwrap().parse::<u64>().unwrap() * 1024
+    };
+    of("RssAnon:") + of("VmPTE:")
 }
 
 /// Numbers from a seed (SplitMix64).

@@ -1,0 +1,317 @@
+//! Which pages of the page table exist: one for each 2 MiB of addresses of which something was shown. With an object of 128 bytes on
+//! each page they would be a sixteenth of the data; so those without pages go back to the kernel.
+//!
+//! **Invariants**
+//! - G1: a table that is given back has no page under it, and none comes meanwhile.
+//! - G2: at most `tables_max` tables exist, and one for each thread that is about to show a page.
+//! - G3: at most [`LIMBO_MAX`] tables, and one batch for each thread, have been given back and may still be the kernel's: it frees them
+//!   late (after a grace period of RCU, 10 to 30 ms), and a memory cgroup counts them until then. Who would give back more waits.
+//!
+//! **Concurrency** counts are atomic; the list and the limbo have a lock each, held for moments. A thread waits for grace periods.
+//!
+//! Paper: none: [Badam11] does not count page tables.
+
+use crate::chunk::GRANULE_PAGES;
+use crate::mapping::Counters;
+use crate::pager::REGION_PAGES;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Tables that may be on their way to the kernel's free memory (G3): 8 MiB. 70,000 misses in a second, each in a region without a
+/// table, leave so many there.
+pub(crate) const LIMBO_MAX: u64 = 2048;
+/// Tables that are given back by one system call.
+pub(crate) const AT_ONCE: usize = 64;
+/// Where the kernel does not say when a grace period is over, it is taken to be so long.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// See the file's head.
+pub(crate) struct Regions {
+    /// By region: pages shown, or [`LEAVING`].
+    counts: Counters<AtomicU16>,
+    /// Those that have a table, the oldest first.
+    order: Mutex<VecDeque<u32>>,
+    tables: AtomicU64,
+    tables_max: u64,
+    limbo: Arc<Limbo>,
+    waiter: Option<JoinHandle<()>>,
+}
+
+const PRESENT: u16 = 1 << 15;
+const LEAVING: u16 = u16::MAX;
+
+impl Regions {
+    pub fn new(arena_pages: u64, tables_max: u64) -> io::Result<Regions> {
+        let regions = (arena_pages / REGION_PAGES) as usize + 1;
+        let limbo = Arc::new(Limbo::default());
+        let shared = Arc::clone(&limbo);
+        let waiter = std::thread::Builder::new()
+            .name("tables".to_owned())
+            .spawn(move || shared.wait_until_stopped())?;
+        Ok(Regions {
+            counts: Counters::new(regions)?,
+            order: Mutex::new(VecDeque::with_capacity(tables_max as usize + 256)),
+            tables: AtomicU64::new(0),
+            tables_max,
+            limbo,
+            waiter: Some(waiter),
+        })
+    }
+
+    /// A page is about to be shown.
+    pub fn enter(&self, page: u64) {
+        let region = page / REGION_PAGES;
+        let count = &self.counts.all()[region as usize];
+        loop {
+            let before = count.load(Ordering::Acquire);
+            if before == LEAVING {
+                std::thread::yield_now();
+                continue;
+            }
+            let after = (before | PRESENT) + 1;
+            let done = count.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed);
+            if done.is_ok() {
+                if before & PRESENT == 0 {
+                    self.tables.fetch_add(1, Ordering::Relaxed);
+                    lock(&self.order).push_back(region as u32);
+                }
+                return;
+            }
+        }
+    }
+
+    /// A page is not shown any more.
+    pub fn leave(&self, page: u64) {
+        let count = &self.counts.all()[(page / REGION_PAGES) as usize];
+        let before = count.fetch_sub(1, Ordering::AcqRel);
+        assert!(before & !PRESENT > 0, "a page that left was shown (G1)");
+    }
+
+    /// Tables that should go when pages leave anyway: then they cost no system call of their own.
+    pub fn spare(&self) -> usize {
+        let spare = self
+            .tables()
+            .saturating_sub(self.tables_max - AT_ONCE as u64);
+        (spare as usize).min(AT_ONCE)
+    }
+
+    /// Whether so many tables exist that some must go at once (G2).
+    pub fn are_many(&self) -> bool {
+        self.tables() > self.tables_max
+    }
+
+    pub fn tables(&self) -> u64 {
+        self.tables.load(Ordering::Relaxed)
+    }
+
+    /// Chooses at most `count` regions without pages, the oldest first, which nobody enters (G1) until they are [`gone`](Self::gone).
+    pub fn empty(&self, count: usize, chosen: &mut Vec<u64>) {
+        let mut order = lock(&self.order);
+        for _ in 0..order.len().min(count.max(16) * 8) {
+            if chosen.len() == count {
+                break;
+            }
+            let Some(region) = order.pop_front() else {
+                break;
+            };
+            let cell = &self.counts.all()[region as usize];
+            let left = cell.compare_exchange(PRESENT, LEAVING, Ordering::AcqRel, Ordering::Relaxed);
+            if left.is_ok() {
+                chosen.push(u64::from(region));
+            } else {
+                order.push_back(region);
+            }
+        }
+    }
+
+    /// Their tables are the kernel's.
+    pub fn gone(&self, regions: &[u64]) {
+        for region in regions {
+            self.counts.all()[*region as usize].store(0, Ordering::Release);
+        }
+        self.tables
+            .fetch_sub(regions.len() as u64, Ordering::Relaxed);
+        self.limbo.add(regions.len() as u64);
+    }
+
+    /// They keep their tables: the kernel did not take them.
+    pub fn kept(&self, regions: &[u64]) {
+        let mut order = lock(&self.order);
+        for region in regions {
+            self.counts.all()[*region as usize].store(PRESENT, Ordering::Release);
+            order.push_back(*region as u32);
+        }
+    }
+
+    /// Waits until tables may be given back (G3).
+    pub fn wait_for_room(&self) {
+        self.limbo.wait_for_room();
+    }
+
+    /// Tables that the kernel may not have freed yet.
+    pub fn in_limbo(&self) -> u64 {
+        self.limbo.count()
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        self.limbo.state().stop = true;
+        self.limbo.changed.notify_all();
+        if let Some(waiter) = self.waiter.take() {
+            // A panic of its own has been reported by the thread.
+            let _ = waiter.join();
+        }
+    }
+}
+
+/// Tables that were given back lately.
+#[derive(Default)]
+struct Limbo {
+    state: Mutex<State>,
+    /// Something is in it, has left it, or the thread is to end.
+    changed: Condvar,
+    count: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    count: u64,
+    stop: bool,
+}
+
+impl Limbo {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, tables: u64) {
+        if tables == 0 {
+            return;
+        }
+        let mut state = self.state();
+        let before = state.count;
+        state.count += tables;
+        self.count.store(state.count, Ordering::Relaxed);
+        if before < LIMBO_MAX / 2 && state.count >= LIMBO_MAX / 2 {
+            self.changed.notify_all();
+        }
+    }
+
+    fn wait_for_room(&self) {
+        if self.count() < LIMBO_MAX {
+            return;
+        }
+        let mut state = self.state();
+        while state.count >= LIMBO_MAX && !state.stop {
+            state = self.wait(state);
+        }
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        let waited = self.changed.wait(state);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread's life: what was there before a grace period is free after it.
+    fn wait_until_stopped(&self) {
+        let mut state = self.state();
+        loop {
+            while state.count < LIMBO_MAX / 2 && !state.stop {
+                state = self.wait(state);
+            }
+            if state.stop {
+                return;
+            }
+            let before = state.count;
+            drop(state);
+            wait_for_grace();
+            state = self.state();
+            state.count -= before;
+            self.count.store(state.count, Ordering::Relaxed);
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// Waits for a grace period of RCU, of which the kernel knows under another name.
+fn wait_for_grace() {
+    const GLOBAL: libc::c_int = 1;
+    // SAFETY: a plain system call; it waits, and changes nothing.
+    let done = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
+    if done != 0 {
+        std::thread::sleep(GRACE);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const _: () = assert!(REGION_PAGES.is_multiple_of(GRANULE_PAGES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_without_pages_go_and_others_stay() {
+        let regions = Regions::new(1 << 20, 100).unwrap();
+        for region in 0..120 {
+            regions.enter(region * REGION_PAGES + region);
+            if region % 3 == 0 {
+                regions.leave(region * REGION_PAGES + region);
+            }
+        }
+        assert!(regions.are_many() && regions.tables() == 120);
+        assert_eq!(regions.spare(), AT_ONCE);
+        let mut chosen = Vec::new();
+        regions.empty(10, &mut chosen);
+        assert_eq!(chosen, (0..30).step_by(3).collect::<Vec<_>>());
+        regions.kept(&chosen[5..]);
+        regions.gone(&chosen[..5]);
+        assert_eq!((regions.tables(), regions.in_limbo()), (115, 5));
+        chosen.clear();
+        regions.empty(AT_ONCE, &mut chosen);
+        assert_eq!(chosen.len(), 35, "all that are empty, and none else");
+        regions.gone(&chosen);
+        assert!(regions.tables() == 80 && !regions.are_many());
+        regions.enter(0);
+        assert_eq!(regions.tables(), 81, "a region that left comes back");
+    }
+
+    /// Many more tables than limbo holds are given back: whoever does it waits in between, and not for ever.
+    #[test]
+    fn who_gives_back_too_many_waits_for_the_kernel() {
+        let regions = Regions::new(1 << 22, 100).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let regions = &regions;
+                scope.spawn(move || {
+                    for round in 0..50u64 {
+                        let first = (thread * 50 + round) * 30;
+                        for region in first..first + 30 {
+                            regions.enter(region * REGION_PAGES);
+                            regions.leave(region * REGION_PAGES);
+                        }
+                        let mut chosen = Vec::new();
+                        regions.wait_for_room();
+                        regions.empty(AT_ONCE, &mut chosen);
+                        regions.gone(&chosen);
+                        let most = LIMBO_MAX + 4 * AT_ONCE as u64;
+                        assert!(regions.in_limbo() < most, "G3");
+                    }
+                });
+            }
+        });
+        assert_eq!(regions.tables(), 0);
+    }
+}
