@@ -189,7 +189,8 @@ fn readers_see_whole_versions_that_only_grow() {
             let mut least = vec![0; OBJECTS as usize];
             let mut reader = Reader::new(&store, 16, LONGEST, false).unwrap();
             let mut dice = Dice(78);
-            while goes_on() {
+            // Once at least, however late it comes to run.
+            loop {
                 while reader.has_room() {
                     let index = dice.roll(OBJECTS.into()) as u32;
                     assert!(reader.submit(owner(index), index.into()).unwrap());
@@ -201,8 +202,10 @@ fn readers_see_whole_versions_that_only_grow() {
                     check(completed.tag as u32, found, &mut 0);
                     least[completed.tag as usize] += 1;
                 });
+                if !goes_on() && least.iter().any(|reads| *reads > 0) {
+                    break;
+                }
             }
-            assert!(least.iter().sum::<u32>() > 0);
         });
     });
 }

@@ -61,7 +61,8 @@ fn purge_beside_writers(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         let adder = scope.spawn(move || {
             let mut added = Vec::new();
             let mut n = 1_000_000;
-            while !stop.load(Ordering::Relaxed) || added.len() < 1000 {
+            // As many as there is memory for, should the purge not come to run.
+            while added.len() < 1000 || !stop.load(Ordering::Relaxed) && added.len() < 200_000 {
                 n += 1;
                 let key = key(n);
                 if range.contains(hasher.route(&key)) {

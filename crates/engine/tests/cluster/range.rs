@@ -9,6 +9,7 @@ use duramen_format::hash::KeyHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const RANGE: KeyRange = KeyRange::new(
     RouteHash::first_of_slot(2000),
@@ -287,12 +288,14 @@ fn late_write_is_seen(bug: Option<Bug>) -> bool {
             ended.store(true, Ordering::SeqCst);
             dirty
         });
-        // The other thread has every chance to go wrong before this one writes.
-        for _ in 0..20_000 {
-            if ended.load(Ordering::SeqCst) {
-                break;
-            }
+        // The other thread has every chance to go wrong before this one writes. If it does, it ends, however late it runs; if it
+        // waits as it must, only some patience shows that.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut turns = 0;
+        while !ended.load(Ordering::SeqCst) && (bug.is_some() || turns < 20_000) {
+            assert!(Instant::now() < deadline, "it waits for a guard");
             std::thread::yield_now();
+            turns += 1;
         }
         let hash = guard.hash(b"late");
         guard.write(TABLE, hash, b"late", b"value", None).unwrap();

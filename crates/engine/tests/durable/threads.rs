@@ -4,7 +4,7 @@
 use crate::disk::{Disk, replay};
 use crate::world::{Consumer, Random, hook_up, start};
 use duramen_base::ids::Level;
-use duramen_engine::{Bug, LogOptions, Position, Session, Store, TableId};
+use duramen_engine::{Bug, Error, LogOptions, Position, Session, Store, TableId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ const PAIRS: usize = 4;
 struct Told {
     counters: [AtomicU64; COUNTERS],
     pairs: [AtomicU64; PAIRS],
+    /// Pairs that were left to themselves when memory was short: such a pair may be absent, and begins anew.
+    given_up: [AtomicBool; PAIRS],
 }
 
 /// Waits as a client does for its reply.
@@ -87,18 +89,30 @@ fn pair_up(mut session: Session, told: &Told, stop: &AtomicBool, mut random: Ran
             if random.below(4) == 0 {
                 guard.remove(TABLE, hash, key).unwrap();
             }
-            guard.write(TABLE, hash, key, &value, None).unwrap();
+            match guard.write(TABLE, hash, key, &value, None) {
+                Ok(_) => {}
+                // For how long a transaction waits for memory depends on who else comes to run. Removals need none.
+                Err(Error::OutOfMemory { .. }) => {
+                    told.given_up[n].store(true, Ordering::SeqCst);
+                    for (key, hash) in keys.iter().zip(hashes) {
+                        guard.remove(TABLE, hash, key).unwrap();
+                    }
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
         }
         guard.unlock_keys();
         let position = guard.take_position();
         drop(guard);
-        if random.below(4) != 0 && wait(&store, &position, stop) {
+        let counts = !told.given_up[n].load(Ordering::SeqCst);
+        if random.below(4) != 0 && wait(&store, &position, stop) && counts {
             told.pairs[n].fetch_max(old + 1, Ordering::SeqCst);
         }
     }
 }
 
-fn judge(disk: &Disk, counters: &[u64], pairs: &[u64]) -> Result<(), String> {
+fn judge(disk: &Disk, counters: &[u64], pairs: &[u64], told: &Told) -> Result<(), String> {
     let (found, _) = replay(disk);
     let value = |key: &[u8]| {
         found
@@ -114,18 +128,22 @@ fn judge(disk: &Disk, counters: &[u64], pairs: &[u64]) -> Result<(), String> {
             return Err(format!("counter {n} fell from {told} to {number}"));
         }
     }
-    for (n, told) in pairs.iter().enumerate() {
+    for (n, number) in pairs.iter().enumerate() {
         let [a, b] = [0, 1].map(|which| {
             value(&[b'p', n as u8, which]).map_or(0, |value| {
                 u64::from_le_bytes(value[..8].try_into().unwrap())
             })
         });
-        if a != b || a < *told {
-            return Err(format!("pair {n} is {a} and {b}, {told} was told"));
+        let is_lost = a < *number && !told.given_up[n].load(Ordering::SeqCst);
+        if a != b || is_lost {
+            return Err(format!("pair {n} is {a} and {b}, {number} was told"));
         }
     }
     Ok(())
 }
+
+/// Crashes that each run looks at, however slow the machine is.
+const CRASHES_MIN: u32 = 4;
 
 /// Commits, cleans, and crashes in thought, until the time is over. How many crashes were looked at.
 /// With `clean`, there is much to clean; without, nothing, and no version of a counter may be missing below another.
@@ -149,7 +167,7 @@ pub fn run(seed: u64, bug: Option<Bug>, seconds: f64, clean: bool) -> Result<u32
             }
         }
         let judged = (|| {
-            while Instant::now() < ends_at {
+            while Instant::now() < ends_at || crashes < CRASHES_MIN {
                 crashes += u32::from(commit_or_crash(
                     &store,
                     &consumer,
@@ -199,7 +217,7 @@ fn commit_or_crash(
                     ));
                 }
             }
-            return judge(&disk, &counters, &pairs).map(|()| true);
+            return judge(&disk, &counters, &pairs, told).map(|()| true);
         }
     }
     Ok(false)
@@ -207,14 +225,11 @@ fn commit_or_crash(
 
 #[test]
 fn what_threads_were_told_survives() {
-    let mut crashes = 0;
     for seed in 0..6 {
-        match run(seed, None, 0.6, seed % 2 == 0) {
-            Ok(some) => crashes += some,
-            Err(wrong) => panic!("seed {seed}: {wrong}"),
+        if let Err(wrong) = run(seed, None, 0.6, seed % 2 == 0) {
+            panic!("seed {seed}: {wrong}");
         }
     }
-    assert!(crashes > 20, "looked at {crashes} crashes");
 }
 
 /// Scenario 11: increments of one key by way of several heads that are committed independently.
