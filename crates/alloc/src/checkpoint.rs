@@ -103,6 +103,10 @@ impl Heap {
             return Err(source.damaged("it is longer than it says"));
         }
         self.recount(&chunks, free)?;
+        for chunk in &chunks {
+            let regions = self.buffer.regions();
+            regions.use_up_to(chunk.first + chunk.pages());
+        }
         self.atm.restore(chunks);
         Ok(())
     }

@@ -687,6 +687,7 @@ impl Heap {
             return Err(error);
         }
         self.atm.add(Arc::clone(&chunk));
+        self.buffer.regions().use_up_to(first + pages);
         Ok(chunk)
     }
 

@@ -61,15 +61,21 @@ impl Drop for Heap {
     }
 }
 
-/// RAM of this process: memory that belongs to no file, and its page tables, in bytes.
+/// Memory of this process that is in RAM and belongs to no file, in bytes.
 pub fn resident_bytes() -> u64 {
+    status_bytes("RssAnon:")
+}
+
+/// Page tables of this process, in bytes.
+pub fn page_table_bytes() -> u64 {
+    status_bytes("VmPTE:")
+}
+
+fn status_bytes(kind: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let of = |kind| {
-        let line = status.lines().find(|line| line.starts_with(kind));
-        let field = line.and_then(|line| line.split_whitespace().nth(1));
-        field.unwrap().parse::<u64>().unwrap() * 1024
-    };
-    of("RssAnon:") + of("VmPTE:")
+    let line = status.lines().find(|line| line.starts_with(kind));
+    let field = line.and_then(|line| line.split_whitespace().nth(1));
+    field.unwrap().parse::<u64>().unwrap() * 1024
 }
 
 /// Numbers from a seed (SplitMix64).
