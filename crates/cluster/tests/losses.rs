@@ -1,6 +1,7 @@
-//! A master among backups that come and go: they are lost at any time, up to R-1 before all is made good for, come back under
-//! new names with what they had, refuse, answer late, twice or never. A coordinator notes control heads when it likes. Whenever
-//! everybody crashes, a recovery by the rules of docs/protocols.md finds every byte that was acknowledged, or waits.
+//! A master among backups that come and go: they are lost at any time, come back under new names with what they had, refuse, answer
+//! late, twice or never. A coordinator notes control heads when it likes. Whenever everybody crashes, a recovery by the rules of
+//! docs/protocols.md finds every byte that was acknowledged though R-1 disks are gone for good (and those who were away when all was
+//! made good for besides), or it waits if only some are there; and it is never fooled.
 //! `DURAMEN_SEEDS=first..last` runs other seeds. Scenarios by their numbers in 90-traps.md §I.
 
 #[path = "common/dice.rs"]
@@ -31,6 +32,13 @@ struct Stored {
     bytes: Vec<u8>,
 }
 
+impl Stored {
+    fn is(&self, other: &Stored) -> bool {
+        let state = |stored: &Stored| (stored.epoch, stored.certificate.length, stored.closed);
+        state(self) == state(other)
+    }
+}
+
 type Disk = BTreeMap<SegmentId, Stored>;
 
 struct Machine {
@@ -42,6 +50,8 @@ struct Machine {
     journal: Vec<Message>,
     /// The master knows it under its new name, and it asked what it may drop.
     asks: bool,
+    /// It was away when all was made good for: nobody needs what it has.
+    is_replaced: bool,
     /// Control segments whose opening it has refused, and at which epoch: it takes none of these any more (O13).
     refused: BTreeMap<SegmentId, u64>,
 }
@@ -79,8 +89,11 @@ struct World {
     /// Asked of the coordinator, and what it has noted.
     asked: Option<SegmentId>,
     floor: SegmentId,
-    /// Lost since everything was on R replicas.
-    unmended: usize,
+    /// How often a write is synced at once, in percent.
+    synced_at_once: usize,
+    /// Segments of which a power cut took bytes from a replica since everything was on R replicas. Who is cut comes back with what it had synced, less than was
+    /// promised at level buffered: that promise is kept by the others, if they are there.
+    cut: BTreeSet<SegmentId>,
     losses: usize,
     returns: usize,
     handed_back: usize,
@@ -119,6 +132,7 @@ impl World {
             synced: Disk::new(),
             journal: Vec::new(),
             asks: false,
+            is_replaced: false,
             refused: BTreeMap::new(),
         };
         let ids: Vec<BackupId> = (0..MACHINES as u64).map(BackupId).collect();
@@ -140,7 +154,8 @@ impl World {
             swapped_out: BTreeSet::new(),
             asked: None,
             floor: SegmentId::NONE,
-            unmended: 0,
+            synced_at_once: [5, 50, 80][seed as usize % 3],
+            cut: BTreeSet::new(),
             losses: 0,
             returns: 0,
             handed_back: 0,
@@ -213,7 +228,7 @@ impl World {
 
     fn poll(&mut self) {
         if self.master.is_idle() && self.wire.is_empty() && self.news.is_empty() {
-            self.unmended = 0;
+            self.all_is_mended();
         }
         let mut effects = Vec::new();
         let next_id = &mut self.next_id;
@@ -257,6 +272,13 @@ impl World {
         );
     }
 
+    fn all_is_mended(&mut self) {
+        self.cut.clear();
+        for machine in &mut self.machines {
+            machine.is_replaced = machine.id.is_none();
+        }
+    }
+
     /// The coordinator notes what it was asked to, and says so. The answer may be lost: then it is asked again.
     fn note(&mut self) {
         let Some(asked) = self.asked else { return };
@@ -279,7 +301,7 @@ impl World {
             self.wire.remove(n)
         };
         let busy = message.send.open && self.dice.chance(6);
-        let synced = self.dice.chance(50);
+        let synced = self.dice.chance(self.synced_at_once);
         let Some(machine) = self.machine(message.send.backup) else {
             return;
         };
@@ -360,7 +382,7 @@ impl World {
         let up: Vec<usize> = (0..MACHINES)
             .filter(|n| self.machines[*n].id.is_some())
             .collect();
-        if up.len() <= 4 || self.unmended >= 2 {
+        if up.len() <= 4 {
             return;
         }
         let n = up[self.dice.roll(up.len())];
@@ -371,11 +393,13 @@ impl World {
         self.promise();
         let disk = self.disk_after(n, power_cut);
         let machine = &mut self.machines[n];
+        let whole = |(id, had): &(&SegmentId, &Stored)| disk.get(id).is_some_and(|has| has.is(had));
+        let cut = machine.disk.iter().filter(|replica| !whole(replica));
+        self.cut.extend(cut.map(|(id, _)| *id));
         let id = machine.id.take().expect("it is up");
         (machine.disk, machine.synced, machine.asks) = (disk.clone(), disk, false);
         machine.journal.clear();
         machine.refused.clear();
-        self.unmended += 1;
         self.losses += 1;
         self.news.push_back((id, false));
     }
@@ -392,7 +416,7 @@ impl World {
         let machine = &mut self.machines[n];
         machine.generation += 1;
         let id = BackupId(machine.generation << 32 | n as u64);
-        (machine.id, machine.asks) = (Some(id), true);
+        (machine.id, machine.asks, machine.is_replaced) = (Some(id), true, false);
         self.returns += 1;
         self.news.push_back((id, true));
         self.ask_what_is_needed(n);
@@ -455,15 +479,38 @@ impl World {
             .collect();
         let promised = self.promised[usize::from(power_cut)].clone();
         // Some are not there: recovery may have to wait, but must not be fooled, by stale ones least of all.
-        let present = disks.iter().filter(|_| self.dice.chance(50));
-        let some: Vec<Disk> = present.cloned().collect();
-        self.recover(&some, &promised, false);
+        let of_some = self.promised_of_some(power_cut);
+        for percent in [15, 25, 50] {
+            let present = disks.iter().filter(|_| self.dice.chance(percent));
+            let some: Vec<Disk> = present.cloned().collect();
+            self.recover(&some, &of_some, false);
+        }
         // As many as may be are gone for good.
-        for _ in self.unmended..2 {
+        if self.dice.chance(50) {
+            for (disk, machine) in disks.iter_mut().zip(&self.machines) {
+                disk.retain(|_, _| !machine.is_replaced);
+            }
+        }
+        for _ in 1..self.config.replicas {
             let gone = self.dice.roll(disks.len());
             disks[gone].clear();
         }
         self.recover(&disks, &promised, true);
+    }
+
+    /// What is promised though not everybody is there: of segments that a power cut took bytes from, what was synced; if one of them is a
+    /// control segment, that of all, since it may be the only one there.
+    fn promised_of_some(&self, power_cut: bool) -> BTreeMap<SegmentId, u32> {
+        let [buffered, synced] = &self.promised;
+        let is_data = |id: &SegmentId| buffered.contains_key(id);
+        if power_cut || !self.cut.iter().all(is_data) {
+            return synced.clone();
+        }
+        let mut promised = buffered.clone();
+        for id in &self.cut {
+            promised.insert(*id, synced[id]);
+        }
+        promised
     }
 
     fn recover(&self, disks: &[Disk], promised: &BTreeMap<SegmentId, u32>, must: bool) {
@@ -491,7 +538,7 @@ impl World {
         }
         let state = State::replay(*id, &control.bytes).expect("an eligible control segment");
         for listed in state.segments.keys() {
-            if best(&state, disks, *listed).is_none() {
+            if best_of(&state, disks, *listed).is_none() {
                 assert!(!must, "segment {listed} is listed and not to be had");
                 return; // it waits for other backups
             }
@@ -508,7 +555,7 @@ impl World {
                 assert!(self.in_swap.contains(id), "segment {id} was promised");
                 continue;
             }
-            let found = best(&state, disks, *id).expect("checked before");
+            let found = best_of(&state, disks, *id).expect("checked before");
             assert!(
                 found >= *length,
                 "segment {id}: {found} bytes of {length} promised"
@@ -555,18 +602,19 @@ fn free(machine: &mut Machine, segment: SegmentId) {
     machine.journal.retain(|m| m.send.segment != segment);
 }
 
-/// The longest valid replica of a segment. A closed one is whole, whatever its epoch.
-fn best(state: &State, disks: &[Disk], id: SegmentId) -> Option<u32> {
+/// The length of a disk's replica of a segment, if it is valid. A closed one is whole, whatever its epoch.
+fn best(state: &State, disk: &Disk, id: SegmentId) -> Option<u32> {
     let listed = &state.segments[&id];
-    disks
-        .iter()
-        .filter_map(|disk| disk.get(&id))
-        .filter(|stored| match listed.closed {
-            Some(certificate) => stored.certificate == certificate,
-            None => stored.epoch >= listed.epoch || stored.closed,
-        })
-        .map(|stored| stored.certificate.length)
-        .max()
+    let stored = disk.get(&id)?;
+    let is_valid = match listed.closed {
+        Some(certificate) => stored.certificate == certificate,
+        None => stored.epoch >= listed.epoch || stored.closed,
+    };
+    is_valid.then_some(stored.certificate.length)
+}
+
+fn best_of(state: &State, disks: &[Disk], id: SegmentId) -> Option<u32> {
+    disks.iter().filter_map(|disk| best(state, disk, id)).max()
 }
 
 fn run(seed: u64, config: Config) -> World {
@@ -620,16 +668,37 @@ fn finish(world: &mut World) {
     );
 }
 
+/// R of those that are there hold what recovery would take, of each segment.
+fn check_replicas(world: &World) {
+    let state = world.master.state();
+    let up = world.machines.iter().filter(|machine| machine.id.is_some());
+    let disks: Vec<&Disk> = up.map(|machine| &machine.disk).collect();
+    for id in state.segments.keys() {
+        let longest = disks.iter().filter_map(|disk| best(state, disk, *id)).max();
+        let held = disks
+            .iter()
+            .filter(|disk| best(state, disk, *id) == longest);
+        let held = held.count();
+        assert!(
+            held >= world.config.replicas,
+            "segment {id}: {held} replicas"
+        );
+    }
+}
+
 fn live(seed: u64, config: Config) -> World {
     let mut world = run(seed, config);
     finish(&mut world);
-    world.unmended = 0;
+    world.lose(false);
+    finish(&mut world);
+    world.all_is_mended();
     world.check_recovery();
     for (segment, length) in world.heads.iter().flatten() {
         let durable = world.master.durable_bytes(*segment, Level::Synced);
         assert_eq!(durable, *length, "segment {segment}");
     }
     assert!(world.swaps.is_empty(), "swaps end");
+    check_replicas(&world);
     // Every segment has R replicas, and when all have asked nobody keeps anything that nobody needs.
     while world.up() < MACHINES {
         world.come_back();
@@ -696,14 +765,16 @@ mod planted {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn must_be_found(bug: Bug) {
-        let config = Config {
+        let with_bug = Config {
             planted: Some(bug),
             ..config()
         };
-        let found =
-            (0..3000).find(|seed| catch_unwind(AssertUnwindSafe(|| live(*seed, config))).is_err());
+        let fails =
+            |seed: u64, config| catch_unwind(AssertUnwindSafe(|| live(seed, config))).is_err();
+        let found = (0..3000).find(|seed| fails(*seed, with_bug));
         println!("{bug:?}: {found:?}");
-        assert!(found.is_some(), "{bug:?} was not found");
+        let seed = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
+        assert!(!fails(seed, config()), "seed {seed} fails without {bug:?}");
     }
 
     #[test]

@@ -25,8 +25,10 @@ impl Master {
 
     fn look_at_incomplete(&mut self) {
         let wanted = self.config.replicas;
-        let incomplete = self.segments.iter();
-        let incomplete = incomplete.filter(|(_, segment)| segment.replicas.len() < wanted);
+        let closed_too = !self.config.has_bug(Bug::ClosedNotRefilled);
+        let incomplete = self.segments.iter().filter(|(_, segment)| {
+            segment.replicas.len() < wanted && (closed_too || !segment.close_recorded)
+        });
         self.active.extend(incomplete.map(|(id, _)| *id));
     }
 
