@@ -254,6 +254,10 @@ class Cluster:
         assert "panicked" not in done.stderr, done.stderr
         return json.loads(done.stdout) if done.returncode == 0 else None
 
+    def certain_status(self):
+        """The same of a coordinator that may take its time."""
+        return wait_until(lambda: self.status(timeout_s=30), "a coordinator answers")
+
     def trouble(self, with_tablets=True):
         """Why the cluster is not whole: text; empty if it is."""
         for process in self.everybody():
@@ -341,7 +345,7 @@ class Cluster:
             if "passed and still not" not in str(error):
                 raise
             raise AssertionError(f"not whole within {patience_s} s: {last[0]}") from None
-        return self.status()
+        return self.certain_status()
 
 
 class Storm(threading.Thread):

@@ -10,8 +10,8 @@ use duramen_wire::native::codec::{
     encode_server_answer, encode_to_coordinator,
 };
 use duramen_wire::native::message::{
-    Addresses, CoordinatorAnswer, Enlist, FromCoordinator, Roles, ServerAnswer, ServerStatus,
-    Status, ToCoordinator,
+    Addresses, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, Roles, ServerAnswer,
+    ServerStatus, Status, ToCoordinator,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,18 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn options(store: &str) -> Options {
+    // A server that a busy machine keeps from running for a moment is not taken for dead; one that is gone refuses connections.
+    let settings = ClusterSettings {
+        verdict_timeout_ms: 3_000,
+        ..defaults(7)
+    };
     Options {
         cluster: "trial".to_owned(),
         listen: "127.0.0.1:0".parse().expect("an address"),
         announce: None,
         store: store.parse().expect("a store"),
         token: Vec::new(),
-        settings: defaults(7),
+        settings,
         admin: Some("127.0.0.1:0".parse().expect("an address")),
         show: |overview| format!("{{\"cluster\":\"{}\"}}", overview.status.cluster),
     }
@@ -81,13 +86,16 @@ impl MetaStore for Leased {
     }
 }
 
+/// A lease that no machine stands still for.
+const LONG_MS: u64 = 60_000;
+
 /// A coordinator on a leased store.
-fn leased(memory: &Memory, away: &Arc<AtomicU64>) -> Running {
+fn leased(memory: &Memory, away: &Arc<AtomicU64>, lease_ms: u64) -> Running {
     let (memory, away) = (memory.peer("x"), Arc::clone(away));
     start_with(options("etcd:nowhere"), move |name, _| {
         Ok(Box::new(Leased {
             memory: memory.peer(name),
-            lease_ms: 2_000,
+            lease_ms,
             away,
         }))
     })
@@ -317,9 +325,9 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
 #[test]
 fn when_the_leader_goes_a_standby_leads_and_clients_follow() {
     let (memory, away) = (Memory::new("x"), Arc::new(AtomicU64::new(0)));
-    let first = leased(&memory, &away);
+    let first = leased(&memory, &away, LONG_MS);
     is_role(&first, |role| *role == Role::Leader);
-    let second = leased(&memory, &away);
+    let second = leased(&memory, &away, LONG_MS);
     is_role(&second, |role| {
         *role == Role::Standby(Some(first.name().to_owned()))
     });
@@ -338,10 +346,11 @@ fn when_the_leader_goes_a_standby_leads_and_clients_follow() {
 #[test]
 fn a_leader_without_its_store_ends_its_leadership_and_says_why() {
     let (memory, away) = (Memory::new("x"), Arc::new(AtomicU64::new(0)));
-    let running = leased(&memory, &away);
+    let running = leased(&memory, &away, 2_000);
     is_role(&running, |role| *role == Role::Leader);
     let client = client_of(&[&running]);
-    assert_eq!(status(&client).term, 1);
+    // A machine that stands still may have cost it a leadership already.
+    let term = status(&client).term;
     away.store(1, Ordering::SeqCst);
     // D2: without a renewal it leads no longer than the lease.
     is_role(&running, |role| matches!(role, Role::Standby(_)));
@@ -365,7 +374,7 @@ fn a_leader_without_its_store_ends_its_leadership_and_says_why() {
     deposed.expire();
     away.store(0, Ordering::SeqCst);
     is_role(&running, |role| *role == Role::Leader);
-    assert_eq!(status(&client).term, 2);
+    assert!(status(&client).term > term);
     running.stopper().stop();
     running.wait().expect("it ends as told");
 }

@@ -7,9 +7,10 @@ use duramen_backup::disk::{Disk, File, OpenHow};
 use duramen_backup::os::OsDisk;
 use std::any::Any;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const T: TableId = TableId::DEFAULT;
 /// Nobody waits longer for anything here; it bounds a test that hangs.
@@ -112,6 +113,15 @@ fn key(n: u32) -> Vec<u8> {
     format!("key {n}").into_bytes()
 }
 
+fn open(dir: &Path, gate: &Arc<Gate>) -> Arc<Store> {
+    let disk = Gated(OsDisk::new(dir, Mode::Buffered), gate.clone());
+    let mut options = Options::new(dir, 64 << 20);
+    options.engine.heads = 2;
+    options.engine.huge_pages = false;
+    options.wal_bytes = 4 << 20;
+    Store::open_on(Arc::new(disk), options, true, &|_| {}).unwrap()
+}
+
 /// Opens the gate also when the test fails, lest its threads wait for ever.
 struct Opener<'a>(&'a Gate);
 
@@ -125,12 +135,7 @@ impl Drop for Opener<'_> {
 fn reads_of_what_is_durable_wait_for_no_sync() {
     let dir = tempfile::tempdir().unwrap();
     let gate = Arc::new(Gate::default());
-    let disk = Gated(OsDisk::new(dir.path(), Mode::Buffered), gate.clone());
-    let mut options = Options::new(dir.path(), 64 << 20);
-    options.engine.heads = 2;
-    options.engine.huge_pages = false;
-    options.wal_bytes = 4 << 20;
-    let store = Store::open_on(Arc::new(disk), options, true, &|_| {}).unwrap();
+    let store = open(dir.path(), &gate);
     let mut session = store.session().unwrap();
     for n in 0..100 {
         session.set(T, &key(n), &n.to_le_bytes()).unwrap();
@@ -183,4 +188,39 @@ fn reads_of_what_is_durable_wait_for_no_sync() {
     });
     assert!(sees_undurable.load(Ordering::SeqCst));
     assert_eq!(session.get(T, b"new").unwrap().unwrap().bytes, b"value");
+}
+
+/// Writers that wait for a sync share the next one: while one is held up, all others append, and one more is theirs.
+#[test]
+fn writers_that_wait_share_a_sync() {
+    const WRITERS: u32 = 16;
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let store = open(dir.path(), &gate);
+    store.session().unwrap().set(T, b"first", b"value").unwrap();
+    let before = store.stats().unwrap().syncs;
+    std::thread::scope(|scope| {
+        let opener = Opener(&gate);
+        gate.close(true);
+        for n in 0..WRITERS {
+            let store = &store;
+            scope.spawn(move || {
+                let mut session = store.session().unwrap();
+                session.set(T, &key(n), b"value").unwrap();
+            });
+        }
+        gate.await_sync();
+        // Each has appended before it waits.
+        let deadline = Instant::now() + PATIENCE;
+        while store.engine().objects(T) < u64::from(WRITERS) + 1 {
+            assert!(Instant::now() < deadline, "writers wait for each other");
+            std::thread::yield_now();
+        }
+        drop(opener);
+    });
+    let syncs = store.stats().unwrap().syncs - before;
+    assert!(
+        syncs < u64::from(WRITERS) / 2,
+        "{syncs} syncs for {WRITERS} writers"
+    );
 }

@@ -7,8 +7,8 @@ use duramen_wire::native::codec::{
     encode_peer, encode_peer_answer, parse_frame, parse_hello,
 };
 use duramen_wire::native::message::{Peer, PeerAnswer};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 type TestHub = Hub<u32>;
@@ -21,8 +21,16 @@ fn limits() -> Limits {
         output_bytes: 1 << 20,
         pause_bytes: 64 << 10,
         pause_questions: 8,
-        hello: Duration::from_millis(500),
+        hello: PATIENCE,
         ..Limits::default()
+    }
+}
+
+/// For peers that say no hello. All others have more time: a machine may stand still for longer.
+fn impatient() -> Limits {
+    Limits {
+        hello: Duration::from_millis(500),
+        ..limits()
     }
 }
 
@@ -191,6 +199,14 @@ fn a_conversation_may_be_cut_anywhere() {
     }
 }
 
+/// Whether the other side has closed this connection, which does not block.
+fn has_ended(peer: &mut TcpStream) -> bool {
+    match peer.read(&mut [0; 4096]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
+
 /// Every byte of hello and frame, with several of its bits turned: the connection ends or a question comes, and the hub lives.
 #[test]
 fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
@@ -205,26 +221,31 @@ fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
             bytes[at] ^= mask;
             let mut peer = TcpStream::connect(address).expect("connects");
             peer.write_all(&bytes).unwrap();
-            drop(peer);
-            let mut is_accepted = false;
-            // Its end is reported if it was accepted; else nothing is.
+            peer.shutdown(Shutdown::Write).unwrap();
+            peer.set_nonblocking(true).unwrap();
+            let (mut is_accepted, mut is_reported, mut is_over) = (false, false, false);
+            let deadline = Instant::now() + PATIENCE;
             let mut events = Vec::new();
-            for _ in 0..3 {
+            // Its end is reported if it was accepted; else nothing is.
+            while !is_over || is_accepted != is_reported {
+                assert!(Instant::now() < deadline, "byte {at}: it does not end");
                 server.poll(STEP, &mut events);
-            }
-            for event in events.drain(..) {
-                match event {
-                    Event::Accepted { .. } => is_accepted = true,
-                    Event::Closed { reason, .. } => {
-                        assert!(is_accepted);
-                        closed += usize::from(matches!(reason, Reason::Frame(_)));
+                for event in events.drain(..) {
+                    match event {
+                        Event::Accepted { .. } => is_accepted = true,
+                        Event::Closed { reason, .. } => {
+                            assert!(is_accepted);
+                            is_reported = true;
+                            closed += usize::from(matches!(reason, Reason::Frame(_)));
+                        }
+                        Event::Question { message, .. } => {
+                            assert!(at < hello_bytes, "byte {at} is under the checksum");
+                            assert_eq!(nonce_of(&message), 1);
+                        }
+                        other => panic!("{other:?}"),
                     }
-                    Event::Question { message, .. } => {
-                        assert!(at < hello_bytes, "byte {at} is under the checksum");
-                        assert_eq!(nonce_of(&message), 1);
-                    }
-                    other => panic!("{other:?}"),
                 }
+                is_over |= has_ended(&mut peer);
             }
         }
     }
@@ -330,7 +351,7 @@ fn who_is_not_wanted_is_told_why() {
 
 #[test]
 fn who_says_no_hello_is_let_go() {
-    let (mut server, address) = server(limits());
+    let (mut server, address) = server(impatient());
     let mut peer = TcpStream::connect(address).expect("connects");
     peer.write_all(&hello("here")[..5]).unwrap();
     let reader = std::thread::spawn(move || goodbye(&mut peer));
@@ -355,7 +376,7 @@ fn who_takes_no_answers_is_not_read_from_and_then_cut() {
     let deadline = Instant::now() + PATIENCE;
     let mut events = Vec::new();
     let mut idle = 0;
-    while idle < 20 {
+    while idle < 20 || questions < 8 {
         assert!(Instant::now() < deadline, "it is read from for ever");
         let before = questions;
         while let Ok(bytes) = peer.write(&question) {
@@ -486,7 +507,7 @@ fn what_is_outstanding_when_a_link_breaks_is_named_once_and_the_link_comes_back(
 fn a_peer_that_accepts_and_says_nothing_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap().to_string();
-    let mut client = hub(Role::Server, "here", limits());
+    let mut client = hub(Role::Server, "here", impatient());
     ask(&mut client, &to, 1, Payload::None);
     until(&mut [&mut client], |_, _, event| match event {
         Event::Unanswered { requests, .. } => {
@@ -501,10 +522,10 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
         &mut [&mut client],
         |_, _, event| matches!(event, Event::Unanswered { requests, .. } if requests == [2]),
     );
-    // And one that answers with garbage.
-    let garbage = std::thread::spawn(move || {
-        for _ in 0..2 {
-            let (mut peer, _) = listener.accept().expect("the link");
+    // And one that answers with garbage; it ends with the process.
+    std::thread::spawn(move || {
+        for peer in listener.incoming() {
+            let mut peer = peer.expect("the link");
             let mut bytes = hello("here");
             bytes.extend([0xff; 64]);
             let _ = peer.write_all(&bytes);
@@ -512,13 +533,21 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
             let _ = peer.read_to_end(&mut rest);
         }
     });
-    ask(&mut client, &to, 3, Payload::None);
-    until(&mut [&mut client], |_, _, event| match event {
-        Event::Unanswered { reason, .. } => matches!(reason, Reason::Frame(_)),
+    let mut request = 3;
+    ask(&mut client, &to, request, Payload::None);
+    until(&mut [&mut client], |_, client, event| match event {
+        Event::Unanswered {
+            reason: Reason::Frame(_),
+            ..
+        } => true,
+        // A machine that stood still, and the hello came too late.
+        Event::Unanswered { .. } => {
+            request += 1;
+            ask(client, &to, request, Payload::None);
+            false
+        }
         other => panic!("{other:?}"),
     });
-    drop(client);
-    garbage.join().unwrap();
 }
 
 #[test]

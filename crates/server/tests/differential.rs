@@ -19,20 +19,32 @@ struct Redis {
 }
 
 impl Redis {
-    /// `None` if there is no redis-server on this machine.
+    /// `None` if there is no redis-server on this machine. It can't say which port it took: one that was free a moment ago is
+    /// tried until it works.
     fn start() -> Option<Redis> {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = free.local_addr().expect("its address");
-        drop(free);
-        let mut command = Command::new("redis-server");
-        command
-            .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no"])
-            .current_dir(std::env::temp_dir())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let process = command.spawn().ok()?;
-        Some(Redis { process, address })
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let address = free.local_addr().expect("its address");
+            drop(free);
+            let mut command = Command::new("redis-server");
+            command
+                .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"])
+                .args(["--save", "", "--appendonly", "no"])
+                .current_dir(std::env::temp_dir())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            let process = command.spawn().ok()?;
+            let mut redis = Redis { process, address };
+            // It ends at once if somebody else took the port meanwhile.
+            while redis.process.try_wait().expect("it is ours").is_none() {
+                if TcpStream::connect(address).is_ok() {
+                    return Some(redis);
+                }
+                assert!(Instant::now() < deadline, "redis-server does not listen");
+                std::thread::yield_now();
+            }
+        }
     }
 }
 

@@ -7,11 +7,10 @@ mod process;
 mod redis;
 mod up;
 
-use command::duramen;
+use command::{CLOSED, duramen};
 
 #[test]
 fn nobody_there_is_exit_code_4_and_says_who_was_asked() {
-    let closed: Vec<String> = (0..2).map(|_| command::closed_address()).collect();
     for args in [
         &["status"][..],
         &["table", "list"],
@@ -19,11 +18,11 @@ fn nobody_there_is_exit_code_4_and_says_who_was_asked() {
         &["drain", "1.1"],
     ] {
         let answer = duramen(args)
-            .coordinators(&closed.join(","))
+            .coordinators(&CLOSED.join(","))
             .timeout(args)
             .run();
         answer.expect_error(4, "no coordinator answered");
-        for address in &closed {
+        for address in CLOSED {
             answer.expect_error(4, &format!("{address}: Connection refused"));
         }
     }

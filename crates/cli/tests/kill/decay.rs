@@ -110,8 +110,11 @@ fn damage_under_a_running_server_is_repaired() {
             number(fields, "duramen_frames_used") >= 3
         });
         let values: Vec<Vec<u8>> = (0..KEYS / 4).map(|number| value(number, 0)).collect();
-        let hit = hurt(&frames, &values);
-        assert!(hit > 10, "{hit}");
+        // A frame is counted when it is given, and written a little later.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while hurt(&frames, &values) <= 10 {
+            assert!(Instant::now() < deadline, "hardly any value is in a frame");
+        }
         // Others go on writing meanwhile.
         let done = AtomicBool::new(false);
         let rounds = std::thread::scope(|scope| {

@@ -86,7 +86,8 @@ fn a_client_that_never_reads_is_bounded_and_cut() {
         }
         false
     });
-    assert!(asked > 1 << 20);
+    // What is on its way takes that much.
+    assert!(asked > 64 << 10);
     assert_eq!(counter(&server, |c| c.output_closed.get()), 1);
     other.ping();
 }
