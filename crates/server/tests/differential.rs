@@ -101,6 +101,45 @@ impl Peer {
     }
 }
 
+/// In so little time both say the same of times.
+const ALIKE: Duration = Duration::from_millis(300);
+
+/// What came of one sequence of requests.
+#[derive(Default)]
+struct Said {
+    compared: usize,
+    differing: usize,
+    wrong: Vec<String>,
+}
+
+fn compare(sequence: &str, address: SocketAddr, redis: SocketAddr) -> Said {
+    let mut said = Said::default();
+    let (mut ours, mut theirs) = (Peer::connect(address), Peer::connect(redis));
+    let requests = sequence
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    for line in std::iter::once("FLUSHALL").chain(requests) {
+        let (request, reason) = match line.split_once("  ~ ") {
+            Some((request, reason)) => (request, Some(reason)),
+            None => (line, None),
+        };
+        let (our, their) = (ours.ask(request), theirs.ask(request));
+        said.compared += 1;
+        said.differing += usize::from(reason.is_some());
+        if (our == their) == reason.is_some() {
+            let expected = if reason.is_some() {
+                "another reply than"
+            } else {
+                "the reply of"
+            };
+            said.wrong.push(format!(
+                "{request}\n   Duramen: {our:?}\n   expected {expected} Redis: {their:?}"
+            ));
+        }
+    }
+    said
+}
+
 #[test]
 fn replies_are_those_of_redis() {
     let Some(redis) = Redis::start() else {
@@ -117,30 +156,20 @@ fn replies_are_those_of_redis() {
     let server = Server::start(config).expect("a server");
     let address = server.addresses().resp[0];
     let (mut wrong, mut compared, mut differing) = (Vec::new(), 0, 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
     for sequence in REQUESTS.split("\n\n") {
-        let (mut ours, mut theirs) = (Peer::connect(address), Peer::connect(redis.address));
-        let requests = sequence
-            .lines()
-            .filter(|line| !line.is_empty() && !line.starts_with('#'));
-        for line in std::iter::once("FLUSHALL").chain(requests) {
-            let (request, reason) = match line.split_once("  ~ ") {
-                Some((request, reason)) => (request, Some(reason)),
-                None => (line, None),
-            };
-            let (our, their) = (ours.ask(request), theirs.ask(request));
-            compared += 1;
-            differing += usize::from(reason.is_some());
-            if (our == their) == reason.is_some() {
-                let expected = if reason.is_some() {
-                    "another reply than"
-                } else {
-                    "the reply of"
-                };
-                wrong.push(format!(
-                    "{request}\n   Duramen: {our:?}\n   expected {expected} Redis: {their:?}"
-                ));
+        let said = loop {
+            let began = Instant::now();
+            let said = compare(sequence, address, redis.address);
+            // Seconds that are left are rounded: if so much time went by, one of the two may be a second further.
+            let is_certain = said.wrong.is_empty() || began.elapsed() < ALIKE;
+            if is_certain || Instant::now() > deadline {
+                break said;
             }
-        }
+        };
+        compared += said.compared;
+        differing += said.differing;
+        wrong.extend(said.wrong);
     }
     server.stop();
     server.wait().expect("stops");
