@@ -170,6 +170,8 @@ fn finds(bug: Bug, faults: &[Fault]) {
                     crash_at(&base, seed, Some(bug), 150, Some((at, *fault)))
                 });
                 if !matches!(found, Ok(Ok(_))) {
+                    // Without it all is well: it was the bug that was found.
+                    crash_at(&base, seed, None, 150, Some((at, *fault))).expect("no bug");
                     return;
                 }
                 at += 1 + seed % 3;

@@ -20,6 +20,11 @@ fn find(name: &str, first: u64) {
     let (seed, why) = found.unwrap_or_else(|| panic!("{name} is not found"));
     let why: String = why.chars().take(160).collect();
     println!("| {name} | seed {seed} | {why} |");
+    let without = run(Plan::shaped(planted.shape, seed)).violations;
+    assert!(
+        without.is_empty(),
+        "seed {seed} without {name}: {without:?}"
+    );
 }
 
 #[test]

@@ -182,5 +182,7 @@ fn find(bug: Bug, setting: fn(u64) -> Setting, history: fn(&mut Life)) {
         lived.is_err()
     });
     println!("{bug:?}: found by history {found:?}");
-    assert!(found.is_some(), "{bug:?} was not found");
+    let seed = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
+    // Without it this history is well: it was the bug that was found.
+    history(&mut Life::new(&setting(seed), seed));
 }
