@@ -1,25 +1,50 @@
-//! A swap file. It needs root, and is taken away again.
+//! A swap file. It needs root, and is taken away again, however this program ends.
 
 use crate::harness::{Doing, Failure, Result};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Waits until its standard input ends, which is when this program does at the latest, then takes the swap file off. What is in it must
+/// fit into RAM, so the kernel may refuse until whoever uses it has gone.
+const KEEPER: &str = r#"
+trap '' INT TERM HUP
+cat > /dev/null
+tries=0
+while grep -q "^$1 " /proc/swaps && [ $tries -lt 120 ]; do
+    swapoff "$1" 2> /dev/null || sleep 0.5
+    tries=$((tries + 1))
+done
+grep -q "^$1 " /proc/swaps && exit 1
+rm -f "$1"
+rmdir "$(dirname "$1")" 2> /dev/null
+exit 0
+"#;
 
 /// A swap file that is in use.
-pub struct Swap(PathBuf);
+pub struct Swap {
+    keeper: Child,
+}
 
 impl Swap {
-    /// Of `bytes` in a directory.
+    /// Of `bytes` in a directory, which is this program's own.
     ///
     /// # Errors
     /// The file cannot be made, or the kernel does not take it.
     pub fn new(dir: &Path, bytes: u64) -> Result<Swap> {
         let file = dir.join("swap");
-        let swap = Swap(file.clone());
         run(Command::new("fallocate")
             .args(["-l", &bytes.to_string()])
             .arg(&file))?;
         run(Command::new("chmod").arg("600").arg(&file))?;
         run(Command::new("mkswap").arg(&file))?;
+        // From here on somebody takes it off: before it is on.
+        let keeper = Command::new("sh")
+            .args(["-c", KEEPER, "keeper"])
+            .arg(&file)
+            .stdin(Stdio::piped())
+            .spawn()
+            .doing("starting what takes the swap file off")?;
+        let swap = Swap { keeper };
         run(Command::new("swapon").arg(&file))?;
         Ok(swap)
     }
@@ -27,10 +52,9 @@ impl Swap {
 
 impl Drop for Swap {
     fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
         // What fails is seen by `swapon --show`: the file is then still in use, and stays.
-        if run(Command::new("swapoff").arg(&self.0)).is_ok() {
-            let _ = std::fs::remove_file(&self.0);
-        }
+        let _ = self.keeper.wait();
     }
 }
 
