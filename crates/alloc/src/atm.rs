@@ -8,11 +8,11 @@
 //!
 //! Paper: [Badam11 §3.3]; differs: a flat directory of granules instead of a balanced tree: one load.
 
-use crate::chunk::{Chunk, GRANULE_PAGES};
+use crate::chunk::{Chunk, GRANULE_PAGES, Place};
 use crate::mapping::Counters;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 /// See the file's head.
 pub(crate) struct Atm {
@@ -20,6 +20,24 @@ pub(crate) struct Atm {
     directory: Counters<AtomicU32>,
     chunks: RwLock<Vec<Option<Arc<Chunk>>>>,
     addresses: Mutex<Addresses>,
+}
+
+/// The directory, locked for look-ups.
+pub(crate) struct Look<'a> {
+    directory: &'a [AtomicU32],
+    chunks: RwLockReadGuard<'a, Vec<Option<Arc<Chunk>>>>,
+}
+
+impl Look<'_> {
+    pub fn chunk(&self, page: u64) -> Option<&Chunk> {
+        let granule = self.directory.get((page / GRANULE_PAGES) as usize)?;
+        let number = granule.load(Ordering::Acquire).checked_sub(1)?;
+        self.chunks.get(number as usize)?.as_deref()
+    }
+
+    pub fn place(&self, page: u64) -> Option<Place> {
+        self.chunk(page)?.place(page)
+    }
 }
 
 /// What of the arena is free, in granules.
@@ -50,6 +68,19 @@ impl Atm {
         let number = granule.load(Ordering::Acquire).checked_sub(1)?;
         let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
         chunks.get(number as usize)?.clone()
+    }
+
+    /// Where a page belongs: without a count of users, which all processors would fight for.
+    pub fn place(&self, page: u64) -> Option<Place> {
+        self.look().place(page)
+    }
+
+    /// For several look-ups at once.
+    pub fn look(&self) -> Look<'_> {
+        Look {
+            directory: self.directory.all(),
+            chunks: self.chunks.read().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 
     /// Addresses for so many pages: the first page. The best fit of what was given back, or new ones.

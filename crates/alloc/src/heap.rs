@@ -94,6 +94,8 @@ const PAGES_LEAST: usize = 128;
 struct Worker {
     scratch: Scratch,
     page: Box<[u8; PAGE_BYTES]>,
+    /// Bytes of it from here on are zeros.
+    filled: usize,
     lift: Option<Lift>,
     /// Taken while it is in use.
     lifted: Option<Box<[u8; PAGE_BYTES]>>,
@@ -139,6 +141,7 @@ impl Worker {
         Worker {
             scratch: Scratch::new(PAGE_BYTES),
             page: Box::new([0; PAGE_BYTES]),
+            filled: 0,
             lifted: Some(Box::new([0; PAGE_BYTES])),
             lift: (kind == Faults::Userfault).then(Lift::new).flatten(),
             batch: Batch {
@@ -244,15 +247,19 @@ impl Heap {
     /// Serves an access to the arena that the processor could not make.
     pub fn fault(&self, address: usize, write: Option<bool>) -> Fault {
         let page = self.page_of(address);
-        let Some(chunk) = self.atm.chunk(page) else {
+        let look = self.atm.look();
+        let chunk = look.chunk(page);
+        let place = chunk.and_then(|chunk| {
+            let place = chunk.place(page)?;
+            chunk.is_used_page(page).then_some(place)
+        });
+        drop(look);
+        let Some(place) = place else {
             return Fault::NotOurs;
         };
-        match chunk.place(page) {
-            Some(place) if chunk.is_used_page(page) => match self.bring(page, &place, write) {
-                Ok(()) => Fault::Served,
-                Err(error) => Fault::Failed(error),
-            },
-            _ => Fault::NotOurs,
+        match self.bring(page, &place, write) {
+            Ok(()) => Fault::Served,
+            Err(error) => Fault::Failed(error),
         }
     }
 
@@ -338,7 +345,8 @@ impl Heap {
     /// A page's content, and zeros behind it, in the worker's page (A1).
     fn fill(&self, place: &Place, worker: &mut Worker) -> Result<(), Error> {
         let (into, behind) = worker.page.split_at_mut(place.bytes);
-        behind.fill(0);
+        behind[..worker.filled.saturating_sub(place.bytes)].fill(0);
+        worker.filled = place.bytes;
         if self.cache.get(place.unit, place.from, into) {
             self.counters.from_cache.fetch_add(1, Ordering::Relaxed);
             return Ok(());
@@ -400,9 +408,9 @@ impl Heap {
         } = batch;
         dirty.clear();
         self.buffer.oldest(EVICTED_AT_ONCE, pages);
+        let look = self.atm.look();
         pages.retain(|page| {
-            let place = self.atm.chunk(*page).and_then(|chunk| chunk.place(*page));
-            let Some(place) = place else {
+            let Some(place) = look.place(*page) else {
                 return false; // its chunk is gone
             };
             let bit = 1 << place.nth;
@@ -485,14 +493,14 @@ impl Heap {
     fn save_lifted(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
         // No page on the stack: a thread's stack for signals may have no more than two.
         let mut whole = worker.lifted.take().expect("it is put back below");
-        let (content, behind) = whole.split_at_mut(place.bytes);
-        behind.fill(0);
+        let content = &mut whole[..place.bytes];
         if let Some(lift) = &mut worker.lift {
             lift.next(content);
         }
         self.counters.saved.fetch_add(1, Ordering::Relaxed);
         let saved = self.save_content(place, content, worker);
         if saved.is_err() {
+            whole[place.bytes..].fill(0);
             let back = self.pager.show(page, &whole, true);
             back.expect("a page comes back where it was: what was written would be lost");
         }
@@ -533,6 +541,7 @@ impl Heap {
 
     /// One page of a unit of many that is not in the cache.
     fn save_part(&self, place: &Place, content: &[u8], worker: &mut Worker) -> Result<(), Error> {
+        worker.filled = worker.filled.max(place.unit_bytes);
         let whole = &mut worker.page[..place.unit_bytes];
         match self.store.read(place.owner, &mut worker.scratch)? {
             Some(found) => whole.copy_from_slice(found),
@@ -545,8 +554,7 @@ impl Heap {
     /// Hands an object to flash.
     pub fn spill(&self) -> impl Fn(u64, &[u8]) -> Result<(), Error> {
         |unit, bytes| {
-            let place = self.atm.chunk(unit).and_then(|chunk| chunk.place(unit));
-            let Some(place) = place else {
+            let Some(place) = self.atm.place(unit) else {
                 return Ok(()); // freed meanwhile
             };
             match self.store.write(place.owner, bytes) {

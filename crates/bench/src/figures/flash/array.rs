@@ -87,9 +87,9 @@ fn row(way: &str, size: u64, run: &Run) -> Row {
 }
 
 const ABOUT: &str = "Eight threads read or write elements of a large array at random, each of them a moment's work; RAM is 8 % of the data, held \
-    by a memory cgroup (12 MiB beside it are for the program itself and the kernel). OPP: `ssd_oalloc`; MP: `ssd_malloc`, where a page is what is cached and \
-    written; mmap: a mapped file with MADV_RANDOM; swap: `malloc` and a swap file. The device's own rate is that of 512-byte reads \
-    past the page cache, by eight threads, of the same file, before and after.";
+    by a memory cgroup (beside it 12 MiB for the program itself and for page tables, 4 MiB without the library). OPP: `ssd_oalloc`; MP: \
+    `ssd_malloc`, where a page is what is cached and written; mmap: a mapped file with MADV_RANDOM; swap: `malloc` and a swap file. The \
+    device's own rate is that of 512-byte reads past the page cache, by eight threads, of the same file, before and after.";
 
 /// Figure 3(a, c) and Table 5.
 pub fn shares(args: &FlashArgs, bench: &Bench) -> Result<Report> {
