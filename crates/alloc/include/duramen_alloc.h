@@ -13,24 +13,37 @@
  * Build with `cc program.c $(pkg-config --cflags --libs duramen_alloc)`.
  *
  * Threads.  Any thread may call any function at any time, but ssd_restore and ssd_close, for which the program must be quiet. Objects
- * are ordinary memory: threads that share one need locks as for any memory.
+ * are ordinary memory: threads that share one need locks as for any memory. What one thread frees and another one is handed out is ordered
+ * by the library; ThreadSanitizer does not see that, nor the library's own accesses (suppress called_from_lib:libduramen_alloc.so, and set
+ * report_signal_unsafe=0); races of the program on objects it does see.
+ *
+ * Costs.  An access to a page that is in the page buffer costs what it costs in any memory. Else the page comes by a fault: some
+ * microseconds from the RAM cache, a read of the device (512 bytes or more) from flash; where RAM is full, others leave for it, and dirty
+ * ones are written to flash by the way, many at once. When flash takes writes more slowly than the program makes them, faults wait. The
+ * first write to a page that was only read is a fault of its own.
  *
  * Signals.  By userfaultfd (Linux 5.11 or newer) the library takes SIGBUS over in ssd_oalloc's or ssd_malloc's first call, or in
  * ssd_restore; SIGSEGV stays the program's. By mprotect (older kernels) it takes SIGSEGV. A signal that is not the library's goes to the
- * handler that was there before, so install yours earlier; or install it later and call ssd_handle_fault from it. A handler
- * of the program must not touch objects or call this library (but ssd_handle_fault): it may have interrupted malloc, or the library
- * itself. Threads need 16 KiB of stack below the frame that touches an object.
+ * handler that was there before, so install yours earlier; or install it later and call ssd_handle_fault from it. Do not block the signal
+ * in a thread that touches objects: the kernel kills the process then. A handler of the program must not touch objects or call this
+ * library (but ssd_handle_fault): it may have interrupted malloc, or the library itself. Threads need 16 KiB of stack below the frame
+ * that touches an object.
  *
  * System calls.  The kernel does not bring pages. A system call that is given an address of an object (read(2), write(2), ...) fails with
- * EFAULT, or does less, if a page of it is not in RAM, or was not written to before and the call would write to it. It never sees or
- * leaves wrong data. Use ssd_pin around such calls, or a buffer of your own.
+ * EFAULT, or does less (write(2) returns how much), if a page of it is not in RAM, or was not written to before and the call would write to
+ * it. It never sees or leaves wrong data. Use ssd_pin around such calls, or a buffer of your own.
  *
- * fork.  A child has no objects: touching one kills it (SIGSEGV), and functions of this library fail with SSD_EFORKED. fork followed by
- * exec, posix_spawn and system(3) are fine.
+ * fork.  A child has no objects: touching one kills it (SIGSEGV), and functions of this library fail with SSD_EFORKED, ssd_init too. fork
+ * followed by exec, posix_spawn and system(3) are fine.
  *
- * Errors.  Functions return SSD_OK or one of the numbers below, or NULL; ssd_error_message says more. Where flash fails while a page is
- * being brought, no function is there to return it: the library writes one line to standard error, and the thread gets the signal that
- * its access caused. No object ever has another content than was written to it.
+ * Limits.  One heap for each process. Flash: 1 MiB to 2 TiB. An object of ssd_oalloc: 1 GiB; an array: 2^32 - 1 of them; a block of
+ * ssd_malloc: 4 TiB. An object takes whole pages of addresses, of which there are 2^30 unless address_bytes says otherwise, and 4 bytes of RAM
+ * for each 128 bytes or more; ssd_malloc's memory 4 bytes of RAM for each page and one bit for each 16 bytes.
+ *
+ * Errors.  Functions return SSD_OK or one of the numbers below, or NULL (with errno = ENOMEM); ssd_error and ssd_error_message say more, for the
+ * calling thread. Where flash fails while a page is being brought, no function is there to return it: the library writes one line to
+ * standard error ("duramen_alloc: the object at ... cannot be brought: ..."), and the thread gets the signal that its access caused: SIGBUS
+ * (by mprotect: SIGSEGV). No object ever has another content than was written to it.
  */
 #ifndef DURAMEN_ALLOC_H
 #define DURAMEN_ALLOC_H
@@ -76,46 +89,63 @@ struct ssd_options {
     uint32_t reserved[7];       /* 0 */
 };
 
-/* Opens the flash file. What is on it stays until the first allocation, so that ssd_restore may come before. */
+/* Opens the flash file, locks it and reserves addresses: milliseconds. What is on it stays until the first allocation, so that ssd_restore
+ * may come before. SSD_EINVAL, SSD_ENOMEM (ram_bytes is too small), SSD_EBUSY, SSD_EDEVICE, SSD_EKERNEL, SSD_ESTATE, SSD_EFORKED: it may be
+ * called again. */
 int ssd_init(const struct ssd_options *options);
 
 /* `count` objects of `size` bytes, all zero, each at the beginning of pages of its own. From one to the next it is ssd_stride(size)
- * bytes, not `size`. NULL: see ssd_error. Several at once are an array, which is freed as a whole by its first element's address. */
+ * bytes, not `size`. Several at once are an array, which is freed as a whole by its first element's address.
+ * Cost: a lock for each size, no fault, no I/O; every few thousand objects a table in RAM, for which cached objects leave. It waits while a
+ * checkpoint is made. NULL: SSD_EINVAL, SSD_ENOSPC (flash), SSD_ENOMEM (RAM for tables, or addresses), SSD_ESTATE, SSD_EFORKED. */
 void *ssd_oalloc(size_t count, size_t size);
 
 /* Bytes from one element of an array of ssd_oalloc to the next: `size` rounded up to whole pages. */
 size_t ssd_stride(size_t size);
 
-/* As malloc, calloc and realloc; aligned to 16. Here a page, not an object, is what is cached and written. */
+/* As malloc, calloc and realloc; aligned to 16. Here a page, not an object, is what is cached and written. Cost: one lock for all threads and
+ * a search among free blocks, no fault; ssd_calloc writes zeros to all of it, and ssd_realloc copies if the block does not fit or is less
+ * than half used: both by faults. ssd_realloc takes single objects of ssd_oalloc as well, no arrays (SSD_EPOINTER). Errors as of ssd_oalloc;
+ * the block stays as it is. */
 void *ssd_malloc(size_t size);
 void *ssd_calloc(size_t count, size_t size);
 void *ssd_realloc(void *block, size_t size);
 
-/* Frees what any of the functions above returned. NULL: nothing. SSD_EPOINTER, SSD_EDOUBLEFREE: nothing was changed. */
+/* Frees what any of the functions above returned. NULL: nothing. SSD_EPOINTER, SSD_EDOUBLEFREE: nothing was changed. Cost: a lock, a system call
+ * if its page is in RAM, no I/O; of an array or a large block: so much for each page of it that is in RAM, and less for the others. The
+ * addresses of a freed array or large block mean nothing any more: freed again they are SSD_EPOINTER, or something new. */
 int ssd_free(void *object);
 
-/* Bytes that may be used at `object`: at least what was asked for; 0: nothing begins there. */
+/* Bytes that may be used at `object` (of an array: of the element that begins there): at least what was asked for; 0: nothing begins there. No
+ * fault, no I/O. */
 size_t ssd_usable_size(const void *object);
 
 /* Keeps these bytes' pages in RAM until ssd_unpin with the same arguments, readable, and writable if `write` is not 0: for system
- * calls. At most half of the page buffer can be pinned (SSD_EINVAL). */
+ * calls. At most half of the page buffer can be pinned (SSD_EINVAL). Cost: for each page a look-up, or what bringing it costs; errors of the
+ * device are returned. Pins of a page are counted. SSD_EPOINTER: nothing is allocated there; or it is not pinned. */
 int ssd_pin(const void *object, size_t size, int write);
 int ssd_unpin(const void *object, size_t size);
 
 /* Makes all objects last, in the flash file and in a file at `path`, which replaces a former one in one step. After this, whatever
  * happens to the process, ssd_restore(path) brings back this very state. Nothing is allocated or freed meanwhile (callers wait);
- * objects that other threads write to meanwhile are in it as before or as after, each page for itself. */
+ * objects that other threads write to meanwhile are in it as before or as after, each page for itself. Cost: everything dirty is written to
+ * flash, then the object tables (4 bytes of each object of at least 128 bytes, or page) and 16 bytes of each 128 KiB of flash to the file;
+ * four syncs. What is not needed by the checkpoint before is free after it. An error (SSD_EDEVICE, SSD_ENOSPC): the checkpoint before holds. */
 int ssd_checkpoint(const char *path);
 
 /* Goes on from a checkpoint: after ssd_init with the same flash file, before anything is allocated. All objects are where they were;
- * they are read when they are used. If it fails, call ssd_init again before anything else. */
+ * they are read when they are used. Cost: reading that file, by four threads, about as fast as the device reads. If it fails, nothing was
+ * changed; call ssd_init again before anything else. SSD_ECHECKPOINT, SSD_EVERSION, SSD_EADDRESS (the addresses are taken: restore earlier, or
+ * in another process), SSD_ENOMEM (ram_bytes is too small for its tables), SSD_EDEVICE. */
 int ssd_restore(const char *path);
 
-/* Sixteen addresses that a checkpoint keeps, by numbers 0 to 15: by these a later life finds its objects. */
+/* Sixteen addresses that a checkpoint keeps, by numbers 0 to 15: by these a later life finds its objects. NULL: none was set. They need not be
+ * addresses: any number of their size is kept. */
 int ssd_set_root(unsigned number, void *object);
 void *ssd_root(unsigned number);
 
-/* Counts since ssd_init or ssd_restore; sizes in bytes. */
+/* Counts since ssd_init or ssd_restore; sizes in bytes. It takes each of the cache's locks for a moment and looks at each 128 KiB of flash: not
+ * for inner loops. */
 struct ssd_stats {
     uint64_t ram_budget_bytes;
     uint64_t pages_shown_bytes;    /* pages in the page buffer */

@@ -104,6 +104,18 @@ static void system_calls(void) {
     CHECK(ssd_unpin(array, 1000) == SSD_OK && ssd_unpin(array, 1000) == SSD_EPOINTER);
     char *other = array + 700 * stride;
     CHECK(ssd_pin(other, 1000, 1) == SSD_OK && read(ends[0], other, 1000) == 1000 && ssd_unpin(other, 1000) == SSD_OK);
+    /* A page that is there, and one that is not: as much as is there, or nothing. */
+    static char found[5096];
+    CHECK(ssd_pin(array, 1000, 0) == SSD_OK);
+    ssize_t part = write(ends[1], array, sizeof found);
+    CHECK(part == 4096 || (part == -1 && errno == EFAULT));
+    CHECK(part == -1 || (read(ends[0], found, sizeof found) == part && memcmp(found, array, 1000) == 0));
+    CHECK(ssd_unpin(array, 1000) == SSD_OK);
+    /* A page that is there, but was only read: the call does not write to it, and takes nothing. */
+    char *clean = array + 300 * stride;
+    CHECK(write(ends[1], "123456", 6) == 6 && *clean == (char)300);
+    CHECK(read(ends[0], clean, 6) == -1 && errno == EFAULT && *clean == (char)300);
+    CHECK(read(ends[0], found, sizeof found) == 6 && memcmp(found, "123456", 6) == 0);
     for (int i = 1; i < 2000; i++) CHECK(array[i * stride] == (i == 700 ? 0 : (char)i));
     CHECK(ssd_pin(array, (size_t)2000 * stride, 0) == SSD_EINVAL);
     close(ends[0]);
