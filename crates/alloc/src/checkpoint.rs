@@ -3,6 +3,8 @@
 //! **Invariants**
 //! - Z1: nothing is allocated or freed while a checkpoint is made; what is written to meanwhile is in it or not, each object whole.
 //! - Z2: what is restored lies at the addresses where it lay: pointers between objects hold.
+//! - Z3: what is read is believed only as far as it makes sense: chunks lie apart from each other within the arena, each has its object table,
+//!   free blocks lie apart in memory. Checksums leave no other damage than that of who wrote it.
 //!
 //! **Layout** little-endian: `format u32 | page bytes u32 | arena start u64 | arena bytes u64 | next table u32 | chunks u32 | roots 16 x u64`,
 //! then each chunk: `table u32 | objects u32 | object bytes u32 | kind u32 | fresh u32 | first page u64`, and for a pool its bits, for memory
@@ -10,7 +12,7 @@
 //!
 //! Paper: [Badam11 §3.6]; differs: arrays and memory are kept as well, and roots, by which a later life finds its objects.
 
-use crate::chunk::{Chunk, Kind, rounded};
+use crate::chunk::{Chunk, GRANULE_PAGES, Kind, rounded};
 use crate::error::Error;
 use crate::heap::{Heap, ROOTS};
 use crate::memory::Blocks;
@@ -88,17 +90,8 @@ impl Heap {
         for _ in 0..frame.chunks {
             chunks.push(self.restore_chunk(&mut source)?);
         }
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free = 0;
-        for _ in 0..source.u64()? {
-            let (address, bytes) = (source.u64()? as usize, source.u64()? as usize);
-            if !self.contains(address) || bytes > self.pager.bytes() {
-                return Err(source.damaged("a free block outside of the arena"));
-            }
-            memory.restore_free(address, bytes);
-            free += bytes as u64;
-        }
-        drop(memory);
+        self.check_apart(&source, &chunks)?;
+        let free = self.restore_free(&mut source, &chunks)?;
         if !source.left.is_empty() {
             return Err(source.damaged("it is longer than it says"));
         }
@@ -109,6 +102,51 @@ impl Heap {
         }
         self.atm.restore(chunks);
         Ok(())
+    }
+
+    /// Z3.
+    fn check_apart(&self, source: &Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
+        let next_table = self.next_table.load(Ordering::Relaxed);
+        let mut sorted: Vec<&Chunk> = chunks.iter().map(|chunk| &**chunk).collect();
+        sorted.sort_by_key(|chunk| chunk.first);
+        let mut end = 0;
+        for chunk in sorted {
+            if chunk.first < end || !chunk.first.is_multiple_of(GRANULE_PAGES) {
+                return Err(source.damaged("objects that lie where others do"));
+            }
+            end = chunk.first + chunk.pages();
+            let has = self.store.objects_of(chunk.table);
+            if has != Some(chunk.units()) || chunk.table >= next_table {
+                return Err(source.damaged("objects without their object table"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Free blocks, in the order of their addresses; how many bytes they are.
+    fn restore_free(&self, source: &mut Source<'_>, chunks: &[Arc<Chunk>]) -> Result<u64, Error> {
+        let bytes_of = |chunk: &Chunk| {
+            let start = self.address_of(chunk.first);
+            start..start + chunk.pages() as usize * PAGE_BYTES
+        };
+        let runs = chunks.iter().filter(|chunk| chunk.kind == Kind::Memory);
+        let mut runs: Vec<_> = runs.map(|chunk| bytes_of(chunk)).collect();
+        runs.sort_by_key(|run| run.start);
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut free, mut end) = (0, 0);
+        for _ in 0..source.u64()? {
+            let (address, bytes) = (source.u64()? as usize, source.u64()? as usize);
+            let run = runs.partition_point(|run| run.end <= address);
+            let run = runs.get(run).filter(|run| run.contains(&address));
+            let fits = run.is_some_and(|run| (1..=run.end - address).contains(&bytes));
+            if !fits || address < end {
+                return Err(source.damaged("a free block outside of memory"));
+            }
+            end = address + bytes;
+            memory.restore_free(address, bytes);
+            free += bytes as u64;
+        }
+        Ok(free)
     }
 
     fn restore_chunk(&self, source: &mut Source<'_>) -> Result<Arc<Chunk>, Error> {
@@ -126,10 +164,14 @@ impl Heap {
         if objects == 0 || bytes == 0 || pages > most || rounded(bytes as usize) != bytes as usize {
             return Err(source.damaged("objects outside of the arena"));
         }
+        // Before memory is taken for it.
+        let words = match kind {
+            Kind::Pool => source.words(objects.div_ceil(64) as usize)?,
+            Kind::Array | Kind::Memory => Vec::new(),
+        };
         let chunk = Arc::new(Chunk::new(table, first, objects, bytes, kind));
         match kind {
             Kind::Pool => {
-                let words = source.words(objects.div_ceil(64) as usize)?;
                 chunk.restore_used(&words, fresh);
                 self.pools.restore(Arc::clone(&chunk));
             }
@@ -253,5 +295,110 @@ impl Source<'_> {
             return Err(self.damaged("it is shorter than it says"));
         }
         (0..count).map(|_| self.u64()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::heap::Budget;
+    use crate::pager::{Faults, Pager};
+    use duramen_flash::{Device, ObjectStore};
+    use std::io;
+
+    const FLASH: u64 = 64 << 20;
+
+    /// A device on which nothing is read.
+    struct Nothing;
+
+    impl Device for Nothing {
+        fn read(&self, _: u64, into: &mut [u8]) -> io::Result<()> {
+            into.fill(0);
+            Ok(())
+        }
+
+        fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn bytes(&self) -> u64 {
+            FLASH
+        }
+    }
+
+    fn heap() -> Heap {
+        let pager = Pager::reserve(Faults::Protect, 0x3000_0000_0000, 1 << 30, true).unwrap();
+        let options = duramen_flash::Options {
+            device: Box::new(Nothing),
+        };
+        let store = ObjectStore::create(options).unwrap();
+        let budget = Budget::new(6 << 20, 0, FLASH, pager.pages_max()).unwrap();
+        Heap::new(pager, store, budget).unwrap()
+    }
+
+    /// A heap as it was restored before anything of it was: with these object tables.
+    fn with_tables(tables: &[(u32, u32)]) -> Heap {
+        let heap = heap();
+        for (table, objects) in tables {
+            heap.store.add_table(*table, *objects, 4096).unwrap();
+        }
+        heap
+    }
+
+    /// Z3: bytes are changed behind the checksums, one by one; what comes of it is an error or a heap, never a panic.
+    #[test]
+    fn no_changed_byte_makes_a_restore_panic() {
+        let first = heap();
+        for bytes in [8, 128, 5000] {
+            first.allocate_objects(1, bytes).unwrap();
+        }
+        first.allocate_objects(7, 100).unwrap();
+        first.allocate_memory(2 << 20).unwrap();
+        let blocks = [300, 40, 9000].map(|bytes| first.allocate_memory(bytes).unwrap());
+        first.free(blocks[1]).unwrap();
+        let chunks = first.atm.all();
+        let tables: Vec<_> = chunks
+            .iter()
+            .map(|chunk| (chunk.table, chunk.units()))
+            .collect();
+        let blob = first.encode();
+        drop(first); // the next ones lie where it lay
+        let path = Path::new("checkpoint");
+        {
+            let restored = with_tables(&tables);
+            restored.restore(&blob, path).unwrap();
+            assert_eq!(restored.encode(), blob, "it is as it was");
+        }
+        let (mut taken, mut refused) = (0, 0);
+        let ends = (0..500).chain(blob.len() - 60..blob.len());
+        for at in ends {
+            for change in [1 << (at % 8), 0xff] {
+                let mut changed = blob.clone();
+                changed[at] ^= change;
+                let heap = with_tables(&tables);
+                match heap.restore(&changed, path) {
+                    Ok(()) => taken += 1,
+                    Err(error) => {
+                        assert!(
+                            [-3, -4, -9, -10].contains(&error.code()),
+                            "byte {at}: {error}"
+                        );
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(
+            taken > 100 && refused > 200,
+            "{taken} taken, {refused} refused"
+        );
+        for length in (0..500).chain([blob.len() / 2, blob.len() - 1]) {
+            let cut = with_tables(&tables).restore(&blob[..length], path);
+            assert!(cut.is_err(), "cut to {length}");
+        }
     }
 }

@@ -193,6 +193,11 @@ impl ObjectStore {
         self.core.tables.add(table, new)
     }
 
+    /// Places of a table; `None`: there is none.
+    pub fn objects_of(&self, table: u32) -> Option<u32> {
+        self.core.tables.objects_of(table)
+    }
+
     /// Frees all of its objects, and the table. Nobody writes to it meanwhile. False: there is none.
     pub fn remove_table(&self, table: u32) -> bool {
         let Some(table) = self.core.tables.remove(table) else {

@@ -100,6 +100,12 @@ impl Tables {
         }
     }
 
+    /// Places of a table.
+    pub fn objects_of(&self, number: u32) -> Option<u32> {
+        let tables = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        tables.get(&number).map(|table| table.len())
+    }
+
     pub fn remove(&self, number: u32) -> Option<Arc<Table>> {
         let mut tables = self.0.write().unwrap_or_else(PoisonError::into_inner);
         tables.remove(&number)
