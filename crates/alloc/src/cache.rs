@@ -32,16 +32,16 @@ const OBJECT_BYTES: usize = 128 + HEADER_BYTES;
 const KEY_BITS: u32 = 40;
 
 /// Where dirty objects go.
-pub(crate) type Spill<'s, E> = &'s dyn Fn(u64, &[u8]) -> Result<(), E>;
+pub type Spill<'s, E> = &'s dyn Fn(u64, &[u8]) -> Result<(), E>;
 
 /// See the file's head.
-pub(crate) struct Cache {
+pub struct Cache {
     shards: Box<[Mutex<Shard>]>,
 }
 
 /// Counts of what is in RAM.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
+pub struct Counts {
     pub objects: u64,
     pub bytes: u64,
     pub evicted: u64,

@@ -59,3 +59,9 @@ pub use session::{
     Options, Stats, calloc, checkpoint, close, free, init, malloc, oalloc, pin, realloc, restore,
     root, set_root, stats, stride, unpin, usable_bytes,
 };
+
+/// The RAM object cache alone, for whoever measures it: no part of the interface.
+#[doc(hidden)]
+pub mod measured {
+    pub use crate::cache::{Cache, Counts};
+}

@@ -15,7 +15,7 @@ pub mod ticks;
 pub use alternate::{Contender, alternate, median};
 pub use cgroup::Group;
 pub use error::{Doing, Failure, Result};
-pub use keys::{Chooser, Distribution, Rng, fresh_seed};
+pub use keys::{Chooser, Distribution, Rng, Zipf, fresh_seed};
 pub use latency::Latencies;
 pub use plot::{Chart, Scale, Series};
 pub use report::{Bound, Report, Row};

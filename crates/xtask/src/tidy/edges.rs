@@ -37,7 +37,10 @@ const BELOW: &[(&str, &[&str])] = &[
             "duramen-flash",
         ],
     ),
-    ("duramen-bench", &["duramen-server", "duramen-client"]),
+    (
+        "duramen-bench",
+        &["duramen-server", "duramen-client", "duramen-alloc"],
+    ),
     (
         "duramen-cli",
         &["duramen-bench", "duramen-client", "duramen-coordinator"],

@@ -4,6 +4,8 @@
 //! What is measured are the C programs of `crates/alloc/examples`, built here; each looks itself whether it reads what it wrote.
 
 mod array;
+mod cache;
+mod lru;
 mod memcached;
 mod programs;
 mod restart;
@@ -44,6 +46,8 @@ pub enum Part {
     Sizes,
     /// Table 4: what a page costs that is in RAM
     Machinery,
+    /// The RAM object cache: S3-FIFO against least recently used
+    Cache,
     /// Figures 5 and 6: B+tree, packet cache, HashCache
     Programs,
     /// Restart from a checkpoint
@@ -52,10 +56,11 @@ pub enum Part {
     Memcached,
 }
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     Part::Array,
     Part::Sizes,
     Part::Machinery,
+    Part::Cache,
     Part::Programs,
     Part::Restart,
     Part::Memcached,
@@ -69,8 +74,14 @@ const RAM_PERCENT: u64 = 8;
 /// # Errors
 /// No C compiler, no library, no room; a program that ended otherwise than it should.
 pub fn run(args: &FlashArgs) -> Result<Vec<Report>> {
-    let bench = tool::Bench::new(args)?;
     let mut reports = Vec::new();
+    if args.only.is_empty() || args.only.contains(&Part::Cache) {
+        reports.push(cache::run(args)?);
+    }
+    if args.only == [Part::Cache] {
+        return Ok(reports); // no program is needed for that
+    }
+    let bench = tool::Bench::new(args)?;
     for part in PARTS {
         if !args.only.is_empty() && !args.only.contains(&part) {
             continue;
@@ -81,6 +92,7 @@ pub fn run(args: &FlashArgs) -> Result<Vec<Report>> {
             Part::Machinery => array::machinery(args, &bench)?,
             Part::Programs => programs::run(args, &bench)?,
             Part::Restart => restart::run(args, &bench)?,
+            Part::Cache => continue,
             Part::Memcached => match &args.memcached {
                 Some(built) => memcached::run(args, &bench, built)?,
                 None => continue,
