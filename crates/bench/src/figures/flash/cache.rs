@@ -189,12 +189,15 @@ pub fn run(args: &FlashArgs) -> Result<Report> {
     Ok(report)
 }
 
+/// A column: its name, and what stands in it.
+type Column = (&'static str, fn(&Found) -> f64);
+
 /// Both, in one row.
 fn beside(mut row: Row, fifo: &[Found], lru: &[Found]) -> Row {
     let of = |runs: &[Found], what: fn(&Found) -> f64| {
         median(&runs.iter().map(what).collect::<Vec<_>>())
     };
-    let columns: [(&str, fn(&Found) -> f64); 3] = [
+    let columns: [Column; 3] = [
         ("found", |found| found.hits),
         ("ns", |found| found.ns),
         ("written", |found| found.written),
