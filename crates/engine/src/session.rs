@@ -379,7 +379,7 @@ impl<'s> Guard<'s> {
         };
         let entry = self.entry_at(here);
         if here.is_copy {
-            self.served_copy(place, slot, here);
+            self.served_copy(slot, here);
         }
         if self.core.space.is_undurable(slot.location()) {
             self.observe_entry(index, slot.location());

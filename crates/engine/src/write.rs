@@ -449,7 +449,7 @@ impl<'s> Guard<'s> {
     /// Has a segment demoted, and leaves the core to who does it. The index may take more than one segment has.
     fn press_flash(&self) {
         if let Some(tier) = &self.core.space.tier {
-            tier.press();
+            tier.press(self.core.clock.now_ms());
             self.core.wakeup.ring();
             self.core.reap(self.head.node);
             #[cfg(not(any(loom, shuttle)))]

@@ -17,6 +17,7 @@ mod shrink;
 use crate::core::Core;
 use apart::Apart;
 use context::Step;
+pub(crate) use select::FLASH_LIVE_PART_MAX;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;

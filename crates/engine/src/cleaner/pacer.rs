@@ -375,7 +375,7 @@ impl Core {
                         self.ask_disk()?;
                         turn = CleanersTurn::new(self);
                     } else if self.waits_for_flash() && in_vain.since.elapsed() < DISK_STUCK_AFTER {
-                        self.wakeup.ring();
+                        self.ask_flash();
                         #[cfg(not(any(loom, shuttle)))]
                         std::thread::sleep(DISK_LOOK_AGAIN);
                         turn = CleanersTurn::new(self);

@@ -14,7 +14,7 @@ const VICTIMS_MAX: usize = 16;
 /// A segment with a larger live part frees too little to be worth a survivor [Rumble14 §7].
 const LIVE_PART_MAX: f64 = 0.98;
 /// The same of one on flash, which has to be read and written.
-const FLASH_LIVE_PART_MAX: f64 = 0.95;
+pub const FLASH_LIVE_PART_MAX: f64 = 0.95;
 
 /// Claims the best victims of a node, oldest first. Empty: nothing is worth cleaning.
 /// `oldest_first`: eviction looks for cold entries, not for dead ones. `on_flash`: those there, not those in memory.

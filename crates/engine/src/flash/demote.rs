@@ -1,6 +1,8 @@
 //! Which segments go to flash and when, and how a cold segment comes back to be cleaned.
 
-use super::{Aligned, BLOCK_BYTES, Tier};
+use super::mask::Mask;
+use super::{Aligned, BLOCK_BYTES, Tier, WRITE_BYTES};
+use crate::cleaner::FLASH_LIVE_PART_MAX;
 use crate::core::Core;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_format::entry::{self, Entry};
@@ -12,6 +14,8 @@ const LIVE_PART: f64 = 0.70;
 /// is in vain. Values of half a segment can be moved about for ever.
 const USED_PART: f64 = 0.80;
 const JUDGED_SEGMENTS: u64 = 8;
+/// Windows that promoted copies leave free beside those that are open.
+const SPARE_WINDOWS: usize = 2;
 const VAIN_PART: f64 = 0.90;
 
 impl Core {
@@ -39,11 +43,41 @@ impl Core {
         tier.map_or(0, |tier| tier.statistics().used_bytes)
     }
 
-    /// Makes room for copies of cold entries that are read again and again, if some are waiting.
+    /// Makes room for copies of cold entries that are read again and again, if some are waiting, or takes some back from them.
     pub fn tend_promoted(&self, node: usize) {
-        if let Some(tier) = &self.space.tier {
-            let now_ms = self.clock.now_ms();
-            tier.promoted.tend(&self.space, node, &self.epochs, now_ms);
+        let Some(tier) = &self.space.tier else {
+            return;
+        };
+        let (promoted, now_ms) = (&tier.promoted, self.clock.now_ms());
+        let starving = tier.pressed.load(Ordering::Relaxed) && !self.can_demote(tier, node);
+        if starving || promoted.has_too_much() {
+            promoted.give_up(&self.space, &self.epochs);
+            if starving {
+                tier.unpress();
+            }
+        } else if !tier.others_come_first(now_ms) {
+            promoted.tend(&self.space, node, &self.epochs, now_ms);
+            if promoted.lacks_window() && tier.leaving() == 0 && self.can_demote(tier, node) {
+                tier.pressed_for_copies.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn can_demote(&self, tier: &Tier, node: usize) -> bool {
+        let mut windows = self.space.windows_of_node(node);
+        tier.has_room(false) && windows.any(|window| self.may_turn_cold(window))
+    }
+
+    /// Windows that copies may have at most: what the index, open segments, their reserve and a little that is new leave; and
+    /// half of the budget when what is new has nowhere to go.
+    fn room_for_promoted(&self, tier: &Tier) -> u64 {
+        let all = self.segment_budget() / self.space.segment_bytes() as u64;
+        let open = self.heads.len() + 2 * self.contexts.len() + SPARE_WINDOWS;
+        let room = all.saturating_sub(open as u64 + all / 32);
+        if tier.has_room(false) {
+            room
+        } else {
+            room.min(tier.promoted.modest())
         }
     }
 
@@ -52,6 +86,8 @@ impl Core {
         if let Some(tier) = &self.space.tier {
             let cold = (0..self.space.segments.len()).filter(|window| tier.is_cold(*window));
             tier.set_live_bytes(cold.map(|window| self.live_in(window as u32)).sum());
+            tier.promoted
+                .weigh(self.room_for_promoted(tier), self.log_time());
         }
     }
 
@@ -106,14 +142,35 @@ impl Core {
         self.space.tier.as_deref().is_some_and(wants)
     }
 
-    /// True if a writer that has no memory should wait for the device.
+    /// True if a writer that has no memory should wait for a cleaner thread: the device is to take a segment, or to be cleaned
+    /// before it can, or copies are to give memory back.
     pub fn waits_for_flash(&self) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
         };
+        let any = |is: &dyn Fn(u32) -> bool| (0..self.space.segments.len() as u32).any(is);
         tier.leaving() > 0
-            || tier.has_room(false)
-                && (0..self.space.segments.len() as u32).any(|window| self.may_turn_cold(window))
+            || tier.promoted.bytes() > 0
+            || tier.has_room(false) && any(&|window| self.may_turn_cold(window))
+            || tier.is_short() && any(&|window| self.gains_if_cleaned(tier, window))
+    }
+
+    /// A writer waits so: asks for what would help it.
+    pub fn ask_flash(&self) {
+        if let Some(tier) = &self.space.tier
+            && tier.leaving() == 0
+        {
+            tier.press(self.clock.now_ms());
+        }
+        self.wakeup.ring();
+    }
+
+    /// True if a cold segment can be read, as far as is known, and has enough in it that is dead.
+    fn gains_if_cleaned(&self, tier: &Tier, window: u32) -> bool {
+        let most = (self.space.segment_bytes() as f64 * FLASH_LIVE_PART_MAX) as u64;
+        tier.is_cold(window as usize)
+            && !tier.is_bad(window as usize)
+            && self.live_in(window) <= most
     }
 
     fn may_turn_cold(&self, window: u32) -> bool {
@@ -171,16 +228,17 @@ impl Core {
         let segment = &self.space.segments[window as usize];
         let length = (segment.appended_bytes() as usize).next_multiple_of(BLOCK_BYTES);
         assert!(length <= segment.committed_bytes() as usize); // seglets are whole blocks
+        let mask = tier.masks.next();
         let bytes = self.space.bytes_of(window, length);
-        if let Err(_error) = tier.device.write_at(tier.slot_at(slot), bytes) {
+        if let Err(_error) = tier.write_masked(slot, mask, bytes) {
             tier.figures.write_errors.fetch_add(1, Ordering::Relaxed);
             tier.failed.store(true, Ordering::Relaxed); // F5
             tier.give_slot(slot);
             return false;
         }
-        tier.turn_cold(window, slot, &self.epochs);
+        tier.turn_cold(window, slot, mask, &self.epochs);
         tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
-        tier.pressed.store(false, Ordering::Relaxed);
+        tier.unpress();
         tier.set_gain(self.gain());
         tier.set_live_bytes(tier.live_bytes() + self.live_in(window));
         true
@@ -192,14 +250,17 @@ impl Core {
         let segment = &self.space.segments[window as usize];
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
-        let slot = tier.windows[window as usize].slot.load(Ordering::Relaxed);
+        let (place, mask) = tier.place_of(window);
         assert!(segment.committed_bytes() == 0 && tier.is_cold(window as usize)); // F2: its memory is gone
         // SAFETY: the window is claimed by the caller and cold, and who could look at its memory has left (asserted): this
         // is the only reference until `cool`.
         let bytes = unsafe { self.space.bytes_of_mut(window, length) };
-        let read = tier.device.read_at(tier.slot_at(slot), bytes).is_ok();
-        if read && is_whole(&bytes[..end]) {
-            return true;
+        let read = tier.device.read_at(place, bytes).is_ok();
+        if read {
+            mask.remove(place, bytes);
+            if is_whole(&bytes[..end]) {
+                return true;
+            }
         }
         tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
         tier.windows[window as usize]
@@ -217,13 +278,14 @@ impl Core {
         let segment = &self.space.segments[window as usize];
         let end = segment.appended_bytes() as usize;
         let length = end.next_multiple_of(BLOCK_BYTES);
-        let slot = tier.windows[window as usize].slot.load(Ordering::Relaxed);
+        let (place, mask) = tier.place_of(window);
         let mut memory = Aligned::new(length);
         let bytes = memory.bytes_mut(length);
-        if tier.device.read_at(tier.slot_at(slot), bytes).is_err() {
+        if tier.device.read_at(place, bytes).is_err() {
             tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        mask.remove(place, bytes);
         let start = self.space.offset_of(window);
         let mut at = SEGMENT_HEADER_BYTES;
         while at < end
@@ -238,6 +300,21 @@ impl Core {
     pub fn cool(&self, tier: &Tier, window: u32) {
         self.space.decommit(window);
         tier.figures.cleaned.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Tier {
+    /// Writes a segment's bytes to a slot, under a mask of their own (F7).
+    fn write_masked(&self, slot: u32, mask: Mask, bytes: &[u8]) -> std::io::Result<()> {
+        let mut memory = Aligned::new(bytes.len().min(WRITE_BYTES));
+        let mut at = self.slot_at(slot);
+        for some in bytes.chunks(WRITE_BYTES) {
+            let masked = memory.bytes_mut(some.len());
+            mask.copy(at, some, masked);
+            self.device.write_at(at, masked)?;
+            at += some.len() as u64;
+        }
+        Ok(())
     }
 }
 

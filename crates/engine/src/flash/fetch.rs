@@ -2,22 +2,19 @@
 
 use super::{Aligned, Cold, Fetched, Tier};
 use crate::core::Core;
-use crate::index::bucket::{self, Slot};
+use crate::index::bucket::Slot;
 use crate::session::{Guard, Session};
 use crate::space::Space;
 use crate::{Error, KeyHash, TableId};
-use duramen_base::sync::AtomicU64;
 use duramen_format::entry::{self, Damage};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-/// A cold entry is promoted when it is fetched after having been read this often before.
-const READS_BEFORE_PROMOTION: u64 = 1;
 /// The shortest piece that is read, and the longest entry that a first read is sized for.
 const GUESS_BYTES_MIN: u32 = 256;
 
-type Copies = HashMap<(u64, u32), Box<[u64]>>;
+type Copies = HashMap<(u64, u32), Vec<u64>>;
 
 /// Copies of cold entries that a session was given, for as long as it needs them, and what it lacks.
 #[derive(Default)]
@@ -55,11 +52,7 @@ impl Holding {
             .map(|words| words.as_ptr().cast())
     }
 
-    fn put(&self, cold: &Cold, entry: &[u8]) {
-        let mut words = vec![0u64; entry.len() / 8].into_boxed_slice();
-        for (word, bytes) in words.iter_mut().zip(entry.chunks_exact(8)) {
-            *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-        }
+    fn put(&self, cold: &Cold, words: Vec<u64>) {
         let mut entries = self.entries.borrow_mut();
         // Never replaced: somebody may be looking at the copy that is there.
         entries
@@ -93,7 +86,7 @@ impl Tier {
         }
     }
 
-    /// True if what was read for `cold` until now was its segment (F3).
+    /// True if what was read for `cold` until now was its segment (F3), and what is known of its window is of that.
     fn was_there(&self, space: &Space, cold: &Cold) -> bool {
         std::sync::atomic::fence(Ordering::SeqCst); // after the read
         let window = space.window_of(cold.location);
@@ -111,13 +104,17 @@ impl Tier {
         cold: &Cold,
         bytes: &[u8],
     ) -> Result<Fetched, Error> {
+        let (_, mask) = self.place_of(space.window_of(cold.location) as u32);
+        let found = bytes.get(cold.skip()..).unwrap_or(&[]);
+        let mut words: Vec<u64> = mask.words(cold.offset, found).collect();
         if !self.was_there(space, cold) {
             return Ok(Fetched::Gone);
         }
-        let found = bytes.get(cold.skip()..).unwrap_or(&[]);
+        let found = bytes_of(&words);
         match entry::parse(found) {
             Ok(entry) => {
-                holding.put(cold, &found[..entry.padded_bytes]);
+                words.truncate(entry.padded_bytes / size_of::<u64>());
+                holding.put(cold, words);
                 Ok(Fetched::Held)
             }
             Err(Damage::Truncated { needed, .. })
@@ -157,6 +154,19 @@ impl Tier {
         }
     }
 
+    /// As [`locate`]. Not inlined: it would be in every loop over slots, of stores without a tier too.
+    #[inline(never)]
+    fn locate(&self, space: &Space, stamp: u64, holding: &Holding, location: u64) -> Option<Here> {
+        if self.is_in_memory(space.window_of(location), stamp) {
+            return Some(Here {
+                at: space.at(location),
+                is_copy: false,
+            });
+        }
+        let at = self.copy_of(space, holding, location)?;
+        Some(Here { at, is_copy: true })
+    }
+
     /// A copy of a cold entry, if there is one.
     #[cold]
     fn copy_of(&self, space: &Space, holding: &Holding, location: u64) -> Option<*const u8> {
@@ -177,16 +187,13 @@ pub(crate) fn locate(
     holding: &Holding,
     location: u64,
 ) -> Option<Here> {
-    if let Some(tier) = &space.tier
-        && !tier.is_in_memory(space.window_of(location), stamp())
-    {
-        let at = tier.copy_of(space, holding, location)?;
-        return Some(Here { at, is_copy: true });
+    match &space.tier {
+        None => Some(Here {
+            at: space.at(location),
+            is_copy: false,
+        }),
+        Some(tier) => tier.locate(space, stamp(), holding, location),
     }
-    Some(Here {
-        at: space.at(location),
-        is_copy: false,
-    })
 }
 
 /// For who is pinned by `stamp` and may wait for the device: the bytes of an entry that the index points to. A copy lives as
@@ -235,28 +242,25 @@ impl Guard<'_> {
         tier.fetch(&self.core.space, &self.carried.holding, cold)
     }
 
-    /// A copy of a cold entry served a request: it is counted, and promoted if that was not the first time.
+    /// A copy of a cold entry served a request: it is promoted if it was fetched for that, and not for the first time.
     #[cold]
-    pub(crate) fn served_copy(&self, place: &AtomicU64, slot: Slot, here: Here) {
-        if self.core.mode != crate::Mode::Cache {
-            bucket::touch(place, slot);
-        }
+    pub(crate) fn served_copy(&self, slot: Slot, here: Here) {
         let Some(tier) = &self.core.space.tier else {
             return;
         };
         let space = &self.core.space;
         let incarnation = space.segments[space.window_of(slot.location())].incarnation();
-        if slot.access() >= READS_BEFORE_PROMOTION
-            && self.carried.holding.get(slot.location(), incarnation) == Some(here.at)
-        {
-            let bytes = self.entry_at(here).padded_bytes;
-            // SAFETY: a whole, verified entry that the session holds.
-            let copy = unsafe { std::slice::from_raw_parts(here.at, bytes) };
-            if tier.promoted.put(space, slot.location(), incarnation, copy) {
-                tier.figures.promotions.fetch_add(1, Ordering::Relaxed);
-            } else {
-                self.core.wakeup.ring(); // for a window, if it wants one
-            }
+        let held = self.carried.holding.get(slot.location(), incarnation);
+        if held != Some(here.at) || !tier.promoted.wants_copy(slot.location(), incarnation) {
+            return;
+        }
+        let bytes = self.entry_at(here).padded_bytes;
+        // SAFETY: a whole, verified entry that the session holds.
+        let copy = unsafe { std::slice::from_raw_parts(here.at, bytes) };
+        if tier.promoted.put(space, slot.location(), incarnation, copy) {
+            tier.figures.promotions.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.core.wakeup.ring(); // for a window, if it wants one
         }
     }
 
@@ -300,6 +304,12 @@ impl Guard<'_> {
     pub fn forget_fetched(&mut self) {
         self.carried.holding.forget();
     }
+}
+
+/// Words as the bytes that they are in memory.
+fn bytes_of(words: &[u64]) -> &[u8] {
+    // SAFETY: words have no padding, and any bytes are bytes.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
 fn accept(core: &Core, holding: &Holding, cold: &Cold, bytes: &[u8]) -> Result<Fetched, Error> {

@@ -14,7 +14,8 @@
 //!   is two steps) either shows it before that look, and the memory stays, or finds the window gone (`warmth`).
 //! - F3: the slot of a cold window is given to another only when the window is reaped (S3): nobody finds its entries any
 //!   more. What was read from the device counts only if the window is the same incarnation and still has the slot *after*
-//!   the read, and if the entry's own checksum says so.
+//!   the read, and if the entry's own checksum says so under the mask of that one write (F7, `mask`): a device that answers
+//!   with what lay there before, or elsewhere, is found out.
 //! - F4: entries never change, so a copy of one (held by a session, or promoted) is as good as the entry for as long as
 //!   the index points to its location in the same incarnation of the window. Copies are never part of the log.
 //! - F5: a device that fails to write is written to no more; what is on it is read as long as it can be. A segment that
@@ -31,6 +32,7 @@
 mod demote;
 mod device;
 mod fetch;
+mod mask;
 mod promoted;
 mod warmth;
 
@@ -44,6 +46,7 @@ use warmth::Warmth;
 
 use crate::epoch::Epochs;
 use crate::space::Space;
+use mask::{Mask, Masks};
 use promoted::Promoted;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -53,6 +56,10 @@ use std::sync::{Arc, Mutex};
 const SLOTS_RESERVED: u32 = 2;
 /// Free slots below this part of all are few: cold segments are cleaned.
 const FREE_SLOTS_PART: u32 = 16;
+/// After somebody else lacked memory, copies take none for so long.
+const OTHERS_FIRST_MS: u64 = 200;
+/// So much of a segment is written at once.
+const WRITE_BYTES: usize = 256 << 10;
 /// Of the device this part may hold live entries: the rest is what cleaning needs to find.
 const LIVE_PART_MAX: f64 = 0.90;
 
@@ -62,6 +69,8 @@ struct Window {
     warmth: Warmth,
     /// Slot of the device; of a cold window only.
     slot: AtomicU32,
+    /// Under which its bytes are on the device (F7).
+    mask: AtomicU64,
     /// It could not be read back (F5).
     bad: AtomicBool,
 }
@@ -89,8 +98,11 @@ pub(crate) struct Tier {
     /// Windows whose memory waits for the readers that may look at it (F2): stamp and window, oldest first.
     leaving: Mutex<VecDeque<(u64, u32)>>,
     leaving_count: AtomicU64,
-    /// The index lacks memory: a segment is to make room although there is some for segments.
+    /// A segment is to make room although there is some for segments: the index lacks memory, or a writer, or promoted copies.
     pressed: AtomicBool,
+    pressed_for_copies: AtomicBool,
+    /// When the index or a writer lacked memory the last time, in ms.
+    pressed_ms: AtomicU64,
     /// Segments that are being written.
     writing: AtomicU64,
     /// Live bytes in cold windows, as last summed.
@@ -99,8 +111,9 @@ pub(crate) struct Tier {
     gain: (AtomicU64, AtomicU64),
     /// The device failed to write (F5).
     failed: AtomicBool,
-    /// Bytes of the windows that cleaners read cold victims back into.
+    /// Bytes of the windows that cleaners read cold victims back into, and of what they write segments from.
     warm_bytes: u64,
+    masks: Masks,
     pub(crate) promoted: Promoted,
     pub(crate) figures: Figures,
 }
@@ -126,11 +139,14 @@ impl Tier {
             leaving: Mutex::default(),
             leaving_count: AtomicU64::new(0),
             pressed: AtomicBool::new(false),
+            pressed_for_copies: AtomicBool::new(false),
+            pressed_ms: AtomicU64::new(0),
             writing: AtomicU64::new(0),
             live: AtomicU64::new(0),
             gain: Default::default(),
             failed: AtomicBool::new(false),
-            warm_bytes: (warm * segment_bytes) as u64,
+            warm_bytes: (warm * (segment_bytes + WRITE_BYTES.min(segment_bytes))) as u64,
+            masks: Masks::new(),
             promoted: Promoted::new(memory_bytes, segment_bytes),
             figures: Figures::default(),
         }
@@ -180,14 +196,22 @@ impl Tier {
         self.free_count.store(free.len() as u32, Ordering::Relaxed);
     }
 
+    /// Where a cold window's bytes are on the device, and under which mask.
+    fn place_of(&self, window: u32) -> (u64, Mask) {
+        let known = &self.windows[window as usize];
+        let slot = known.slot.load(Ordering::Relaxed);
+        (self.slot_at(slot), Mask(known.mask.load(Ordering::Acquire)))
+    }
+
     fn slot_at(&self, slot: u32) -> u64 {
         u64::from(slot) * self.segment_bytes as u64
     }
 
     /// The window's bytes are on the device: sessions that are pinned from now on see it cold (F2).
-    fn turn_cold(&self, window: u32, slot: u32, epochs: &Epochs) {
+    fn turn_cold(&self, window: u32, slot: u32, mask: Mask, epochs: &Epochs) {
         let known = &self.windows[window as usize];
         known.slot.store(slot, Ordering::Relaxed);
+        known.mask.store(mask.0, Ordering::Release); // who sees it sees the window's incarnation
         let stamp = known.warmth.turn_cold(epochs);
         let mut leaving = self.leaving.lock().expect("windows that turn cold");
         leaving.push_back((stamp, window));
@@ -243,13 +267,25 @@ impl Tier {
         !self.has_failed() && self.free_count.load(Ordering::Relaxed) > spare
     }
 
-    /// Asks for one segment to be demoted, whatever there is for segments.
-    pub(crate) fn press(&self) {
+    /// Asks for one segment to be demoted for the index or a writer, whatever there is for segments.
+    pub(crate) fn press(&self, now_ms: u64) {
+        self.pressed_ms.store(now_ms, Ordering::Relaxed);
         self.pressed.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_pressed(&self) -> bool {
+        self.pressed.load(Ordering::Relaxed) || self.pressed_for_copies.load(Ordering::Relaxed)
+    }
+
+    fn unpress(&self) {
+        self.pressed.store(false, Ordering::Relaxed);
+        self.pressed_for_copies.store(false, Ordering::Relaxed);
+    }
+
+    /// True if somebody else lacks memory, or has just got some and may need more: copies take none.
+    fn others_come_first(&self, now_ms: u64) -> bool {
         self.pressed.load(Ordering::Relaxed)
+            || now_ms < self.pressed_ms.load(Ordering::Relaxed) + OTHERS_FIRST_MS
     }
 
     /// True if cold segments should be cleaned, so that others can be demoted.

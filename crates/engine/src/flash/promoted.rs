@@ -1,14 +1,20 @@
 //! Promoted entries: copies in memory of cold entries that are read again and again.
 //!
 //! Copies lie in windows of the store's own region, appended one after the other; a table finds them by the entry's
-//! location. When their part of the memory is full, the oldest window is given up, and what was read of it since it was
-//! filled moves on to the newest (a second chance).
+//! location. An entry is copied when it is fetched for the second time within about as many fetches as copies have room
+//! (`Seen`): what is read once, however much of it there is, pushes nothing out. When their part of the memory is full, the
+//! oldest window is given up, and what was read of it since it was filled moves on to the newest.
 //!
 //! **Invariants**
 //! - P1: a window is retired only after no slot of the table points into it; who found a slot is pinned (S3, E2).
 //! - P2: the table and the windows are changed by who holds `shelf`; a reader's count is a compare-and-swap that fails if
 //!   the slot was changed, so nothing comes back that was taken out.
 //! - P3: a copy counts only for the location *and* incarnation that it was made of (F4).
+//! - P4: copies take what memory the index, the open segments and their reserve leave, and give it back when these grow; half
+//!   of the budget at most while more is written than copies serve.
+//!
+//! Paper: [Yang23 S3-FIFO] FIFO queues, lazy counts, a memory of what was read once; differs: that memory is all there is of
+//! the small queue, for what it would hold is on flash anyway.
 
 use crate::epoch::Epochs;
 use crate::space::segment::State;
@@ -17,19 +23,26 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Part of the budget that copies may take.
+/// Part of the budget that copies may take in any case, and the most that they are prepared for (P4).
 const MEMORY_PART: f64 = 0.5;
+const MEMORY_PART_MAX: f64 = 0.9;
 /// Bytes of copies for each slot of the table.
-const BYTES_PER_SLOT: usize = 256;
+const BYTES_PER_SLOT: usize = 384;
 const WAYS: usize = 8;
+/// Bytes of copies for each entry that was fetched once and is remembered.
+const BYTES_PER_SEEN: usize = 512;
+const SEEN_PER_WORD: usize = 4;
+/// Counters that take turns, so that threads seldom meet.
+const HIT_COUNTERS: usize = 16;
 /// Location and incarnation, in front of the copy.
 const LABEL_BYTES: usize = 16;
-/// Of a window that is given up, at most this part moves on.
-const KEPT_PART: usize = 2;
+/// Of a window that is given up, all but one of so many parts may move on.
+const DROPPED_PART: usize = 8;
 
 const LOCATION_BITS: u32 = 38;
 const LOCATION_MASK: u64 = (1 << LOCATION_BITS) - 1;
 const READ_SHIFT: u32 = LOCATION_BITS;
+const READ_ONE: u64 = 1 << READ_SHIFT;
 const READ_MASK: u64 = 0b11 << READ_SHIFT;
 const TAG_SHIFT: u32 = READ_SHIFT + 2;
 
@@ -37,13 +50,47 @@ pub(crate) struct Promoted {
     /// Sets of `WAYS` slots: tag of the entry's location, times read, location of the copy; 0 = empty.
     table: Box<[AtomicU64]>,
     shelf: Mutex<Shelf>,
-    windows_max: usize,
+    seen: Seen,
     segment_bytes: usize,
+    /// Windows that may be taken now (P4), that the table is made for, and that are always allowed as far as there is room.
+    most: AtomicU64,
+    prepared: u64,
+    modest: u64,
     /// Windows taken.
     windows: AtomicU64,
     /// A copy found no room: a cleaner is to make some.
     wants: AtomicBool,
-    hits: AtomicU64,
+    hits: [Hits; HIT_COUNTERS],
+    /// Copies made, and their bytes.
+    copies: AtomicU64,
+    copied_bytes: AtomicU64,
+    /// Hits and appended bytes when it was last asked which of them is more.
+    weighed: Mutex<(u64, u64)>,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Hits(AtomicU64);
+
+/// Entries that were fetched once, until as many others were that fall into the same word: four marks, the newest lowest.
+struct Seen(Box<[AtomicU64]>);
+
+impl Seen {
+    /// True if this entry is remembered; from now on it is.
+    fn meet(&self, location: u64, incarnation: u32) -> bool {
+        let entry = location | u64::from(incarnation) << LOCATION_BITS;
+        let mixed = entry.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mark = mixed & 0xffff | 1;
+        let place = &self.0[(mixed >> 32) as usize % self.0.len()];
+        let marks = place.load(Ordering::Relaxed);
+        if (0..SEEN_PER_WORD).any(|n| marks >> (16 * n) & 0xffff == mark) {
+            return true;
+        }
+        // Two at once: one of them is forgotten.
+        place.store(marks << 16 | mark, Ordering::Relaxed);
+        false
+    }
 }
 
 #[derive(Default)]
@@ -70,23 +117,34 @@ fn place_of(location: u64, sets: usize) -> (usize, u64) {
 
 impl Promoted {
     pub(super) fn new(memory_bytes: u64, segment_bytes: usize) -> Promoted {
-        let windows_max = (memory_bytes as f64 * MEMORY_PART) as usize / segment_bytes;
-        let slots = windows_max * segment_bytes / BYTES_PER_SLOT;
+        let windows = |part: f64| (memory_bytes as f64 * part) as usize / segment_bytes;
+        let bytes_max = windows(MEMORY_PART_MAX) * segment_bytes;
+        let slots = bytes_max / BYTES_PER_SLOT;
         Promoted {
             table: (0..slots.next_multiple_of(WAYS).max(WAYS))
                 .map(|_| AtomicU64::new(0))
                 .collect(),
             shelf: Mutex::default(),
-            windows_max,
+            seen: Seen(
+                (0..(bytes_max / BYTES_PER_SEEN / SEEN_PER_WORD).max(1))
+                    .map(|_| AtomicU64::new(0))
+                    .collect(),
+            ),
             segment_bytes,
+            most: AtomicU64::new(windows(MEMORY_PART) as u64),
+            prepared: windows(MEMORY_PART_MAX) as u64,
+            modest: windows(MEMORY_PART) as u64,
             windows: AtomicU64::new(0),
             wants: AtomicBool::new(false),
-            hits: AtomicU64::new(0),
+            hits: Default::default(),
+            copies: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
+            weighed: Mutex::default(),
         }
     }
 
     pub(super) fn table_bytes(&self) -> u64 {
-        size_of_val(&*self.table) as u64
+        (size_of_val(&*self.table) + size_of_val(&*self.seen.0)) as u64
     }
 
     /// Memory of the windows that copies lie in.
@@ -95,7 +153,38 @@ impl Promoted {
     }
 
     pub(super) fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
+        let hits = self.hits.iter();
+        hits.map(|hits| hits.0.load(Ordering::Relaxed)).sum()
+    }
+
+    /// True if an entry that was fetched now is to be copied: it was before.
+    pub(super) fn wants_copy(&self, location: u64, incarnation: u32) -> bool {
+        self.seen.meet(location, incarnation)
+    }
+
+    /// True if a copy lacks a window that it may have (P4).
+    pub(super) fn lacks_window(&self) -> bool {
+        self.wants.load(Ordering::Relaxed)
+            && self.windows.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
+    }
+
+    /// Decides how many windows copies may take (P4), of `room`. `appended`: bytes that were written since the start.
+    pub(super) fn weigh(&self, room: u64, appended: u64) {
+        let mut weighed = self.weighed.lock().expect("what copies serve");
+        let hits = self.hits();
+        let copies = self.copies.load(Ordering::Relaxed).max(1);
+        let entry_bytes = self.copied_bytes.load(Ordering::Relaxed) / copies;
+        let served = (hits - weighed.0).saturating_mul(entry_bytes);
+        let written = appended.saturating_sub(weighed.1);
+        *weighed = (hits, appended);
+        let wanted = if served > 2 * written {
+            self.prepared
+        } else if written > 2 * served {
+            self.modest
+        } else {
+            self.most.load(Ordering::Relaxed)
+        };
+        self.most.store(wanted.min(room), Ordering::Relaxed);
     }
 
     fn set_of(&self, location: u64) -> (&[AtomicU64], u64) {
@@ -120,12 +209,13 @@ impl Promoted {
                 && slot != 0
                 && Self::is_of(space, slot & LOCATION_MASK, location, incarnation)
             {
-                if slot & READ_MASK == 0 {
-                    let read = slot | 1 << READ_SHIFT;
+                if slot & READ_MASK != READ_MASK {
+                    let read = slot + READ_ONE;
                     let _ =
                         place.compare_exchange(slot, read, Ordering::Relaxed, Ordering::Relaxed); // P2
                 }
-                self.hits.fetch_add(1, Ordering::Relaxed);
+                let counter = location as usize % HIT_COUNTERS;
+                self.hits[counter].0.fetch_add(1, Ordering::Relaxed);
                 let at = space.at(slot & LOCATION_MASK);
                 return Some(at.wrapping_add(LABEL_BYTES));
             }
@@ -138,9 +228,16 @@ impl Promoted {
         let Ok(mut shelf) = self.shelf.try_lock() else {
             return false;
         };
-        self.put_on(space, &mut shelf, location, incarnation, entry)
+        let is_put = self.put_on(space, &mut shelf, location, incarnation, entry, 0);
+        if is_put {
+            self.copies.fetch_add(1, Ordering::Relaxed);
+            self.copied_bytes
+                .fetch_add(entry.len() as u64, Ordering::Relaxed);
+        }
+        is_put
     }
 
+    /// `reads`: what is known of it already, at the place of a slot.
     fn put_on(
         &self,
         space: &Space,
@@ -148,6 +245,7 @@ impl Promoted {
         location: u64,
         incarnation: u32,
         entry: &[u8],
+        reads: u64,
     ) -> bool {
         let (set, tag) = self.set_of(location);
         let known = set.iter().any(|place| {
@@ -178,7 +276,7 @@ impl Promoted {
             (slot != 0, slot & READ_MASK)
         };
         let place = set.iter().min_by_key(value).expect("a set has ways");
-        place.store(tag << TAG_SHIFT | copy, Ordering::Release);
+        place.store(tag << TAG_SHIFT | reads | copy, Ordering::Release);
         true
     }
 
@@ -206,18 +304,44 @@ impl Promoted {
         Some(copy)
     }
 
+    /// True if copies have more windows than they may.
+    pub(super) fn has_too_much(&self) -> bool {
+        self.windows.load(Ordering::Relaxed) > self.most.load(Ordering::Relaxed)
+    }
+
+    /// Windows that copies may have whatever is written.
+    pub(super) fn modest(&self) -> u64 {
+        self.modest
+    }
+
+    /// Gives a window back, the one that is filled last. By a cleaner thread.
+    pub(super) fn give_up(&self, space: &Space, epochs: &Epochs) {
+        let mut shelf = self.shelf.lock().expect("promoted entries");
+        if let Some(spare) = shelf.spare.take() {
+            self.retire(space, spare, epochs);
+        } else {
+            if shelf.full.is_empty()
+                && let Some(open) = shelf.current.take()
+            {
+                shelf.full.push_back((open.window, open.cursor));
+            }
+            self.give_up_oldest(space, &mut shelf, epochs);
+        }
+    }
+
     /// Makes room for copies if some are wanted: takes a window, or gives the oldest up. By a cleaner thread.
-    pub(crate) fn tend(&self, space: &Space, node: usize, epochs: &Epochs, now_ms: u64) {
+    pub(super) fn tend(&self, space: &Space, node: usize, epochs: &Epochs, now_ms: u64) {
         if !self.wants.load(Ordering::Relaxed) {
             return;
         }
+        let most = self.most.load(Ordering::Relaxed);
+        let windows = || self.windows.load(Ordering::Relaxed);
         let mut shelf = self.shelf.lock().expect("promoted entries");
-        if shelf.spare.is_none() && self.windows.load(Ordering::Relaxed) >= self.windows_max as u64
-        {
+        if shelf.spare.is_none() && windows() >= most {
             self.give_up_oldest(space, &mut shelf, epochs);
         }
         if shelf.spare.is_none()
-            && self.windows.load(Ordering::Relaxed) < self.windows_max as u64
+            && windows() < most
             && let Some(window) = space.acquire(node, Purpose::Promoted, epochs, now_ms, 0)
         {
             self.windows.fetch_add(1, Ordering::Relaxed);
@@ -228,9 +352,9 @@ impl Promoted {
         }
     }
 
-    fn give_up_oldest(&self, space: &Space, shelf: &mut Shelf, epochs: &Epochs) -> bool {
+    fn give_up_oldest(&self, space: &Space, shelf: &mut Shelf, epochs: &Epochs) {
         let Some((window, end)) = shelf.full.pop_front() else {
-            return false;
+            return;
         };
         let mut at = space.offset_of(window) + SEGMENT_HEADER_BYTES;
         let mut kept = 0;
@@ -251,16 +375,16 @@ impl Promoted {
             let slot = place.swap(0, Ordering::Relaxed);
             let home = space.window_of(location);
             let is_current = space.segments[home].incarnation() == incarnation;
-            if slot & READ_MASK != 0 && is_current && kept + bytes < self.segment_bytes / KEPT_PART
-            {
-                kept += bytes;
+            let room = self.segment_bytes - self.segment_bytes / DROPPED_PART;
+            if slot & READ_MASK != 0 && is_current && kept + LABEL_BYTES + bytes < room {
+                kept += LABEL_BYTES + bytes;
+                let reads = (slot & READ_MASK) - READ_ONE;
                 // SAFETY: as above.
                 let entry = unsafe { std::slice::from_raw_parts(label.add(2).cast::<u8>(), bytes) };
-                let _ = self.put_on(space, shelf, location, incarnation, entry);
+                let _ = self.put_on(space, shelf, location, incarnation, entry, reads);
             }
         }
         self.retire(space, window, epochs);
-        true
     }
 
     fn retire(&self, space: &Space, window: u32, epochs: &Epochs) {

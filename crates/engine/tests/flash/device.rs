@@ -15,6 +15,8 @@ pub struct Flash {
     bytes: RwLock<Vec<u8>>,
     pub reads_fail: AtomicBool,
     pub writes_fail: AtomicBool,
+    /// What is written is said to be, and what lay there before stays.
+    pub forgets: AtomicBool,
     /// What is read has a bit flipped in each sector.
     pub damages: AtomicBool,
     pub reads: AtomicU64,
@@ -26,6 +28,7 @@ impl Flash {
             bytes: RwLock::new(vec![0; bytes as usize]),
             reads_fail: AtomicBool::new(false),
             writes_fail: AtomicBool::new(false),
+            forgets: AtomicBool::new(false),
             damages: AtomicBool::new(false),
             reads: AtomicU64::new(0),
         })
@@ -57,6 +60,9 @@ impl Device for Flash {
         );
         if self.writes_fail.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(5));
+        }
+        if self.forgets.load(Ordering::Relaxed) {
+            return Ok(());
         }
         let mut all = self.bytes.write().unwrap();
         all[offset as usize..][..bytes.len()].copy_from_slice(bytes);

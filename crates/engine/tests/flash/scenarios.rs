@@ -160,6 +160,57 @@ fn what_is_read_again_and_again_is_promoted() {
 }
 
 #[test]
+fn copies_take_what_memory_has_and_give_it_back() {
+    let flash = Flash::new(64 * MIB);
+    let store = Store::new(options(12 * MIB, &flash)).unwrap();
+    let mut session = store.session().unwrap();
+    let keys = 30_000;
+    for n in 0..keys {
+        write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)).unwrap();
+    }
+    let is_hot = |n: &u64| n.is_multiple_of(4);
+    let read_right = |session: &mut Session, n: u64| {
+        let expected = value(n, 0, VALUE_BYTES);
+        assert_eq!(read(session, &key(n)).unwrap().unwrap(), expected);
+    };
+    wait_for("copies take more than half of memory", || {
+        for n in (0..keys).filter(is_hot) {
+            read_right(&mut session, n);
+        }
+        check_budget(&store);
+        store.stats().flash.promoted_bytes > 6 * MIB
+    });
+    // What is read once pushes nothing out.
+    let before = store.stats().flash;
+    for n in (0..keys).filter(|n| !is_hot(n)) {
+        read_right(&mut session, n);
+    }
+    let after = store.stats().flash;
+    let promoted = after.promotions - before.promotions;
+    let fetched = after.fetches - before.fetches;
+    assert!(
+        fetched > 10_000 && promoted * 10 < fetched,
+        "{promoted} of {fetched}"
+    );
+    // An index that needs the memory gets it.
+    let mut small = 0;
+    let most = store.stats().flash.promoted_bytes;
+    while store.stats().index_bytes < 5 * MIB {
+        for n in small..small + 10_000 {
+            write(&mut session, &key(1_000_000 + n), b"").unwrap();
+        }
+        small += 10_000;
+    }
+    check_budget(&store);
+    let stats = store.stats();
+    assert_eq!(stats.objects, keys + small);
+    assert!(stats.flash.promoted_bytes < most, "{:?}", stats.flash);
+    for n in (0..keys).filter(is_hot) {
+        read_right(&mut session, n);
+    }
+}
+
+#[test]
 fn a_watch_sees_no_change_in_demotion_and_promotion() {
     let flash = Flash::new(48 * MIB);
     let store = Store::new(options(4 * MIB, &flash)).unwrap();
@@ -251,6 +302,47 @@ fn a_device_that_fails_to_read_never_gives_a_wrong_value() {
             value(n, 0, VALUE_BYTES)
         );
     }
+}
+
+/// Whole entries with right checksums lie there: of other keys, and of what keys had before.
+#[test]
+fn a_device_that_keeps_what_lay_there_before_never_gives_that_for_something_else() {
+    let flash = Flash::new(32 * MIB);
+    let (store, mut session) = filled(&flash, 15_000);
+    let mut rounds = vec![0; 15_000];
+    // Every slot of the device has held something, in the same order each time.
+    for n in (0..15_000).chain(0..15_000) {
+        rounds[n as usize] += 1;
+        let value = value(n, rounds[n as usize], VALUE_BYTES);
+        write(&mut session, &key(n), &value).unwrap();
+    }
+    assert!(store.stats().flash.segments_cleaned > 0, "slots come again");
+    flash.forgets.store(true, Ordering::Relaxed);
+    for n in 0..15_000 {
+        let round = rounds[n as usize] + 1;
+        match write(&mut session, &key(n), &value(n, round, VALUE_BYTES)) {
+            Ok(_) => rounds[n as usize] = round,
+            Err(error) => assert!(
+                matches!(error, Error::FlashFailed | Error::OutOfMemory { .. }),
+                "{error}"
+            ),
+        }
+    }
+    let mut found_out = 0;
+    for n in 0..15_000 {
+        match read(&mut session, &key(n)) {
+            Ok(found) => assert_eq!(
+                found.unwrap_or_else(|| panic!("key {n} looks absent")),
+                value(n, rounds[n as usize], VALUE_BYTES)
+            ),
+            Err(error) => {
+                assert_eq!(error, Error::FlashFailed);
+                found_out += 1;
+            }
+        }
+    }
+    assert!(found_out > 100, "{found_out} lies met");
+    assert!(store.stats().flash.read_errors > 0);
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(super) const EXTSTORE_MORE: &str = "memcached, extstore, 3 x the memory";
 pub(super) const IN_MEMORY: &str = "duramen, all in memory";
 
 /// Of a server's memory, this is its program's: code, stacks, buffers.
-const PROGRAM_BYTES: u64 = 48 * MIB;
+const PROGRAM_BYTES: u64 = 24 * MIB;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 enum Process {
