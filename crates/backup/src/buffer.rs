@@ -74,6 +74,14 @@ impl Buffer {
         self.length = length;
     }
 
+    /// Makes it so long; what is in it is to be overwritten.
+    pub(crate) fn resize(&mut self, length: usize) {
+        if length > self.capacity {
+            *self = Buffer::with_capacity(length); // A1
+        }
+        self.length = length;
+    }
+
     /// Forgets bytes at the end.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);

@@ -164,11 +164,12 @@ impl OsFile {
 
     /// The descriptor past the page cache, if a large read of this range goes that way in mode buffered too: what is not in
     /// the cache (a restart after a power cut) is read without a copy and without filling the cache with what nobody reads again.
+    /// Its last page is looked at: the system may have read the first ones ahead.
     fn past_cold_cache(&self, at: u64, into: &[u8]) -> Option<&fs::File> {
         let large = Parallel::pays(into.len()) && is_aligned(at, &into[..BLOCK]);
         self.direct
             .as_ref()
-            .filter(|_| large && !is_cached(&self.cached, at))
+            .filter(|_| large && !is_cached(&self.cached, at + into.len() as u64 - 1))
     }
 
     fn with_bounce<T>(&self, body: impl FnOnce(&mut Buffer) -> io::Result<T>) -> io::Result<T> {

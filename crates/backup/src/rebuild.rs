@@ -21,8 +21,8 @@ use crate::region::Region;
 use crate::replica::{Data, Replica};
 use crate::types::{Geometry, ReplicaId};
 
-/// Slots read at once: 1 MiB.
-const SLOTS_AT_ONCE: u32 = 64;
+/// Slots read at once: 4 MiB, in parts side by side.
+const SLOTS_AT_ONCE: u32 = 256;
 
 /// One frame's slots, as they were found.
 pub(crate) struct FoundSlot {
@@ -47,7 +47,10 @@ pub(crate) fn slots(
     visit: &mut dyn FnMut(FoundSlot) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let pair = 2 * SLOT_BYTES as usize;
-    let mut bytes = vec![0; SLOTS_AT_ONCE as usize * pair];
+    let at_once = SLOTS_AT_ONCE.min(geometry.frames) as usize;
+    let mut buffer = Buffer::with_capacity(at_once * pair);
+    buffer.resize(at_once * pair);
+    let bytes = buffer.bytes_mut();
     let mut first = 0;
     while first < geometry.frames {
         let count = SLOTS_AT_ONCE.min(geometry.frames - first);

@@ -8,12 +8,13 @@ use duramen_format::wal::{
     BLOCK_BYTES, COMMIT_BYTES, Commit, Damage, HEADER_AT, Header, RING_AT, Record,
 };
 
+use crate::buffer::Buffer;
 use crate::disk::BLOCK_BYTES as BLOCK;
 use crate::error::Error;
 use crate::region::Region;
 
-/// Bytes read at once.
-const WINDOW_BYTES: usize = 1 << 20;
+/// Bytes read at once: several parts that are under way together, as after a kill the whole ring is looked over.
+const WINDOW_BYTES: usize = 4 << 20;
 
 /// Where the log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,16 +66,18 @@ pub(crate) struct Reader<'a> {
     wal: &'a Region,
     ring_bytes: u64,
     start: u64,
-    window: Vec<u8>,
+    /// Aligned: so what no cache has is read past it, in parts side by side.
+    window: Buffer,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(wal: &'a Region, wal_bytes: u64) -> Reader<'a> {
+        let ring_bytes = wal_bytes - RING_AT;
         Reader {
             wal,
-            ring_bytes: wal_bytes - RING_AT,
+            ring_bytes,
             start: 0,
-            window: Vec::new(),
+            window: Buffer::with_capacity(WINDOW_BYTES.min(ring_bytes as usize)),
         }
     }
 
@@ -88,15 +91,15 @@ impl<'a> Reader<'a> {
             let wanted = (length.max(WINDOW_BYTES) as u64)
                 .next_multiple_of(BLOCK)
                 .min(self.ring_bytes - at);
-            self.window.resize(wanted as usize, 0);
+            self.window.resize(wanted as usize);
             self.start = at;
-            if let Err(error) = self.wal.read_at(RING_AT + at, &mut self.window) {
+            if let Err(error) = self.wal.read_at(RING_AT + at, self.window.bytes_mut()) {
                 self.window.clear();
                 return Err(error);
             }
         }
         let from = (at - self.start) as usize;
-        Ok(self.window.get(from..from + length))
+        Ok(self.window.bytes().get(from..from + length))
     }
 
     /// The head of a commit at `at` of the ring, if one stands there.

@@ -18,6 +18,8 @@ struct Load<'a> {
     /// The newest first.
     segments: &'a [ReplicaInfo],
     next: AtomicUsize,
+    /// Half as many as threads; who reads holds one. If all read at once, all would wait for the device and then all work at once.
+    turns: Vec<Mutex<()>>,
     stop: AtomicBool,
     bytes: AtomicU64,
     bytes_total: u64,
@@ -25,7 +27,8 @@ struct Load<'a> {
     failed: Mutex<Option<LoadError<String>>>,
 }
 
-/// Adopts all listed segments with `threads` threads; 0 = one per core.
+/// Adopts all listed segments with `threads` threads; 0 = two per core: while one waits for the device, the other one verifies
+/// and indexes what has come.
 pub(crate) fn load(
     engine: &Arc<duramen_engine::Store>,
     backup: &Backup,
@@ -49,20 +52,21 @@ pub(crate) fn load(
     let loader = engine.loader(&ids, &passes);
     let mut segments = listed.to_vec();
     segments.sort_unstable_by_key(|replica| std::cmp::Reverse(replica.segment));
+    let wanted = match threads {
+        0 => 2 * std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        threads => threads,
+    };
     let load = Load {
         loader: &loader,
         backup,
         segments: &segments,
         next: AtomicUsize::new(0),
+        turns: (0..wanted.div_ceil(2)).map(|_| Mutex::new(())).collect(),
         stop: AtomicBool::new(false),
         bytes: AtomicU64::new(0),
         bytes_total: listed.iter().map(|replica| u64::from(replica.length)).sum(),
         entries: AtomicU64::new(0),
         failed: Mutex::new(None),
-    };
-    let wanted = match threads {
-        0 => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
-        threads => threads,
     };
     if wanted == 1 || segments.len() < 2 {
         load.run(started, progress);
@@ -111,6 +115,8 @@ impl Load<'_> {
                 return;
             };
             let mut fill = |into: &mut [u8]| {
+                let turn = &self.turns[n % self.turns.len()];
+                let _turn = turn.lock().expect("a turn to read");
                 let read = self.backup.read(replica.segment, into);
                 read.map(drop).map_err(|error| error.damage())
             };

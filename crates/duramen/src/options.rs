@@ -30,7 +30,7 @@ pub struct Options {
     pub commit_window: Duration,
     /// One frame is read again and verified in this time; 0 = only when somebody asks ([`Store::scrub`](crate::Store::scrub)).
     pub scrub_interval: Duration,
-    /// Threads that load segments at a restart; 0 = one per core.
+    /// Threads that load segments at a restart; 0 = two per core.
     pub restart_threads: usize,
     /// Name of the cluster; a directory of another one is refused.
     pub cluster: String,

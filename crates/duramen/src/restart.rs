@@ -41,7 +41,7 @@ pub(crate) struct Loaded {
     pub clean: bool,
 }
 
-/// Opens the store on a disk, created if there is none. `threads`: how many load; 0 = one per core.
+/// Opens the store on a disk, created if there is none. `threads`: how many load; 0 = two per core.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     options: &Options,

@@ -400,6 +400,18 @@ impl Core {
         self.log.as_ref().is_some_and(|log| log.is_loading())
     }
 
+    /// True while much comes at once: segments are loaded, or a side log is filled.
+    pub fn index_grows(&self) -> bool {
+        let log = self.log.as_ref();
+        log.is_some_and(|log| log.is_loading() || log.has_sides())
+    }
+
+    /// True if what a load takes should be as little as possible: an eighth of the budget is left, which is about an index.
+    pub fn is_short_of_memory(&self) -> bool {
+        let budget = &self.space.budget;
+        budget.free() < budget.limit() / 8
+    }
+
     /// Bytes charged for segments now.
     pub fn segment_bytes_committed(&self) -> u64 {
         self.space

@@ -93,7 +93,7 @@ pub struct ServerConfig {
     pub admin_port: u16,
     /// Reactor threads; 0 = one per available core.
     pub threads: usize,
-    /// Threads that load the data at a start; 0 = one per core.
+    /// Threads that load the data at a start; 0 = two per core.
     pub restart_threads: usize,
     pub cleaners: usize,
     pub huge_pages: bool,

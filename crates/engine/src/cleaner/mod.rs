@@ -165,7 +165,8 @@ impl Cleaner {
 impl Core {
     /// Moves a few views of fragmented indexes, as a cleaner thread's context.
     fn defragment_index(&self, number: usize) {
-        if !self.resources().is_fragmented() {
+        // No view of a growing index stays where it is for long, and moves would hold up those who make it grow.
+        if self.index_grows() && !self.is_short_of_memory() || !self.resources().is_fragmented() {
             return;
         }
         let haste = self

@@ -10,6 +10,8 @@
 //! - R4: counters are exact at any time: an entry is counted as dead where the index pointed to when it lost, under a pin.
 //! - R5: while segments are loaded nothing expires, and nothing but compaction cleans: a key that left the index would let
 //!   an older version in.
+//! - R6: the index is made as large as it will be in few steps, by what the segments so far had; what it has too much goes back
+//!   at the end, or as soon as memory is short.
 //!
 //! **Concurrency**: `adopt` may be called by several threads; each entry is settled under its bucket's lock. Groups of
 //! entries have first their buckets, then the entries found there fetched ahead.
@@ -32,7 +34,7 @@ use duramen_base::ids::SegmentId;
 use duramen_format::entry::{self, Damage};
 use duramen_format::segment::{self, Header};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -116,6 +118,10 @@ pub struct Loader {
     store: Arc<Store>,
     /// Listed and not yet adopted; the value is the segment's rank by age.
     expected: Mutex<HashMap<u64, u64>>,
+    /// How many segments are listed.
+    listed: u64,
+    /// Memory was short: the index grows in small steps from now on (R6).
+    dense: AtomicBool,
     /// Keys whose slot a tombstone has had (R3).
     tombstones: Mutex<Vec<(TableId, KeyHash)>>,
     next_helper: AtomicUsize,
@@ -146,6 +152,8 @@ impl Store {
         Loader {
             store: self.clone(),
             expected: Mutex::new(expected.collect()),
+            listed: ranked.len() as u64,
+            dense: AtomicBool::new(false),
             tombstones: Mutex::default(),
             next_helper: AtomicUsize::new(0),
             totals: Totals::default(),
@@ -398,6 +406,9 @@ impl Loader {
                 }
             }
         }
+        if !self.dense.swap(true, Ordering::Relaxed) {
+            self.make_dense();
+        }
         // Free windows that are backed are memory too, only not for windows of another length.
         for node in 0..core.space.nodes() {
             core.reap(node);
@@ -424,6 +435,7 @@ impl Loader {
             let window = core.space.window_of(location);
             return Err(Missing(vec![self.log().segment_of(window)]));
         }
+        self.make_dense();
         let version_max = self.totals.version_max.load(Ordering::Relaxed);
         let mut objects = 0;
         self.log().raise_version_floor(version_max + 1);

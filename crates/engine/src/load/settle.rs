@@ -242,7 +242,7 @@ impl Loader {
             let Some((place, slot, at)) = found? else {
                 if !partition.count_insert(view.len(), false) {
                     view.unlock(home);
-                    match partition.resize(1, me, core.resources()) {
+                    match self.grow(partition, me) {
                         Resize::NoMemory => return Ok(None),
                         Resize::Done | Resize::Busy => continue,
                     }
@@ -252,7 +252,10 @@ impl Loader {
                     backoff.wait();
                 }
                 view.unlock(home);
-                grow_if_wanted(core, partition, view.len(), me);
+                if partition.wants_growth(view.len()) {
+                    // A refusal is fine: the next insert asks again, until the view is full.
+                    let _ = self.grow(partition, me);
+                }
                 return Ok(Some(true));
             };
             // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused; or a verified
@@ -272,6 +275,55 @@ impl Loader {
             view.unlock(home);
             return Ok(Some(wins));
         }
+    }
+
+    /// R6. Pinned.
+    fn grow(&self, partition: &Partition, me: u16) -> Resize {
+        let with = self.core().resources();
+        let more = self.keys_to_come(partition);
+        match partition.resize(more, me, with) {
+            Resize::NoMemory if more > 1 => partition.resize(1, me, with),
+            resized => resized,
+        }
+    }
+
+    /// An estimate, of at most as many keys as are there; 1 when memory is short.
+    fn keys_to_come(&self, partition: &Partition) -> i64 {
+        if self.dense.load(Ordering::Relaxed) || self.core().is_short_of_memory() {
+            return 1;
+        }
+        let done = self.totals.segments.load(Ordering::Relaxed);
+        let count = partition.count().max(0) as u64;
+        let to_come = (count * (self.listed - done)).checked_div(done);
+        to_come.unwrap_or(count).clamp(1, count.max(1)) as i64
+    }
+
+    /// What had grown for more keys than came becomes smaller (R6). The caller is outside.
+    pub(super) fn make_dense(&self) {
+        let core = self.core();
+        let visitor = Visitor::wait(core);
+        let mut tables = Vec::new();
+        core.tables.each(|table, _, _| tables.push(table));
+        for table in tables {
+            let mut next = 0;
+            let mut is_over = false;
+            while !is_over {
+                core.enter(visitor.slot);
+                let index = core.tables.index(table).ok();
+                let partitions = index.map_or(&[][..], |index| index.partitions());
+                is_over = next + GROUP >= partitions.len();
+                for partition in partitions.iter().skip(next).take(GROUP) {
+                    if partition.is_roomy(partition.view().len()) {
+                        // Without memory for it, it stays as it is.
+                        let _ = partition.resize(0, visitor.me(), core.resources());
+                    }
+                }
+                core.epochs.unpin(visitor.slot);
+                next += GROUP;
+            }
+        }
+        core.arena.reap(core.epochs.quiet_before());
+        core.arena.trim(&core.space.budget);
     }
 
     /// Takes the tombstones that won out of the index.
@@ -323,13 +375,6 @@ impl Loader {
             core.epochs.unpin(visitor.slot);
         }
         Ok(())
-    }
-}
-
-/// A refusal is fine: the next insert asks again, until the view is full.
-fn grow_if_wanted(core: &Core, partition: &Partition, buckets: usize, me: u16) {
-    if partition.wants_growth(buckets) {
-        let _ = partition.resize(0, me, core.resources());
     }
 }
 

@@ -79,6 +79,8 @@ pub struct Log {
     version_floor: AtomicU64,
     /// Segments are being loaded.
     loading: AtomicBool,
+    /// Side logs that are being filled.
+    sides: AtomicUsize,
     swaps: Swaps,
     default_level: AtomicU8,
     demand: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -149,6 +151,7 @@ impl Log {
             planted: planted::Planted::default(),
             version_floor: AtomicU64::new(options.version_floor),
             loading: AtomicBool::new(false),
+            sides: AtomicUsize::new(0),
             swaps: Swaps::new(
                 options.disk_segments_max,
                 options.pending_passes_max,
@@ -226,6 +229,20 @@ impl Log {
 
     pub(crate) fn set_loading(&self, loading: bool) {
         self.loading.store(loading, Ordering::Release);
+    }
+
+    /// True while a side log is being filled.
+    pub(crate) fn has_sides(&self) -> bool {
+        self.sides.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn side_began(&self) {
+        self.sides.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Once for each that began.
+    pub(crate) fn side_ended(&self) {
+        self.sides.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Grows whenever the log's writer has got something done.

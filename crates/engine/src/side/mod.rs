@@ -142,7 +142,8 @@ impl Store {
     /// # Panics
     /// If the store has no log.
     pub fn side_log(self: &Arc<Self>, plan: SidePlan) -> SideLog {
-        assert!(self.log().is_some(), "a side log of a store with a log");
+        let log = self.log().expect("a side log of a store with a log");
+        log.side_began();
         SideLog {
             store: self.clone(),
             floors: plan.floors.into_iter().collect(),
@@ -251,6 +252,7 @@ impl SideLog {
                 _ => return Err(SideError::Closed),
             }
             state.stage = Stage::Ended;
+            log.side_ended();
             (std::mem::take(&mut state.tails), state.segments.clone())
         };
         for mut tail in tails {
@@ -321,6 +323,7 @@ impl SideLog {
                 _ => return Err(SideError::Busy),
             }
             state.stage = Stage::Ended;
+            log.side_ended();
             state.tails.clear();
             std::mem::take(&mut state.segments)
         };

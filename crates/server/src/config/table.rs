@@ -371,7 +371,7 @@ pub static SETTINGS: &[Setting] = &[
         "threads",
         "0",
         number!(restart_threads as usize),
-        "Threads that read the data back at a start; 0 = one per core.",
+        "Threads that read the data back at a start; 0 = two per core.",
     ),
     row(
         "cleaners",

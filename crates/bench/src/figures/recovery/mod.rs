@@ -3,7 +3,7 @@
 mod probe;
 mod watch;
 
-use crate::harness::machine::cpu_ns;
+use crate::harness::machine::{cpu_ns, touch_free_memory};
 use crate::harness::{Bound, Doing, Failure, Options, Report, Result, Row, median, progress};
 use crate::load::client;
 use crate::load::{Command, Load};
@@ -190,6 +190,7 @@ fn measure(args: &RecoveryArgs, program: &std::path::Path, value_bytes: usize) -
     let watch = Watch::begin(&cluster.coordinator)?;
     let living = cluster.pids.iter().copied();
     let living: Vec<u32> = living.filter(|pid| *pid != cluster.pids[owner]).collect();
+    touch_free_memory(2 * keys * object);
     let before = cpu_s(&living)?;
     let killed = Instant::now();
     kill(cluster.pids[owner])?;

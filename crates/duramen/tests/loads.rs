@@ -1,0 +1,51 @@
+//! What a restart leaves behind it in memory.
+
+use duramen::engine::TableId;
+use duramen::{Options, Store};
+use std::path::Path;
+
+const T: TableId = TableId::DEFAULT;
+const KEYS: u32 = 30_000;
+
+fn options(dir: &Path) -> Options {
+    let mut options = Options::new(dir, 64 << 20);
+    options.engine.heads = 1;
+    options.engine.huge_pages = false;
+    options.level = duramen::Level::Memory; // closing keeps it all the same
+    options.wal_bytes = 16 << 20;
+    options
+}
+
+/// While segments are loaded the index grows for as many keys as the segments so far let expect. Here most of what comes later
+/// are older versions of the same keys: what it grew too much has gone when the load ends.
+#[test]
+fn an_index_that_was_loaded_is_as_large_as_its_keys_need() {
+    for versions in [1, 2, 4, 5] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(options(dir.path()), |_| {}).unwrap();
+        let mut session = store.session().unwrap();
+        for version in 0..versions {
+            for key in 0..KEYS {
+                let value = [version; 60];
+                session.set(T, &key.to_le_bytes(), &value).unwrap();
+            }
+        }
+        drop(session);
+        store.close().unwrap();
+        drop(store);
+        let store = Store::open(options(dir.path()), |_| {}).unwrap();
+        let report = store.engine().memory_report();
+        assert_eq!(report.objects, u64::from(KEYS));
+        let load = report.objects as f64 / report.index_slots as f64;
+        assert!(
+            (0.74..=0.95).contains(&load),
+            "{versions} versions: {load:.2} of {} slots are in use",
+            report.index_slots
+        );
+        let mut session = store.session().unwrap();
+        for key in 0..KEYS {
+            let found = session.get(T, &key.to_le_bytes()).unwrap();
+            assert_eq!(found.unwrap().bytes, [versions - 1; 60], "key {key}");
+        }
+    }
+}
