@@ -1,0 +1,52 @@
+//! What finds nothing proves nothing: a rule that is not kept is found, and the history that finds it is well without it.
+
+use crate::{config, live};
+use duramen_cluster::replication::{Bug, Config};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn must_be_found(bug: Bug) {
+    let with_bug = Config {
+        planted: Some(bug),
+        ..config()
+    };
+    let fails = |seed: u64, config| catch_unwind(AssertUnwindSafe(|| live(seed, config))).is_err();
+    let found = (0..3000).find(|seed| fails(*seed, with_bug));
+    println!("{bug:?}: {found:?}");
+    let seed = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
+    assert!(!fails(seed, config()), "seed {seed} fails without {bug:?}");
+}
+
+#[test]
+fn o10_a_control_head_that_is_not_noted_is_found() {
+    must_be_found(Bug::FloorIgnored);
+}
+
+#[test]
+fn o11_a_closed_segment_is_not_made_good_for_is_found() {
+    must_be_found(Bug::ClosedNotRefilled);
+}
+
+#[test]
+fn o12_a_replica_dropped_before_its_backup_is_known_is_found() {
+    must_be_found(Bug::DroppedUnseen);
+}
+
+#[test]
+fn a_refused_opening_that_is_not_lost_is_found() {
+    must_be_found(Bug::RefusedForgotten);
+}
+
+#[test]
+fn a_sync_that_began_before_is_found() {
+    must_be_found(Bug::SyncCoversAll);
+}
+
+#[test]
+fn o8_the_epoch_stays_is_found() {
+    must_be_found(Bug::EpochStays);
+}
+
+#[test]
+fn o7_a_control_segment_goes_on_is_found() {
+    must_be_found(Bug::ControlGoesOn);
+}
