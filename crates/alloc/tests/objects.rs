@@ -91,9 +91,10 @@ fn twelve_times(many_pages: bool) {
         used <= allowed,
         "{used} bytes of RAM, {allowed} are allowed: {stats:?}"
     );
-    // Those that pages in use need, what each thread gives back at once, and the test's own.
+    // Those that pages in use need, what each thread gives back at once, the test's own, and what was seen twice: before it was given
+    // back and after.
     let tables = most_tables.load(Ordering::SeqCst);
-    assert!(tables <= (8 << 20) + (2 << 20), "{tables} bytes: {stats:?}");
+    assert!(tables <= (8 << 20) + (4 << 20), "{tables} bytes: {stats:?}");
     assert!(
         !many_pages || stats.page_table_bytes <= 1 << 20,
         "{stats:?}"
