@@ -4,20 +4,12 @@
  *
  * Under ThreadSanitizer the accesses of this program are watched, not the library's own: it is written in Rust, and its locks are not
  * seen. Where they order accesses of two threads (an object is freed by one and then handed out to another), this program says so. */
-#include <duramen_alloc.h>
+#include "check.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(holds)                                                                                     \
-    do {                                                                                                 \
-        if (!(holds)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s (%d: %s)\n", __FILE__, __LINE__, #holds, ssd_error(), ssd_error_message()); \
-            exit(1);                                                                                     \
-        }                                                                                                \
-    } while (0)
 
 #ifdef __SANITIZE_THREAD__
 void __tsan_acquire(void *);

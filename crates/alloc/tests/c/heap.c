@@ -1,7 +1,7 @@
 /* The library from C: objects, memory, errors, system calls, signals, fork, checkpoints. argv[1]: a folder; argv[2]: userfault or
  * protect. Ends with 77 where the kernel cannot do that. */
 #define _GNU_SOURCE
-#include <duramen_alloc.h>
+#include "check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,14 +12,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(holds)                                                                                     \
-    do {                                                                                                 \
-        if (!(holds)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s (%d: %s)\n", __FILE__, __LINE__, #holds, ssd_error(), ssd_error_message()); \
-            exit(1);                                                                                     \
-        }                                                                                                \
-    } while (0)
 
 static char flash[4096], saved[4096];
 static enum ssd_faults kind;

@@ -1,7 +1,7 @@
 /* What can go wrong, as a program in C sees it: each with a number and words, nothing silently wrong. argv[1]: a folder; argv[2]:
  * userfault or protect. Ends with 77 where the kernel cannot do that. */
 #define _GNU_SOURCE
-#include <duramen_alloc.h>
+#include "check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -13,13 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(holds)                                                                                     \
-    do {                                                                                                 \
-        if (!(holds)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s (%d: %s)\n", __FILE__, __LINE__, #holds, ssd_error(), ssd_error_message()); \
-            exit(1);                                                                                     \
-        }                                                                                                \
-    } while (0)
 /* The number, and a word of the message. */
 #define FAILS(call, number, word)                                                                        \
     do {                                                                                                 \
