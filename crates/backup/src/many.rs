@@ -4,8 +4,7 @@
 //! - M1: after [`fence`](Backup::fence) has returned, no replica of that log changes any more, and nothing of it is acknowledged:
 //!   what was staged before is committed, what comes later is refused (90-traps.md §D 2, scenario 26).
 //! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are free than replicas wait for one.
-//! - M3: what [`read_sorted`](Backup::read_sorted) gives was verified, as a whole, and every entry's shape, before the first of it
-//!   is given; who replays it verifies each entry's own sum, and asks for another replica if one is wrong.
+//! - M3: what [`read_sorted`](Backup::read_sorted) gives was verified, as a whole and entry by entry, before the first of it is given.
 //!
 //! **Concurrency**: a fence is raised under the locks `staging` and `state`, which every change of a replica takes too.
 
@@ -360,8 +359,8 @@ impl Backup {
         let mut at = HEADER_BYTES;
         while at < bytes.len() {
             let rest = &bytes[at..];
-            let entry = entry::parse_again(rest) // the certificate has just covered it
-                .map_err(|error| damaged(format!("byte {at}: {error}")))?;
+            let entry =
+                entry::parse(rest).map_err(|error| damaged(format!("byte {at}: {error}")))?;
             visit(at, &entry);
             at += entry.padded_bytes;
         }
