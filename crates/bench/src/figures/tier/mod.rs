@@ -99,7 +99,7 @@ pub fn run(args: &TierArgs) -> Result<Report> {
 
 fn tell_how(args: &TierArgs, sizes: &Sizes, report: &mut Report) {
     report.note(format!(
-        "{} MiB of memory each, of which 24 MiB are left to the program itself (`--memory`, `-m`: the rest); {} keys; {} connections with \
+        "{} MiB of memory each, of which 24 MiB (memcached: 48) are left to the program itself (`--memory`, `-m`: the rest); {} keys; {} connections with \
          {} requests on their way each; 2 threads each; the generator runs on the same machine.",
         sizes.memory_bytes / MIB,
         sizes.keys,

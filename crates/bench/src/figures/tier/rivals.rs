@@ -17,6 +17,8 @@ pub(super) const IN_MEMORY: &str = "duramen, all in memory";
 
 /// Of a server's memory, this is its program's: code, stacks, buffers.
 const PROGRAM_BYTES: u64 = 24 * MIB;
+/// memcached needs more beside `-m`: its hash table and the buffers of extstore. With 24 MiB it was killed by the limit.
+const MEMCACHED_BYTES: u64 = 48 * MIB;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 enum Process {
@@ -135,7 +137,7 @@ impl Rival {
         let child = Command::new(program)
             .args(["-l", "127.0.0.1", "-U", "0", "-u", "root"])
             .args(["-p", &address.port().to_string()])
-            .args(["-m", &((memory_bytes - PROGRAM_BYTES) / MIB).to_string()])
+            .args(["-m", &((memory_bytes - MEMCACHED_BYTES) / MIB).to_string()])
             .args(["-t", &sizes.threads.to_string()])
             .args(["-o", &format!("ext_path={}:{megabytes}m", file.display())])
             .stdin(Stdio::null())
