@@ -303,6 +303,112 @@ def test_expiry_of_what_lies_on_flash(tiered):
         assert wire.call("GET", key(2000)) == value(2000)
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_expires_on_flash_goes_by_itself(tiered, tmp_path, durable):
+    """Keys, their part of the index, and their room on flash, though nobody asks for them and flash is far from full."""
+    options = {"level": "buffered", "dir": tmp_path / "data"} if durable else {}
+    server = tiered("--wal-size", "16mb", threads=1, size="2gb", **options)
+    count = 5 * MEMORY // (VALUE_BYTES + 64)
+    with server.connect() as wire, Watch(server):
+        assert wire.call("SET", b"stays", b"value") == b"OK"
+        fill(wire, range(count), options=("PX", 20000))
+        assert on_flash(server)["segments_demoted"] > 0
+        harness.wait_until(lambda: wire.call("DBSIZE") == 1, "all keys that expire are gone", 120)
+        harness.wait_until(
+            lambda: on_flash(server)["used_bytes"] < MEMORY,
+            "their room on flash is free",
+            120,
+        )
+        assert int(server.info("stats")["expired_keys"]) == count
+        assert wire.call("GET", b"stays") == b"value"
+    if durable:
+        server.kill()
+        server.start()
+        with server.connect() as wire:
+            assert wire.call("GET", b"stays") == b"value"
+            assert wire.call("MGET", *(key(n) for n in range(0, count, 1000))) == [None] * len(range(0, count, 1000))
+
+
+def test_one_of_several_databases_is_emptied_and_the_others_stay_killed_in_the_midst_too(tiered, tmp_path):
+    server = tiered("--wal-size", "16mb", threads=2, level="buffered", dir=tmp_path / "data")
+    count = MEMORY // (VALUE_BYTES + 64)
+    databases = range(4)
+    turns = [0] * count
+
+    def of(database, n, turn=0):
+        return value(n * 10 + database, turn)
+
+    with server.connect() as wire:
+        for start in range(0, count, 250):
+            some = range(start, min(start + 250, count))
+            for database in databases:
+                assert wire.call("SELECT", database) == b"OK"
+                replies = wire.pipeline([("SET", key(n), of(database, n)) for n in some])
+                assert replies == [b"OK"] * len(some)
+        assert on_flash(server)["live_bytes"] > MEMORY
+        wire.call("SELECT", 1)
+        assert wire.call("FLUSHDB") == b"OK"
+        # Others are written meanwhile, and so is this one.
+        assert wire.call("SET", key(5), of(1, 5, 7)) == b"OK"
+        wire.call("SELECT", 0)
+        for n in range(0, count, 20):
+            turns[n] = 1
+            assert wire.call("SET", key(n), of(0, n, 1)) == b"OK"
+        wire.call("SELECT", 2)
+        assert wire.call("FLUSHDB") == b"OK"
+    server.kill()
+    server.start()
+    for life in range(2):
+        with server.connect() as wire:
+            for database, keys in ((0, count), (1, 1), (2, 0), (3, count)):
+                wire.call("SELECT", database)
+                assert wire.call("DBSIZE") == keys, (life, database)
+            wire.call("SELECT", 1)
+            assert wire.call("MGET", key(4), key(5)) == [None, of(1, 5, 7)]
+            for database in (0, 3):
+                wire.call("SELECT", database)
+                for start in range(0, count, 400):
+                    some = range(start, min(start + 400, count))
+                    expected = [of(database, n, 0 if database else turns[n]) for n in some]
+                    assert wire.call("MGET", *(key(n) for n in some)) == expected
+            # Without a kill: counted as dead in the background.
+            wire.call("SELECT", 3)
+            if life == 0:
+                assert wire.call("FLUSHDB") == b"OK"
+                for start in range(0, count, 500):
+                    some = range(start, min(start + 500, count))
+                    replies = wire.pipeline([("SET", key(n), of(3, n)) for n in some])
+                    assert replies == [b"OK"] * len(some)
+
+
+def test_a_cache_evicts_what_neither_memory_nor_flash_has_room_for(tiered):
+    server = tiered(threads=1, mode="cache", size="128mb")
+    count = 3 * (MEMORY + 128 * MIB) // (VALUE_BYTES + 64)
+    hot = range(500)
+
+    def there(wire, numbers):
+        found = 0
+        for start in range(0, len(numbers), 250):
+            some = numbers[start : start + 250]
+            replies = wire.call("MGET", *(key(n) for n in some))
+            assert all(reply in (None, value(n)) for n, reply in zip(some, replies, strict=True))
+            found += sum(reply is not None for reply in replies)
+        return found
+
+    with server.connect() as wire, Watch(server):
+        for start in range(0, count, 5000):
+            fill(wire, range(start, min(start + 5000, count)))
+            there(wire, hot)
+        found = there(wire, range(count))
+        evicted = int(server.info("stats")["evicted_keys"])
+        assert evicted >= count - found > 0, (evicted, found)
+        assert found > 60 * MIB // VALUE_BYTES, found
+        newest = range(count - 20 * MIB // VALUE_BYTES, count)
+        assert there(wire, newest) > 0.6 * len(newest)
+        assert there(wire, hot) > 0.1 * len(hot)
+        assert on_flash(server)["segments_demoted"] > 0
+
+
 def test_values_of_all_sizes(tiered):
     """What is on flash is longer than it was taken to be, or ends at the end of a segment."""
     server = tiered(threads=1)
@@ -458,9 +564,7 @@ def test_flash_that_cannot_be_used_is_refused_in_words(tiered, tmp_path):
     assert "too small" in said(tmp_path / "flash", "1mb")
     assert "flash-file without flash-size" in refusal(tmp_path, "--flash-file", tmp_path / "flash")
     assert "flash-size without flash-file" in refusal(tmp_path, "--flash-size", "64mb")
-    assert "a cache evicts" in said(tmp_path / "flash", "64mb", "--mode", "cache")
-    member = said(tmp_path / "flash", "64mb", "--coordinator", "127.0.0.1:7100", "--dir", tmp_path / "member")
-    assert "a member of a cluster keeps its data in memory" in member
+    assert "a cache with flash" in said(tmp_path / "flash", "64mb", "--mode", "cache", "--dir", tmp_path / "cache")
     with tiered(file=tmp_path / "taken", size="64mb").connect():
         assert "in use by another process" in said(tmp_path / "taken")
 

@@ -3,7 +3,7 @@
 #![no_main]
 
 use duramen_format::wal::{self, Commit, Record};
-use duramen_format::{entry, frame, segment, superblock};
+use duramen_format::{entry, frame, heat, segment, superblock};
 use libfuzzer_sys::fuzz_target;
 
 /// Writes the CRC that makes a header of this size pass.
@@ -26,6 +26,9 @@ fn all(bytes: &[u8]) {
     if let Ok(slot) = frame::Slot::decode(bytes) {
         assert_eq!(frame::Slot::decode(&slot.encode()), Ok(slot));
         assert!(slot.data_bytes() <= slot.certificate.length);
+    }
+    if let Ok(block) = heat::Block::decode(bytes) {
+        assert_eq!(heat::Block::decode(&block.encode()), Ok(block));
     }
     let _ = entry::parse(bytes);
     if let Ok((record, taken)) = Record::decode(bytes) {

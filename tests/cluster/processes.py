@@ -179,13 +179,15 @@ class Member(Process):
 class Cluster:
     """Coordinators and servers, on the loopback address or on hosts of a network."""
 
-    def __init__(self, folder, servers, replicas=3, coordinators=1, etcd=False, network=None, settings=(), options=()):
+    def __init__(self, folder, servers, replicas=3, coordinators=1, etcd=False, network=None, settings=(), options=(), owners=None):
         self.folder = pathlib.Path(folder)
         self.name = "test"
         self.network = network
         self.replicas = replicas
         self.settings = ["--replicas", replicas, *settings]
         self.options = options
+        # How many servers the table begins with; None: all.
+        self.first_owners = owners
 
         def host(name):
             return network.host(name) if network else None
@@ -211,7 +213,8 @@ class Cluster:
         for process in self.everybody():
             process.start()
         self.await_health(with_tablets=False)
-        done = self.tell("table", "create", "db0")
+        spread = ["--servers", self.first_owners] if self.first_owners else []
+        done = self.tell("table", "create", "db0", *spread)
         assert done.returncode == 0, done
         self.await_health()
         return self

@@ -4,6 +4,7 @@
 //! - C1: a dirty object leaves only after it was handed to flash; if flash does not take it, it stays.
 //! - C2: segments never exceed the limit: what comes makes room first.
 //! - C3: what is found is what was put or patched last under its name.
+//! - C4: what comes evicts a few objects, ahead of need, and not a segment of 500 at once, for which all others would wait.
 //!
 //! **Concurrency** shards with a lock each, taken last but for flash's. Nothing in here touches a page of the arena.
 //!
@@ -24,12 +25,18 @@ const UNITS: usize = 8;
 const SEGMENTS_LEAST: usize = 8;
 /// Least bytes of a cache.
 pub(crate) const BYTES_LEAST: u64 = (SEGMENTS_LEAST * SEGMENT_BYTES) as u64 + (64 << 10);
-/// A shard has at least so many bytes.
-const SHARD_BYTES: u64 = 4 << 20;
+/// A shard has at least so many bytes: 24 segments.
+const SHARD_BYTES: u64 = 3 << 19;
 const SHARDS_MAX: u64 = 16;
 /// The shortest objects that are many: a unit.
 const OBJECT_BYTES: usize = 128 + HEADER_BYTES;
 const KEY_BITS: u32 = 40;
+/// Segments that may be filled before one has to leave at once.
+const SEGMENTS_AHEAD: usize = 3;
+/// Bytes that are looked at for each that comes: of what was used some stays.
+const AHEAD: usize = 3;
+/// Whenever so many bytes have come: several objects at once find each other in the processor's cache.
+const AHEAD_BYTES: usize = 2 << 10;
 
 /// Where dirty objects go.
 pub type Spill<'s, E> = &'s dyn Fn(u64, &[u8]) -> Result<(), E>;
@@ -360,7 +367,21 @@ impl Shard {
         let start = at + HEADER_BYTES;
         self.memory.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
         self.link(key, at);
+        if at / AHEAD_BYTES != (at + size) / AHEAD_BYTES {
+            self.evict_ahead(size, &mut moves, spill);
+        }
         Ok(())
+    }
+
+    /// Looks at some objects for some that came (C4). It may fail: there is room yet, and who finds none is told.
+    fn evict_ahead<E>(&mut self, bytes: usize, moves: &mut usize, spill: Spill<'_, E>) {
+        let mut left = AHEAD * bytes.max(AHEAD_BYTES);
+        while left > 0 && self.in_use + SEGMENTS_AHEAD > self.limit {
+            let Ok(seen) = self.evict(moves, spill) else {
+                return;
+            };
+            left = left.saturating_sub(seen);
+        }
     }
 
     fn link(&mut self, key: u64, at: usize) {
@@ -391,8 +412,8 @@ impl Shard {
         at
     }
 
-    /// Looks at one object of the queue whose turn it is. `moves`: bytes that may still be kept for having been used.
-    fn evict<E>(&mut self, moves: &mut usize, spill: Spill<'_, E>) -> Result<(), E> {
+    /// Looks at one object of the queue whose turn it is; returns its bytes. `moves`: bytes that may still be kept for having been used.
+    fn evict<E>(&mut self, moves: &mut usize, spill: Spill<'_, E>) -> Result<usize, E> {
         let (small, main) = (
             self.queues[SMALL].segments.len(),
             self.queues[MAIN].segments.len(),
@@ -409,14 +430,15 @@ impl Shard {
             self.queues[queue].cursor = 0;
             self.free.push(segment);
             self.in_use -= 1;
-            return Ok(());
+            return Ok(0);
         }
         let at = segment as usize * SEGMENT_BYTES + cursor;
         let header = self.header(at);
         let size = header.footprint();
         if header.live() {
             let is_last = self.queues[queue].segments.len() == 1;
-            if header.uses() > 0 && *moves >= size && !is_last {
+            let has_room = self.has_room(MAIN, size) || self.in_use < self.limit; // C2
+            if header.uses() > 0 && *moves >= size && !is_last && has_room {
                 *moves -= size;
                 self.keep(at, header, queue);
             } else {
@@ -424,7 +446,7 @@ impl Shard {
             }
         }
         self.queues[queue].cursor += size;
-        Ok(())
+        Ok(size)
     }
 
     /// Moves a used object to the end of the main queue.
@@ -570,6 +592,31 @@ mod tests {
         }
         assert!(cache.counts().spilled > 1000, "objects left");
         assert!(cache.counts().bytes <= BYTES_LEAST);
+    }
+
+    /// C4, with objects that were used (which stay) among them, in a large cache and in the least.
+    #[test]
+    fn what_comes_evicts_few_at_once() {
+        for bytes in [BYTES_LEAST, 2 * SHARD_BYTES] {
+            let cache = Cache::new(bytes).unwrap();
+            let spilled = RefCell::new(0);
+            let spill = |_: u64, _: &[u8]| {
+                *spilled.borrow_mut() += 1;
+                Ok::<(), ()>(())
+            };
+            let (mut most, mut all) = (0, 0);
+            for key in 0..60_000 {
+                *spilled.borrow_mut() = 0;
+                cache.put(key, &[1; 128], true, &spill).unwrap();
+                let now = *spilled.borrow();
+                (most, all) = (most.max(now), all + now);
+                if key % 3 > 0 {
+                    cache.get(key - key % 900, 0, &mut [0; 128]);
+                }
+            }
+            assert!(all > 20_000, "{all} objects left");
+            assert!(most <= 60, "{most} objects left at once");
+        }
     }
 
     #[test]

@@ -12,22 +12,20 @@
 //! Paper: [Badam11 §3.2, Figure 1].
 
 use crate::atm::Atm;
-use crate::buffer::{Buffer, Claim, Try, Unit};
+use crate::buffer::{Buffer, Claim, Unit};
 use crate::cache::{self, Cache};
 use crate::chunk::{Chunk, Kind, Place};
 use crate::error::Error;
+use crate::evict::{self, Batch};
 use crate::memory::Memory;
-use crate::pager::lift::{self, Lift};
+use crate::pager::lift::Lift;
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
 use crate::pool::Pools;
 use crate::regions;
 use duramen_flash::{BLOCK_BYTES, Error as FlashError, ObjectStore, Scratch};
-use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Pages that are taken away by one system call.
-const EVICTED_AT_ONCE: usize = lift::PAGES;
 /// Addresses that a program may leave for a later life [`crate::set_root`].
 pub(crate) const ROOTS: usize = 16;
 /// Of flash, in percent: what may be allocated. The rest is what the collector needs to go on without copying too much.
@@ -63,8 +61,8 @@ impl Budget {
         let pages = (wanted as usize / PAGE_BYTES).max(PAGES_LEAST);
         let pages = pages.min(pages_max.unwrap_or(usize::MAX));
         // A page that is shown may need a page of the page table of its own; others go some at once.
-        let tables = pages + EVICTED_AT_ONCE + regions::AT_ONCE;
-        let shown = (pages + EVICTED_AT_ONCE + tables) as u64 * PAGE_BYTES as u64;
+        let tables = pages + evict::AT_ONCE + regions::AT_ONCE;
+        let shown = (pages + evict::AT_ONCE + tables) as u64 * PAGE_BYTES as u64;
         let images = 11 * BLOCK_BYTES as u64;
         let blocks = device / BLOCK_BYTES as u64;
         let threads = 512 << 10;
@@ -91,49 +89,14 @@ impl Budget {
 const PAGES_LEAST: usize = 128;
 
 /// What a thread that serves a fault works with.
-struct Worker {
-    scratch: Scratch,
-    page: Box<[u8; PAGE_BYTES]>,
+pub(crate) struct Worker {
+    pub scratch: Scratch,
+    pub page: Box<[u8; PAGE_BYTES]>,
     /// Bytes of it from here on are zeros.
-    filled: usize,
-    lift: Option<Lift>,
+    pub filled: usize,
     /// Taken while it is in use.
-    lifted: Option<Box<[u8; PAGE_BYTES]>>,
-    batch: Batch,
-}
-
-/// Pages that are about to leave.
-#[derive(Default)]
-struct Batch {
-    pages: Vec<u64>,
-    /// The units they belong to.
-    units: Vec<Taken>,
-    dirty: Vec<(u64, Place)>,
-    /// Regions without pages, which go with them.
-    regions: Vec<u64>,
-    /// Why some of them stay.
-    failed: Option<Error>,
-}
-
-/// A unit of which pages are about to leave: which of them.
-struct Taken {
-    name: u64,
-    unit: Unit,
-    pages: u32,
-}
-
-impl Batch {
-    /// A page does not leave after all.
-    fn stays(&mut self, page: u64, place: &Place) {
-        self.pages.retain(|other| *other != page);
-        for taken in self
-            .units
-            .iter_mut()
-            .filter(|taken| taken.name == place.unit)
-        {
-            taken.pages &= !(1 << place.nth);
-        }
-    }
+    pub lift: Option<Lift>,
+    pub batch: Batch,
 }
 
 impl Worker {
@@ -142,15 +105,8 @@ impl Worker {
             scratch: Scratch::new(PAGE_BYTES),
             page: Box::new([0; PAGE_BYTES]),
             filled: 0,
-            lifted: Some(Box::new([0; PAGE_BYTES])),
             lift: (kind == Faults::Userfault).then(Lift::new).flatten(),
-            batch: Batch {
-                pages: Vec::with_capacity(EVICTED_AT_ONCE),
-                units: Vec::with_capacity(EVICTED_AT_ONCE),
-                dirty: Vec::with_capacity(EVICTED_AT_ONCE),
-                regions: Vec::with_capacity(regions::AT_ONCE),
-                failed: None,
-            },
+            batch: Batch::new(),
         }
     }
 }
@@ -293,14 +249,14 @@ impl Heap {
         }
     }
 
-    fn worker(&self) -> Worker {
+    pub fn worker(&self) -> Worker {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let worker = workers.pop();
         drop(workers);
         worker.unwrap_or_else(|| Worker::new(self.pager.kind()))
     }
 
-    fn give_back(&self, worker: Worker) {
+    pub fn give_back(&self, worker: Worker) {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.push(worker);
     }
@@ -362,193 +318,6 @@ impl Heap {
         // It need not be cached: an error is for who has something to lose.
         let _ = self.cache.put(place.unit, found, false, &self.spill());
         Ok(())
-    }
-
-    /// Takes the oldest pages away; returns how many.
-    fn evict(&self, worker: &mut Worker) -> Result<usize, Error> {
-        self.buffer.regions().wait_for_room();
-        let mut batch = std::mem::take(&mut worker.batch);
-        self.choose(&mut batch);
-        let mut done = self.take_away(&mut batch, worker);
-        for Taken { name, unit, pages } in batch.units.drain(..) {
-            let mut unit = unit;
-            if done.is_ok() {
-                unit.shown &= !pages;
-                unit.dirty &= !pages;
-            }
-            self.buffer.release(name, unit);
-        }
-        let count = if done.is_ok() { batch.pages.len() } else { 0 };
-        for page in batch.pages.drain(..) {
-            if done.is_ok() {
-                self.buffer.regions().leave(page);
-            } else {
-                self.buffer.queue(page);
-            }
-        }
-        self.buffer.leave(count);
-        let counter = &self.counters.hidden;
-        counter.fetch_add(count as u64, Ordering::Relaxed);
-        if let Some(error) = batch.failed.take()
-            && count == 0
-        {
-            done = Err(error);
-        }
-        worker.batch = batch;
-        done.map(|()| count)
-    }
-
-    /// Owns the units of the oldest pages.
-    fn choose(&self, batch: &mut Batch) {
-        let Batch {
-            pages,
-            units,
-            dirty,
-            ..
-        } = batch;
-        dirty.clear();
-        self.buffer.oldest(EVICTED_AT_ONCE, pages);
-        let look = self.atm.look();
-        pages.retain(|page| {
-            let Some(place) = look.place(*page) else {
-                return false; // its chunk is gone
-            };
-            let bit = 1 << place.nth;
-            let known = units.iter().position(|taken| taken.name == place.unit);
-            let nth = known.or_else(|| match self.buffer.try_own(place.unit) {
-                Try::Gone => None,
-                Try::Later => {
-                    self.buffer.queue(*page);
-                    None
-                }
-                Try::Own(unit) => {
-                    units.push(Taken {
-                        name: place.unit,
-                        unit,
-                        pages: 0,
-                    });
-                    Some(units.len() - 1)
-                }
-            });
-            let Some(its) = nth.and_then(|nth| units.get_mut(nth)) else {
-                return false;
-            };
-            if its.unit.shown & bit == 0 || its.pages & bit != 0 {
-                return false; // it was in the queue twice
-            }
-            its.pages |= bit;
-            if its.unit.dirty & bit != 0 {
-                dirty.push((*page, place));
-            }
-            true
-        });
-    }
-
-    /// Takes a batch's pages away, and brings what is dirty into the cache. What cannot be saved stays, and leaves the batch.
-    fn take_away(&self, batch: &mut Batch, worker: &mut Worker) -> Result<(), Error> {
-        let mut dirty = std::mem::take(&mut batch.dirty);
-        let lifted = !dirty.is_empty()
-            && worker.lift.as_mut().is_some_and(|lift| {
-                let spans = dirty.iter().map(|(page, place)| (*page, place.bytes));
-                self.pager.refer(lift, spans).is_ok()
-            });
-        if lifted {
-            let hidden = self.hide(&batch.pages, &mut batch.regions);
-            hidden.expect("memory of ours can be given back");
-        }
-        for (page, place) in dirty.drain(..) {
-            let saved = if lifted {
-                self.save_lifted(page, &place, worker)
-            } else {
-                self.save(page, &place, worker)
-            };
-            if let Err(error) = saved {
-                batch.stays(page, &place);
-                self.buffer.queue(page);
-                batch.failed = Some(error);
-            }
-        }
-        batch.dirty = dirty;
-        if lifted {
-            return Ok(());
-        }
-        let hidden = self.hide(&batch.pages, &mut batch.regions);
-        hidden.map_err(Error::kernel("taking pages away"))
-    }
-
-    /// Takes pages away, and page tables that are too many by the same system call.
-    fn hide(&self, pages: &[u64], with: &mut Vec<u64>) -> io::Result<()> {
-        let regions = self.buffer.regions();
-        regions.empty(regions.spare(), with);
-        let hidden = self.pager.hide(pages, with);
-        match hidden {
-            Ok(()) => regions.gone(with),
-            Err(_) => regions.kept(with),
-        }
-        with.clear();
-        hidden
-    }
-
-    /// As [`save`](Self::save) for a page that is away already, and comes back if it fails.
-    fn save_lifted(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
-        // No page on the stack: a thread's stack for signals may have no more than two.
-        let mut whole = worker.lifted.take().expect("it is put back below");
-        let content = &mut whole[..place.bytes];
-        if let Some(lift) = &mut worker.lift {
-            lift.next(content);
-        }
-        self.counters.saved.fetch_add(1, Ordering::Relaxed);
-        let saved = self.save_content(place, content, worker);
-        if saved.is_err() {
-            whole[place.bytes..].fill(0);
-            let back = self.pager.show(page, &whole, true);
-            back.expect("a page comes back where it was: what was written would be lost");
-        }
-        worker.lifted = Some(whole);
-        saved
-    }
-
-    /// Brings a dirty page's content into the cache. Its unit is the caller's; if it fails, the page is as before.
-    fn save(&self, page: u64, place: &Place, worker: &mut Worker) -> Result<(), Error> {
-        self.pager
-            .forbid_writes(page)
-            .map_err(Error::kernel("forbidding writes to a page"))?;
-        let content = self.pager.content(page, place.bytes);
-        let saved = self.save_content(place, content, worker);
-        if saved.is_err() {
-            self.pager
-                .allow_writes(page)
-                .map_err(Error::kernel("allowing writes to a page"))?;
-        }
-        self.counters.saved.fetch_add(1, Ordering::Relaxed);
-        saved
-    }
-
-    fn save_content(
-        &self,
-        place: &Place,
-        content: &[u8],
-        worker: &mut Worker,
-    ) -> Result<(), Error> {
-        if place.unit_bytes == place.bytes {
-            self.cache.put(place.unit, content, true, &self.spill())
-        } else if self.cache.patch(place.unit, place.from, content) {
-            Ok(())
-        } else {
-            self.save_part(place, content, worker)
-        }
-    }
-
-    /// One page of a unit of many that is not in the cache.
-    fn save_part(&self, place: &Place, content: &[u8], worker: &mut Worker) -> Result<(), Error> {
-        worker.filled = worker.filled.max(place.unit_bytes);
-        let whole = &mut worker.page[..place.unit_bytes];
-        match self.store.read(place.owner, &mut worker.scratch)? {
-            Some(found) => whole.copy_from_slice(found),
-            None => whole.fill(0),
-        }
-        whole[place.from..place.from + place.bytes].copy_from_slice(content);
-        self.cache.put(place.unit, whole, true, &self.spill())
     }
 
     /// Hands an object to flash.

@@ -21,7 +21,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `heap` | how a page comes and goes |
+//! | `heap`, `evict` | how a page comes; how it goes |
 //! | `buffer` | which pages are shown, and who works on what |
 //! | `regions` | which page tables there are |
 //! | `cache` | objects in RAM |
@@ -43,6 +43,7 @@ mod cache;
 mod checkpoint;
 mod chunk;
 mod error;
+mod evict;
 mod heap;
 mod mapping;
 mod memory;

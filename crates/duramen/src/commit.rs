@@ -11,6 +11,8 @@
 //! thread may wait for a commit whatever it holds in the engine.
 
 use crate::health::Health;
+use crate::heat::Heat;
+use crate::hints::Hints;
 use crate::member::{Flight, Remote};
 use crate::meter::Meter;
 use crate::planted::Bug;
@@ -52,6 +54,10 @@ pub(crate) struct Durable {
     pub bad_frames: AtomicU64,
     pub repairs: Repairs,
     pub scrub: Scrub,
+    /// With a flash tier and a directory.
+    pub heat: Option<Heat>,
+    /// Of a member of a cluster with a flash tier.
+    pub hints: Option<Hints>,
 }
 
 /// What belongs to whoever commits.

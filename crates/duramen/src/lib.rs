@@ -8,6 +8,8 @@ mod commit;
 mod error;
 mod figures;
 mod health;
+mod heat;
+mod hints;
 mod load;
 mod member;
 mod meter;

@@ -11,6 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+/// What is to be loaded.
+pub(crate) struct What<'a> {
+    pub state: &'a State,
+    pub listed: &'a [ReplicaInfo],
+    /// Segments that should be in memory if not all fit.
+    pub kept: &'a [SegmentId],
+}
+
 /// What the threads of a load share.
 struct Load<'a> {
     loader: &'a Loader,
@@ -32,13 +40,13 @@ struct Load<'a> {
 pub(crate) fn load(
     engine: &Arc<duramen_engine::Store>,
     backup: &Backup,
-    state: &State,
-    listed: &[ReplicaInfo],
+    what: &What<'_>,
     threads: usize,
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<Loaded, Error> {
     let place = backup.disk().label();
+    let (state, listed) = (what.state, what.listed);
     let ids: Vec<SegmentId> = listed.iter().map(|replica| replica.segment).collect();
     let passes: Vec<Pass> = state
         .passes
@@ -49,7 +57,8 @@ pub(crate) fn load(
             victims: pass.victims.clone(),
         })
         .collect();
-    let loader = engine.loader(&ids, &passes);
+    let mut loader = engine.loader(&ids, &passes);
+    loader.keep(what.kept);
     let mut segments = listed.to_vec();
     segments.sort_unstable_by_key(|replica| std::cmp::Reverse(replica.segment));
     let wanted = match threads {

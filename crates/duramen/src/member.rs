@@ -12,6 +12,7 @@
 
 use crate::commit::{Commit, Durable};
 use crate::health::Health;
+use crate::hints::Hints;
 use crate::repair::Repairs;
 use crate::restart::{self, Loaded};
 use crate::scrub::Scrub;
@@ -165,7 +166,6 @@ impl Store {
         let engine = duramen_engine::Store::new(duramen_engine::Options {
             hash_seed: Some(options.hash_seed),
             log: Some(log),
-            flash: None, // ranges and side logs look at entries in memory
             ..store.engine.clone()
         })?;
         #[cfg(feature = "planted")]
@@ -191,6 +191,7 @@ impl Store {
             )
         };
         let master = Master::new(config, restart::new_state(), &[], &[]);
+        let hints = Hints::new(&store, &engine, options.log).filter(|_| threads);
         let durable = Durable {
             engine,
             backup: None,
@@ -208,6 +209,8 @@ impl Store {
             bad_frames: AtomicU64::new(0),
             repairs: Repairs::default(),
             scrub: Scrub::new(store.scrub_interval),
+            heat: None, // its log is recovered by others, never restarted
+            hints,
             options: store.clone(),
         };
         Store::start(durable, Loaded::default(), store, threads)
@@ -381,13 +384,15 @@ impl Durable {
             _ if send.kind == Kind::Control => master.control_bytes(segment)[range].into(),
             _ => match self.log().unclosed_bytes(segment, from, to) {
                 Some(bytes) => bytes.into(),
-                None => match self.log().unswapped_bytes(segment, from, to) {
-                    Some(bytes) => bytes.into(),
-                    None => {
-                        let holders = master.holders(segment);
-                        return (!holders.is_empty()).then_some(Bytes::At(holders));
+                None => {
+                    // Flash is waited for only if there is no other copy (D7): others wait for the commit meanwhile.
+                    let holders = master.holders(segment);
+                    let last = holders.is_empty();
+                    match self.engine.unswapped_bytes(segment, from, to, last) {
+                        Some(bytes) => bytes.into(),
+                        None => return (!last).then_some(Bytes::At(holders)),
                     }
-                },
+                }
             },
         };
         flight.last = Some((segment, from, to, bytes.clone()));

@@ -30,6 +30,8 @@ pub struct Options {
     pub commit_window: Duration,
     /// One frame is read again and verified in this time; 0 = only when somebody asks ([`Store::scrub`](crate::Store::scrub)).
     pub scrub_interval: Duration,
+    /// With a flash tier: what is read often is written down this often, or less so that it costs little; 0 = never.
+    pub heat_interval: Duration,
     /// Threads that load segments at a restart; 0 = two per core.
     pub restart_threads: usize,
     /// Name of the cluster; a directory of another one is refused.
@@ -62,6 +64,7 @@ impl Options {
             two_levels: true,
             commit_window: Duration::ZERO,
             scrub_interval: Duration::from_secs(1),
+            heat_interval: Duration::from_secs(10),
             restart_threads: 0,
             cluster: "duramen".to_owned(),
             #[cfg(feature = "planted")]

@@ -8,6 +8,7 @@
 
 use crate::commit::{Commit, Durable, LOCAL};
 use crate::health::Health;
+use crate::heat::Heat;
 use crate::load;
 use crate::planted::Bug;
 use crate::repair::Repairs;
@@ -162,9 +163,13 @@ fn restart(
     for (table, info) in &state.tables {
         engine.restore_table(TableId(*table), &info.name, info.floor, info.level)?;
     }
-    let mut loaded = load::load(
-        &engine, &backup, &state, &listed, threads, started, progress,
-    )?;
+    let heat = Heat::new(options, &engine, backup.identity().server);
+    let what = load::What {
+        state: &state,
+        listed: &listed,
+        kept: heat.as_ref().map_or(&[], Heat::segments),
+    };
+    let mut loaded = load::load(&engine, &backup, &what, threads, started, progress)?;
     loaded.clean = state.clean;
     loaded.took = started.elapsed();
     let master = make_master(&backup, state, replicas);
@@ -182,6 +187,8 @@ fn restart(
         bad_frames: AtomicU64::new(0),
         repairs: Repairs::default(),
         scrub: Scrub::new(options.scrub_interval),
+        heat,
+        hints: None, // nobody else has its data
     };
     // P4
     durable.commit_once(&mut durable.lock(), Level::Synced)?;

@@ -20,7 +20,7 @@ impl Durable {
     /// commit.
     pub fn statistics_step(&self) -> bool {
         if self.engine.has_flash() {
-            return false; // no member of a cluster: nobody would divide it
+            return false; // it would read flash, and what members are divided by they tell the coordinator themselves
         }
         let mut any = false;
         for table in self.engine.tables() {

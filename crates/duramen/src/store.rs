@@ -337,6 +337,12 @@ impl Store {
         Some(stats)
     }
 
+    /// What could not be used of the hints about what was hot, for a person; `None`: nothing to say.
+    pub fn hint_damage(&self) -> Option<String> {
+        let heat = self.durable.as_ref()?.log.durable.heat.as_ref()?;
+        heat.damage()
+    }
+
     /// How the store was opened; `None` without a directory.
     pub fn options(&self) -> Option<&Options> {
         self.durable
@@ -373,6 +379,8 @@ impl Drop for Store {
             if let Some(threads) = &durable.threads {
                 threads.end(); // S2
             }
+            // A cleaner in its hook would keep the log, and so the directory, beyond this, and end the engine by itself.
+            durable.log.durable.engine.end_cleaners();
             if !self.closed.load(Ordering::Acquire) {
                 durable.log.durable.let_go();
             }
@@ -387,6 +395,9 @@ impl Durable {
         self.commit_once(&mut self.lock(), Level::Synced)?;
         if self.remote.is_some() {
             return Ok(()); // its log is recovered, or empty: nobody restarts from it
+        }
+        if let Some(heat) = &self.heat {
+            heat.write_last(&self.engine);
         }
         self.finish_repairs()?;
         while self.background_step()? {}

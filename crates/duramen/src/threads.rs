@@ -1,6 +1,6 @@
-//! The two threads of a durable store: one commits, one writes frames.
+//! The threads of a durable store: one commits, one writes frames; with a flash tier, one writes or tells hints of what is hot.
 //!
-//! Each holds the log writer, never the store; [`Threads::end`] ends and joins both.
+//! Each holds the log writer, never the store; [`Threads::end`] ends and joins them.
 
 use crate::{Error, LogWriter};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ impl Bell {
         }
     }
 
-    fn sleep(&self, time: Duration) {
+    pub fn sleep(&self, time: Duration) {
         let guard = self.lock.lock().expect("the background's bell");
         let is_quiet = |_: &mut ()| !self.rung.load(Ordering::SeqCst);
         drop(self.bell.wait_timeout_while(guard, time, is_quiet));
@@ -54,6 +54,10 @@ impl Threads {
         let (writer, background) = (log.clone(), log.clone());
         threads.spawn("duramen-log", move || writer.run())?;
         threads.spawn("duramen-frames", move || run_background(&background))?;
+        if log.durable.heat.is_some() || log.durable.hints.is_some() {
+            let heat = log.clone();
+            threads.spawn("duramen-heat", move || run_heat(&heat))?;
+        }
         Ok(threads)
     }
 
@@ -71,15 +75,31 @@ impl Threads {
         }
     }
 
-    /// Ends both threads and waits for them. More than once is fine.
+    /// Ends the threads and waits for them. More than once is fine.
     pub fn end(&self) {
         self.log.stop.store(true, Ordering::SeqCst);
         self.log.wake();
         self.log.background.ring();
+        if let Some(heat) = &self.log.durable.heat {
+            heat.bell.ring();
+        }
+        if let Some(hints) = &self.log.durable.hints {
+            hints.bell.ring();
+        }
         let handles = std::mem::take(&mut *self.handles.lock().expect("threads"));
         for handle in handles {
             handle.join().expect("a thread of the store panicked");
         }
+    }
+}
+
+fn run_heat(log: &LogWriter) {
+    let (engine, stop) = (&log.durable.engine, || log.stop.load(Ordering::SeqCst));
+    if let Some(heat) = &log.durable.heat {
+        heat.run(engine, &stop);
+    }
+    if let Some(hints) = &log.durable.hints {
+        hints.run(engine, &stop);
     }
 }
 

@@ -1,34 +1,16 @@
 //! A durable store with more data than memory: what was acknowledged is there, also after a restart.
 
-use duramen::engine::flash::Device;
-use duramen::engine::{FlashOptions, TableId};
-use duramen::{Level, Options, Session, Store};
-use std::io;
-use std::path::Path;
-use std::sync::{Arc, RwLock};
+#[path = "common/tiered.rs"]
+mod tiered;
 
-const T: TableId = TableId::DEFAULT;
+use duramen::engine::FlashOptions;
+use duramen::{Level, Options, Session, Store};
+use std::path::Path;
+use std::sync::Arc;
+use tiered::{T, key, memory, value, write};
+
 const MIB: u64 = 1 << 20;
 const OBJECTS: u64 = 12_000;
-const VALUE_BYTES: usize = 6_000;
-
-struct Flash(RwLock<Vec<u8>>);
-
-impl Device for Flash {
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        into.copy_from_slice(&self.0.read().unwrap()[offset as usize..][..into.len()]);
-        Ok(())
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.read().unwrap().len() as u64
-    }
-}
 
 fn open(dir: &Path) -> Arc<Store> {
     let mut options = Options::new(dir, 32 * MIB);
@@ -39,35 +21,9 @@ fn open(dir: &Path) -> Arc<Store> {
     options.wal_bytes = 16 * MIB;
     // Empty at each start: what is in it is not trusted.
     options.engine.flash = Some(FlashOptions {
-        device: Arc::new(Flash(RwLock::new(vec![0; 128 * MIB as usize]))),
+        device: memory(128 * MIB as usize),
     });
     Store::open(options, |_| {}).unwrap()
-}
-
-fn key(n: u64) -> Vec<u8> {
-    format!("key:{n:06}").into_bytes()
-}
-
-fn value(n: u64, round: u64) -> Vec<u8> {
-    let mut value = format!("{n}/{round}/").into_bytes();
-    value.resize(VALUE_BYTES, n as u8);
-    value
-}
-
-/// Writes many values before it waits for any.
-fn write(session: &mut Session, keys: impl Iterator<Item = u64>, round: u64) {
-    let keys: Vec<u64> = keys.collect();
-    for some in keys.chunks(100) {
-        session
-            .batch(|guard| {
-                for n in some {
-                    let hash = guard.hash(&key(*n));
-                    guard.write(T, hash, &key(*n), &value(*n, round), None)?;
-                }
-                Ok(())
-            })
-            .unwrap();
-    }
 }
 
 fn check(session: &mut Session) {

@@ -3,6 +3,7 @@
 use crate::cleaner::apart::Processor;
 use crate::cleaner::context::{Context, Tally};
 use crate::cleaner::pacer::Pacer;
+use crate::cleared::Cleared;
 use crate::completion::Completions;
 use crate::counters::Counters;
 use crate::epoch::{Epochs, SlotId, VISITORS};
@@ -62,6 +63,7 @@ pub struct Core {
     /// Who tracks the requests of clients.
     pub completions: OnceLock<Arc<dyn Completions>>,
     pub watches: Watches,
+    pub cleared: Cleared,
 }
 
 /// Counters that belong to whoever holds their lock.
@@ -174,6 +176,7 @@ impl Core {
             log,
             completions: OnceLock::new(),
             watches: Watches::default(),
+            cleared: Cleared::default(),
             epochs,
             space,
         };
@@ -298,10 +301,11 @@ impl Core {
         (usable as f64 * LIVE_PART_MAX) as u64 + self.flash_capacity()
     }
 
-    /// True if more is alive than writes may fill. What has expired is not, though nobody has met it yet.
+    /// True if more is alive than writes may fill. What has expired is not, though nobody has met it yet; nor what was cleared,
+    /// as long as it is not known how much that is.
     pub fn is_full(&self) -> bool {
         let (live, limit) = (self.live_bytes(), self.live_limit());
-        if live <= limit {
+        if live <= limit || self.cleared.is_pending() {
             return false;
         }
         let now_ms = self.clock.now_ms();

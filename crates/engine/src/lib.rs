@@ -19,6 +19,7 @@
 
 mod api;
 mod cleaner;
+mod cleared;
 mod completion;
 mod core;
 mod counters;

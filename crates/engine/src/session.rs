@@ -194,7 +194,9 @@ impl<'s> Guard<'s> {
             if view.len() != 0
                 && let Some(location) = view.peek(index.tag(hash))
             {
-                let at = self.core.space.at(location);
+                let Some(at) = self.probably_at(location) else {
+                    return;
+                };
                 let bytes = self.carried.entry_bytes.get() as usize / 16;
                 for ahead in (0..bytes).step_by(64) {
                     prefetch(at.wrapping_add(ahead));

@@ -64,6 +64,16 @@ impl Store {
         step == crate::cleaner::context::Step::Worked
     }
 
+    /// Sends a segment to flash as a cleaner thread does it, as if memory were short: for who runs without such threads (a simulator).
+    /// False: none may go there, or there is no flash.
+    pub fn demote_step(&self) -> bool {
+        let core = &self.core;
+        let context = core.contexts[0].lock().expect("cleaning context");
+        let demoted = core.demote_one(context.node());
+        core.reap(context.node());
+        demoted
+    }
+
     pub(crate) fn next_head(&self) -> usize {
         self.next_head.fetch_add(1, Ordering::Relaxed) % self.core.heads.len()
     }
@@ -335,9 +345,10 @@ impl crate::Guard<'_> {
         let mut others = 0;
         core.tables
             .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
+        let later = others > 0 && objects > 0 && self.may_count_later();
         if others == 0 {
             kill_everything(core, counters);
-        } else {
+        } else if !later {
             self.kill_table(table, index);
         }
         core.note_cleared(table);
@@ -346,12 +357,17 @@ impl crate::Guard<'_> {
         // Every version ever given is below this floor, so re-created keys go on growing.
         let floor = core.version_max() + 1;
         let removed = self.note_change(index, change(table, floor));
-        index.clear(floor, removed, core.resources());
+        if later {
+            self.count_later(table, index.take(floor, removed), counters);
+        } else {
+            index.clear(floor, removed, core.resources());
+        }
         core.wakeup.ring();
         Ok(())
     }
 
-    /// Counts the entries of one table as dead. Those on flash are read, segment by segment, while everybody waits.
+    /// Counts the entries of one table as dead, while everybody waits: those in memory, and those on flash only where that
+    /// cannot be left for later (`cleared`, K2).
     fn kill_table(&self, table: TableId, index: &crate::index::Index) {
         let core = self.core;
         let counters = &core.heads[0].counters;
@@ -396,10 +412,13 @@ fn kill_everything(core: &Core, counters: &Counters) {
             counters.note_moved(window, core.live_in(window as u32) as usize);
         }
     }
+    core.cleared.forget(core);
 }
 
-impl Drop for Store {
-    fn drop(&mut self) {
+impl Store {
+    /// Ends the cleaner threads and waits for them, so that none is in the hook of [`Log::on_demand`](crate::Log::on_demand) any more.
+    /// Before the end of the store, which does it too.
+    pub fn end_cleaners(&self) {
         self.core.wakeup.shutdown.store(true, Ordering::Release);
         self.core.wakeup.bell.notify_all();
         let threads = std::mem::take(
@@ -412,5 +431,11 @@ impl Drop for Store {
             // A cleaner that panicked has said so on stderr; there is nothing left to clean.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.end_cleaners();
     }
 }

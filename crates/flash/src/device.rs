@@ -55,8 +55,15 @@ impl FileDevice {
     /// Opens the file, or makes it `bytes` long if it does not exist; 0 = as long as it is. A partition has its own length.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::TooSmall`], [`Error::TooLargeDevice`], [`Error::Device`].
+    /// [`Error::InUse`], [`Error::TooSmall`], [`Error::TooLargeDevice`], [`Error::Open`].
     pub fn open(path: &Path, bytes: u64) -> Result<FileDevice, Error> {
+        let failed = |doing| {
+            move |source| Error::Open {
+                doing,
+                path: path.display().to_string(),
+                source,
+            }
+        };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let direct = rustix::fs::open(path, flags | OFlags::DIRECT, mode);
@@ -64,12 +71,9 @@ impl FileDevice {
             Ok(file) => (file, true),
             Err(rustix::io::Errno::INVAL) => {
                 let opened = rustix::fs::open(path, flags, mode).map_err(io::Error::from);
-                (
-                    opened.map_err(Error::device("opening the flash file"))?,
-                    false,
-                )
+                (opened.map_err(failed("opening"))?, false)
             }
-            Err(error) => return Err(Error::device("opening the flash file")(error.into())),
+            Err(error) => return Err(failed("opening")(error.into())),
         };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -78,17 +82,17 @@ impl FileDevice {
                     path: path.display().to_string(),
                 });
             }
-            Err(error) => return Err(Error::device("locking the flash file")(error.into())),
+            Err(error) => return Err(failed("locking")(error.into())),
         }
         let found = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(io::Error::from);
-        let found = found.map_err(Error::device("looking how long the flash file is"))?;
+        let found = found.map_err(failed("looking how long it is:"))?;
         let file = File::from(file);
         let block = BLOCK_BYTES as u64;
         let wanted = bytes - bytes % block;
         let has = if wanted > found && is_file(&file) {
             check_length(wanted)?;
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, wanted)
-                .map_err(|error| Error::device("making the flash file so long")(error.into()))?;
+                .map_err(|error| failed("making it so long:")(error.into()))?;
             wanted
         } else if wanted > 0 {
             found.min(wanted)

@@ -21,6 +21,13 @@ pub enum Error {
         doing: &'static str,
         source: io::Error,
     },
+    /// The flash file cannot be used: correct the path, who may write it, or the room on its file system.
+    #[error("{doing} {path}: {source}")]
+    Open {
+        doing: &'static str,
+        path: String,
+        source: io::Error,
+    },
     /// The bytes on flash are not what was written. The object is lost; others may be read.
     #[error("{owner} is damaged on flash (sector {sector})")]
     Damaged { owner: Owner, sector: u32 },

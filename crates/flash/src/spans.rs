@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::layout::SECTOR_BYTES;
 use crate::memory::Aligned;
 use crate::pool::Pool;
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -70,7 +70,29 @@ pub struct SpanReader {
     /// Places whose reads have ended, and how.
     done: VecDeque<(u32, io::Result<()>)>,
     way: Way,
+    /// Two reads are begun with something that does nothing, of which the kernel then says nothing.
+    pads: bool,
 }
+
+/// A ring whose thread is not interrupted by what is done, but finds it when it next enters the kernel [Linux 5.19].
+fn cooperative(depth: u32) -> Option<IoUring> {
+    IoUring::builder()
+        .setup_coop_taskrun()
+        .build(depth + PADS)
+        .ok()
+}
+
+fn plain(depth: u32) -> Option<IoUring> {
+    IoUring::new(depth + PADS).ok()
+}
+
+/// The kernel tells the device of so many requests and fewer one by one, of more at once. It is told so for each of two, which
+/// takes longer than all that is done for one; so they get a third that does nothing.
+const ONE_BY_ONE: usize = 2;
+/// Entries for that.
+const PADS: u32 = 1;
+/// Of an entry that does nothing, if it is told of after all.
+const PAD: u64 = u64::MAX;
 
 enum Way {
     Ring(Box<IoUring>),
@@ -84,9 +106,26 @@ impl SpanReader {
     /// [`Error::Device`]: no thread can be started.
     pub fn new(device: Arc<dyn Device>, depth: u32, ring: bool) -> Result<SpanReader, Error> {
         let depth = depth.max(1);
-        let made = (ring && device.descriptor().is_some())
-            .then(|| IoUring::new(depth).ok())
-            .flatten();
+        let made = ring.then(|| cooperative(depth).or_else(|| plain(depth)));
+        SpanReader::by(device, depth, made.flatten())
+    }
+
+    /// As where the kernel's io_uring knows only what every io_uring does: so that this can be tested on a newer one.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn by_plain_ring(device: Arc<dyn Device>, depth: u32) -> Result<SpanReader, Error> {
+        let depth = depth.max(1);
+        let mut reader = SpanReader::by(device, depth, plain(depth))?;
+        reader.pads = false;
+        Ok(reader)
+    }
+
+    fn by(device: Arc<dyn Device>, depth: u32, made: Option<IoUring>) -> Result<SpanReader, Error> {
+        let made = made.filter(|_| device.descriptor().is_some());
+        let pads = made
+            .as_ref()
+            .is_some_and(|ring| ring.params().is_feature_skip_cqe_on_success());
         let way = match made {
             Some(ring) => Way::Ring(Box::new(ring)),
             None => Way::Threads({
@@ -104,6 +143,7 @@ impl SpanReader {
             free: (0..depth).rev().collect(),
             done: VecDeque::new(),
             way,
+            pads,
         })
     }
 
@@ -202,6 +242,12 @@ impl SpanReader {
                 if wanted == 0 && ring.submission().is_empty() {
                     return Ok(());
                 }
+                if self.pads && ring.submission().len() == ONE_BY_ONE {
+                    let nothing = opcode::Nop::new().build().user_data(PAD);
+                    let nothing = nothing.flags(squeue::Flags::SKIP_SUCCESS);
+                    // SAFETY: it reads and writes nothing. If there is no place for it, it is not needed.
+                    let _ = unsafe { ring.submission().push(&nothing) };
+                }
                 match ring.submit_and_wait(wanted) {
                     Ok(_) => return Ok(()),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -250,6 +296,9 @@ impl SpanReader {
         match &mut self.way {
             Way::Ring(ring) => {
                 for entry in ring.completion() {
+                    if entry.user_data() == PAD {
+                        continue;
+                    }
                     let number = entry.user_data() as u32;
                     let under = self.places[number as usize].under;
                     let whole = under.map_or(0, |(_, cut)| cut.bytes);
@@ -305,7 +354,8 @@ impl Drop for SpanReader {
                     // The memory must outlive what cannot be waited for.
                     Err(_) => return std::mem::forget(std::mem::take(&mut self.places)),
                 }
-                under -= ring.completion().count().min(under);
+                let told = ring.completion().filter(|entry| entry.user_data() != PAD);
+                under -= told.count().min(under);
             }
         }
     }

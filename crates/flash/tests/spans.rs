@@ -77,15 +77,28 @@ fn read_all(reader: &mut SpanReader, spans: &[(u64, usize)]) {
     assert_eq!(reader.under_way(), 0);
 }
 
+/// By the best that the kernel has, by what every io_uring has, and by threads.
+fn readers(device: &Arc<dyn Device>, depth: u32) -> [SpanReader; 3] {
+    let made = [
+        SpanReader::new(Arc::clone(device), depth, true),
+        SpanReader::by_plain_ring(Arc::clone(device), depth),
+        SpanReader::new(Arc::clone(device), depth, false),
+    ];
+    made.map(|reader| reader.expect("a reader"))
+}
+
 #[test]
-fn every_span_is_told_of_once_with_its_bytes_by_both_ways() {
+fn every_span_is_told_of_once_with_its_bytes_by_each_way() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = device(&dir);
-    for ring in [true, false] {
-        let mut reader = SpanReader::new(Arc::clone(&device), 32, ring).expect("a reader");
-        assert!(ring || !reader.is_ring());
-        read_all(&mut reader, &spans());
-        read_all(&mut reader, &spans()[..10]);
+    // Two at once are begun together with something that does nothing.
+    for (depth, some) in [(2, 40), (3, 40), (32, 400)] {
+        let readers = readers(&device, depth);
+        assert!(!readers[2].is_ring());
+        for mut reader in readers {
+            read_all(&mut reader, &spans()[..some]);
+            read_all(&mut reader, &spans()[..10]);
+        }
     }
 }
 
@@ -93,8 +106,7 @@ fn every_span_is_told_of_once_with_its_bytes_by_both_ways() {
 fn its_descriptor_says_when_something_is_done() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = device(&dir);
-    for ring in [true, false] {
-        let mut reader = SpanReader::new(Arc::clone(&device), 4, ring).expect("a reader");
+    for mut reader in readers(&device, 4) {
         assert!(!reader.has_done());
         assert!(reader.submit(1000, 100, 7));
         reader.start().expect("started");
@@ -172,15 +184,25 @@ fn errors_are_told_and_interruptions_are_not() {
 fn a_reader_that_is_dropped_waits_for_what_is_under_way() {
     let dir = tempfile::tempdir().expect("a directory");
     let device = device(&dir);
-    for ring in [true, false] {
+    for reads in [1, 2, 8] {
         for _ in 0..20 {
-            let mut reader = SpanReader::new(Arc::clone(&device), 8, ring).expect("a reader");
-            for (tag, (at, bytes)) in spans().into_iter().take(8).enumerate() {
-                assert!(reader.submit(at, bytes, tag as u64));
-            }
-            if ring {
+            for mut reader in readers(&device, 8) {
+                for (tag, (at, bytes)) in spans().into_iter().take(reads).enumerate() {
+                    assert!(reader.submit(at, bytes, tag as u64));
+                }
                 reader.start().expect("started");
             }
         }
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("none/flash");
+    let error = FileDevice::open(&path, BYTES as u64)
+        .err()
+        .expect("refused");
+    let said = error.to_string();
+    assert!(said.contains(&path.display().to_string()), "{said}");
 }

@@ -11,6 +11,7 @@ pub mod control;
 pub mod entry;
 pub mod frame;
 pub mod hash;
+pub mod heat;
 pub mod segment;
 pub mod superblock;
 pub mod wal;

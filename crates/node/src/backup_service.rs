@@ -166,9 +166,11 @@ impl<T> BackupService<T> {
                     payload,
                 });
             }
-            Peer::Ping { .. } | Peer::Needed { .. } | Peer::MigrateEntries(_) => {
-                invalid("this is no question to a backup")
-            }
+            Peer::Ping { .. }
+            | Peer::Needed { .. }
+            | Peer::MigrateEntries(_)
+            | Peer::PutHeat
+            | Peer::GetHeat { .. } => invalid("this is no question to a backup"),
         };
         out.push(Reply {
             tag,

@@ -31,6 +31,7 @@ pub mod serve;
 #[cfg(test)]
 mod servers;
 mod view;
+mod warmth;
 
 pub use backup_service::{BackupConfig, BackupService, Reply};
 pub use job::{Job, JobDone};
@@ -42,5 +43,6 @@ pub use node_types::{NodeInput, NodeOptions, NodeOutput};
 pub use ranges::{NotATable, Ranges, Tenures};
 pub use recovery::PartitionProgress;
 pub use remote::PeerCall;
-pub use serve::{Asked, Clients, Hint, Servant, Views};
+pub use serve::{Asked, Clients, Hint, Servant, Views, WhenCold};
 pub use view::{Map, Owner, Route, View};
+pub use warmth::HeldHint;

@@ -14,6 +14,7 @@ use crate::planted::Planted;
 use crate::recovery::Recoveries;
 use crate::remote::{Queue, Remote};
 use crate::serve::{self, Clients};
+use crate::warmth::Warmth;
 use duramen::{MemberOptions, Store};
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
@@ -23,6 +24,7 @@ use duramen_cluster::replication::BackupId;
 use duramen_wire::native::message::{ClusterSettings, ServerEntry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -34,8 +36,10 @@ pub(crate) struct Life {
     pub recoveries: Recoveries,
     pub migrations: Migrations,
     pub needed: Needed,
+    pub warmth: Warmth,
     /// When backups that had lost something of the log may be given replicas again, and how long it was waited for.
     pub forgiven: BTreeMap<ServerId, (u64, u64)>,
+    pub over: Over,
     /// What is being purged: nothing is replayed over it.
     pub forgetting: Vec<Forget>,
     /// What is asked about clients of the native protocol.
@@ -44,6 +48,28 @@ pub(crate) struct Life {
     pub again: Vec<(u64, Again)>,
     pub loads: Loads,
     pub settings: ClusterSettings,
+}
+
+/// Says to long jobs that the life has ended, when it is dropped too.
+#[derive(Default)]
+pub(crate) struct Over(Arc<AtomicBool>);
+
+impl Over {
+    pub fn say(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// For a job to look at.
+    pub fn seen(&self) -> impl Fn() -> bool + Send + 'static {
+        let over = Arc::clone(&self.0);
+        move || over.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.say();
+    }
 }
 
 pub(crate) enum Again {
@@ -103,7 +129,9 @@ impl Life {
             recoveries: Recoveries::default(),
             migrations: Migrations::default(),
             needed: Needed::default(),
+            warmth: Warmth::new(store.log().is_some_and(duramen::LogWriter::has_hints)),
             forgiven: BTreeMap::new(),
+            over: Over::default(),
             forgetting: Vec::new(),
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
@@ -129,6 +157,7 @@ impl Life {
             self.recoveries.due_us(),
             self.migrations.due_us(),
             self.needed.due_us(),
+            self.warmth.due_us(),
             self.client_leases.due_us(),
             self.loads.due_us(),
         ];

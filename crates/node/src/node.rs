@@ -28,6 +28,7 @@ use crate::planted::Planted;
 use crate::recovery::{Effects, PartitionProgress, Recoveries};
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
 use crate::serve;
+use crate::warmth::{HeldHint, Warmth};
 use duramen::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
@@ -106,6 +107,12 @@ impl Node {
         lives.flat_map(|life| life.recoveries.progress()).collect()
     }
 
+    /// Of which other servers it is known here what is read often there, for people.
+    pub fn hints(&self, now_us: u64) -> Vec<HeldHint> {
+        let lives = self.life.iter();
+        lives.flat_map(|life| life.warmth.held(now_us)).collect()
+    }
+
     /// What of this member's log does not lie with its backups yet, for people.
     pub fn describe_log(&self) -> Option<String> {
         self.life.as_ref().map(|life| life.log().describe())
@@ -170,6 +177,8 @@ impl Node {
                         let answer = answer.map(|(answer, _)| answer);
                         let task = life.needed.answered(now_us, call, answer);
                         out.extend(task.map(NodeOutput::Keep));
+                    } else if Warmth::is_call(call) {
+                        life.warmth.answered(call, answer);
                     } else {
                         life.remote.answered(now_us, call, answer, &mut heard);
                     }
@@ -236,6 +245,20 @@ impl Node {
             Peer::Needed { log, replicas } => self.hand_back(sender, log, &replicas),
             Peer::MigrateEntries(message) => {
                 return self.entries_arrived(now_us, request, sender, message, payload, out);
+            }
+            Peer::PutHeat => match &mut self.life {
+                Some(life) => life
+                    .warmth
+                    .put(now_us, sender, payload, self.member.members()),
+                None => PeerAnswer::Refused(Refusal::NotUp(target)),
+            },
+            Peer::GetHeat { server } => {
+                let hint = self.life.as_ref().and_then(|life| life.warmth.get(server));
+                return out.push(NodeOutput::AnswerPeer {
+                    request,
+                    answer: PeerAnswer::Heat,
+                    payload: hint.unwrap_or_default(),
+                });
             }
             question if self.options.backup.is_some() => {
                 return out.push(NodeOutput::Keep(Task::Peer {
@@ -457,6 +480,7 @@ impl Node {
     fn end(&mut self) {
         self.ended = true;
         if let Some(life) = &mut self.life {
+            life.over.say();
             life.leases.end();
             life.remote.end();
             // Whoever waits for a write hears that it will not come.
@@ -489,8 +513,9 @@ impl Node {
     pub(crate) fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
             let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
+            let over = life.over.seen();
             let work = move || {
-                let result = order.run(store.engine(), &clients);
+                let result = order.run(store.engine(), &clients, &over);
                 JobResult::Obeyed(order, result)
             };
             out.push(NodeOutput::Job(Job::new("order", work)));
@@ -500,8 +525,9 @@ impl Node {
     fn forget(&self, forget: Forget, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
             let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
+            let over = life.over.seen();
             let work = move || {
-                let result = forget.run(store.engine(), &clients);
+                let result = forget.run(store.engine(), &clients, &over);
                 JobResult::Forgot(forget, result)
             };
             out.push(NodeOutput::Job(Job::new("forget", work)));
@@ -518,6 +544,11 @@ impl Node {
                 let log = life.store.engine().log();
                 let position = log.expect("a member's store has a log").appended();
                 self.obeyed = Some((order.version, position));
+            }
+            JobResult::Obeyed(_, Err(duramen::engine::Error::FlashFailed))
+            | JobResult::Forgot(_, Err(duramen::engine::Error::FlashFailed)) => {
+                // What it should let go of cannot be read, so nothing it is given could be served. Its replicas can be read.
+                self.quit(now_us, true, "flash cannot be read", out);
             }
             JobResult::Obeyed(order, Err(_)) => life.again.push((again_us, Again::Obey(order))),
             JobResult::Forgot(forget, Ok(())) => {
@@ -583,6 +614,14 @@ impl Node {
             (&life.store, backup),
             &mut effects,
         );
+        for server in std::mem::take(&mut effects.recovered) {
+            life.warmth.recovered(server);
+        }
+        let hint = || life.store.log().and_then(duramen::LogWriter::take_hint);
+        let found = life.warmth.poll(now_us, me, members, hint, &mut effects);
+        for (server, blocks) in found {
+            life.log().refill(server.number(), blocks);
+        }
         self.member.owned_mut().hold(life.recoveries.tables());
         let Effects {
             asked,
@@ -590,6 +629,7 @@ impl Node {
             jobs,
             tasks,
             ended,
+            recovered: _,
         } = effects;
         out.extend(tasks.into_iter().map(NodeOutput::Keep));
         out.extend(jobs.into_iter().map(NodeOutput::Job));

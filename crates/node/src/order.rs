@@ -3,7 +3,7 @@
 use crate::member::Order;
 use crate::ranges::Ranges;
 use crate::serve::Clients;
-use duramen_base::ids::KeyRange;
+use duramen_base::ids::{KeyRange, TableId};
 use duramen_engine::{Error, Store};
 use std::sync::Arc;
 
@@ -15,23 +15,26 @@ impl Order {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooManySessions`], [`Error::TooManyTables`]: run it again later; meanwhile nothing that
     /// it was to make is served. [`Error::BadTableName`]: the coordinator knows names that this program does not allow.
-    pub fn run(&self, store: &Arc<Store>, clients: &Clients) -> Result<(), Error> {
+    /// [`Error::TryAgain`]: `stop` said so. [`Error::FlashFailed`]: what is to go cannot be read.
+    pub fn run(
+        &self,
+        store: &Arc<Store>,
+        clients: &Clients,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
         store.quiesce(); // the view was changed before: no write that it allowed follows
         let there = store.tables();
         for table in &there {
             let named = self.tables.iter().find(|entry| entry.table == table.id);
             let is_gone = named.is_none_or(|entry| entry.name != table.name);
-            if is_gone && table.id != duramen_base::ids::TableId::DEFAULT {
+            if is_gone && table.id != TableId::DEFAULT {
                 store.drop_table(table.id)?;
                 clients.purge(table.id, &KeyRange::ALL);
             }
         }
         for (table, range) in &self.purge {
             clients.purge(*table, range);
-            match store.purge(*table, *range) {
-                Ok(_) | Err(Error::NoSuchTable(_)) => {}
-                Err(error) => return Err(error),
-            }
+            purge(store, *table, *range, stop)?;
         }
         let there = store.tables();
         for entry in &self.tables {
@@ -57,15 +60,35 @@ impl Forget {
     /// Repeating it is harmless. Must not be called with a guard held.
     ///
     /// # Errors
-    /// Run it again later.
-    pub fn run(&self, store: &Arc<Store>, clients: &Clients) -> Result<(), Error> {
+    /// As [`Order::run`]: run it again later.
+    pub fn run(
+        &self,
+        store: &Arc<Store>,
+        clients: &Clients,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), Error> {
         for (table, range) in self.ranges.iter() {
             clients.purge(table, &range);
-            match store.purge(table, range) {
-                Ok(_) | Err(Error::NoSuchTable(_)) => {}
-                Err(error) => return Err(error),
-            }
+            purge(store, table, range, stop)?;
         }
         Ok(())
+    }
+}
+
+/// Takes a range out of a store, step by step: what of it lies on flash is read, which may take long.
+fn purge(
+    store: &Arc<Store>,
+    table: TableId,
+    range: KeyRange,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let mut purge = store.begin_purge(table, range);
+    loop {
+        match purge.step() {
+            Ok(false) | Err(Error::NoSuchTable(_)) => return Ok(()),
+            Ok(true) if stop() => return Err(Error::TryAgain),
+            Ok(true) => {}
+            Err(error) => return Err(error),
+        }
     }
 }

@@ -156,6 +156,8 @@ pub(crate) struct Effects {
     pub tasks: Vec<Task>,
     /// Ranges whose objects are the member's from now on if it owns them, and are to be purged if not (R3).
     pub ended: Vec<Ranges>,
+    /// Dead servers some of whose data belongs to the member from now on.
+    pub recovered: Vec<ServerId>,
 }
 
 /// See the module.
@@ -296,6 +298,9 @@ impl Recoveries {
                 }
                 Stage::Waiting(since) if *since > told => {}
                 Stage::Waiting(_) | Stage::Dropped => {
+                    if matches!(run.stage, Stage::Waiting(_)) {
+                        out.recovered.push(run.order.log);
+                    }
                     out.ended.push(run.ranges.clone());
                     run.stage = Stage::Over;
                 }

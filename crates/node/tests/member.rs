@@ -234,7 +234,9 @@ impl Net {
             Output::View(view) => self.nodes[n].view = view,
             Output::Obey(order) => {
                 let clients = duramen_node::Clients::new(std::sync::Arc::new(|| {}));
-                order.run(&self.nodes[n].store, &clients).unwrap();
+                order
+                    .run(&self.nodes[n].store, &clients, &|| false)
+                    .unwrap();
                 let number = self.number();
                 let version = order.version;
                 let obeyed = Event::ToMember(n, Input::Obeyed { version });

@@ -58,9 +58,9 @@ pub struct ServerConfig {
     pub disk_mode: DiskMode,
     /// 0 = a good size for `memory_bytes`.
     pub wal_bytes: u64,
-    /// 0 = memory times expansion.
+    /// 0 = memory, and flash, times expansion.
     pub disk_bytes: u64,
-    /// Disk space for the log, in percent of memory.
+    /// Disk space for the log, in percent of memory and flash.
     pub disk_expansion_percent: u64,
     /// File or partition for what memory has no room for; empty = none.
     pub flash_file: String,
@@ -261,14 +261,12 @@ impl ServerConfig {
                 format_size(bytes),
                 format_size(FLASH_BYTES_MIN)
             )),
-            (false, _) if self.mode == duramen_engine::Mode::Cache => refuse(
-                "a cache evicts what memory has no room for: leave out `flash-file`, or `mode cache`"
-                    .to_owned(),
-            ),
-            (false, _) if self.is_member() => refuse(
-                "a member of a cluster keeps its data in memory for now: leave out `flash-file`"
-                    .to_owned(),
-            ),
+            (false, _) if self.mode == duramen_engine::Mode::Cache && self.data_dir().is_some() => {
+                refuse(
+                    "a cache with flash keeps nothing on disk: leave out `flash-file`, or `dir` and `level`"
+                        .to_owned(),
+                )
+            }
             (false, _) => Ok(()),
         }
     }

@@ -148,6 +148,11 @@ impl Durability {
             ..defaults
         };
         let store = Store::open(options, progress)?;
+        if let Some(damage) = store.hint_damage() {
+            tracing::warn!(
+                "what was read often before the start is not all known ({damage}): it is fetched from flash when it is asked for"
+            );
+        }
         store.watch_repairs(log_repair);
         Ok(Durability {
             store,

@@ -8,6 +8,8 @@
 //!   answer (`cluster::membership`, M2).
 //! - Y2: each frame is answered once, in the order of the frames; what is no request of a client with an error that says why.
 //! - Y3: nothing is allocated for a read, and no shared line is written.
+//! - Y4: a request that meets what lies on flash is shown again as it is, with those behind it on its connection, when that was
+//!   fetched (`exec::cold`, `reactor::flash`); it has done nothing before. What it may have fetched for it is bounded.
 //!
 //! **Concurrency** it belongs to its thread.
 //!
@@ -15,16 +17,17 @@
 
 use crate::cluster::{Membership, ViewCache};
 use crate::durability::Durability;
+use crate::exec::cold::look_ahead;
 use crate::exec::{Client, OUT_BYTES_PER_TURN};
 use crate::shared::Shared;
 use duramen_base::ids::ServerId;
-use duramen_engine::Session;
+use duramen_engine::{Guard, Session};
 use duramen_node::serve::HINTS;
-use duramen_node::{Asked, Hint, Servant, View, Views};
+use duramen_node::{Asked, Hint, Servant, View, Views, WhenCold};
 use duramen_wire::native::codec::{
     BodyError, Envelope, Frame, Header, Trouble, decode_request, encode_trouble,
 };
-use duramen_wire::native::message::Request;
+use duramen_wire::native::message::{Request, Single};
 use std::ops::Range;
 
 /// Requests in one batch: as many as are hinted many times over, few enough for the first level of the cache.
@@ -141,6 +144,10 @@ impl Executor {
             membership,
         };
         let now_us = membership.now_us();
+        let fetch_bytes = shared.tier().map(|tier| tier.fetch_bytes());
+        for turn in &mut *turns {
+            turn.client.begin_native();
+        }
         for group in frames.chunks(GROUP_REQUESTS) {
             let mut guard = session.pin();
             let mut decoded = emptied(std::mem::take(&mut self.decoded));
@@ -157,11 +164,32 @@ impl Executor {
                 }
                 let turn = &mut turns[framed.turn as usize];
                 if turn.halted {
+                    if turn.client.is_cold() {
+                        ahead_of(shared, &guard, turn.client, &decoded[n]);
+                    }
                     continue;
                 }
                 match &decoded[n] {
                     Decoded::Asked(asked) => {
+                        if let Some(most) = fetch_bytes {
+                            let lent = turn.client.lent_bytes(turn.executed);
+                            servant.when_cold(WhenCold::Waits {
+                                bytes_max: most.saturating_sub(lent),
+                            });
+                        }
                         servant.serve(&mut guard, &mut seen, now_us, asked, turn.out);
+                        if let Some(most) = fetch_bytes
+                            && !serve_cold(
+                                servant,
+                                &mut guard,
+                                &mut seen,
+                                (now_us, most),
+                                asked,
+                                turn,
+                            )
+                        {
+                            continue;
+                        }
                         let position = servant.take_wait();
                         let tells_of_data = !matches!(asked.request, Request::Ping);
                         turn.client.settle_native(&position, tells_of_data); // Y1
@@ -177,6 +205,53 @@ impl Executor {
             }
             self.decoded = emptied(decoded);
         }
+        for turn in turns {
+            turn.client.end_parking();
+        }
+    }
+}
+
+/// Y4: what becomes of a request that was served, if it lacks something; whether it was answered.
+fn serve_cold(
+    servant: &mut Servant,
+    guard: &mut Guard<'_>,
+    seen: &mut Seen<'_>,
+    (now_us, most): (u64, usize),
+    asked: &Asked<'_>,
+    turn: &mut Turn<'_>,
+) -> bool {
+    let wanted = servant.take_wanted();
+    if wanted.is_empty() {
+        return true;
+    }
+    if let Some(then) = turn.client.park_native(turn.executed, wanted, most) {
+        servant.when_cold(then); // so it is answered
+        servant.serve(guard, seen, now_us, asked, turn.out);
+        return true;
+    }
+    servant.take_wait(); // no reply tells of it
+    turn.halted = true;
+    false
+}
+
+/// Notes what a request needs of flash that is behind one that waits for it.
+#[cold]
+fn ahead_of(shared: &Shared, guard: &Guard<'_>, client: &mut Client, decoded: &Decoded<'_>) {
+    let Decoded::Asked(asked) = decoded else {
+        return;
+    };
+    let mut look = |single: &Single<'_>| {
+        let key = (single.table, guard.hash(single.key), single.key);
+        look_ahead(shared, guard, client, key)
+    };
+    match &asked.request {
+        Request::Single(single) => {
+            look(single);
+        }
+        Request::Multi(parts) => {
+            parts.iter().all(|single| look(&single)); // until there is no room
+        }
+        Request::Ping | Request::Enumerate { .. } => {}
     }
 }
 

@@ -185,6 +185,7 @@ impl Reactor {
             }
             self.round(&events);
             self.tend_held();
+            self.uncork_late();
             events.clear();
             self.sweep();
             match self.shared.stopping() {

@@ -15,9 +15,10 @@ use crate::error::ServerError;
 use duramen_base::limits::{KEY_BYTES_MAX, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
 use duramen_engine::flash::{FlashOptions, FlashStats};
 use duramen_flash::{BLOCK_BYTES, Device, Error, FileDevice, SpanReader};
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Part of the memory budget that all threads together may fetch into at once: one of so many.
 const FETCH_PART: u64 = 16;
@@ -25,6 +26,9 @@ const FETCH_PART: u64 = 16;
 const FETCH_BYTES_MIN: usize = 2 * (KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096);
 /// And at most so much: far more than any device works on at once.
 const FETCH_BYTES_MAX: usize = 64 << 20;
+
+/// Reads that a walk of the engine's has under way at once.
+const WALK_DEPTH: u32 = 64;
 
 /// A server's flash.
 pub struct Tier {
@@ -104,7 +108,10 @@ impl Tier {
     /// What the engine has to know of it.
     pub fn options(&self) -> FlashOptions {
         FlashOptions {
-            device: Arc::new(ForEngine(Arc::clone(&self.device))),
+            device: Arc::new(ForEngine {
+                device: Arc::clone(&self.device),
+                walks: Mutex::default(),
+            }),
         }
     }
 
@@ -131,20 +138,67 @@ impl Tier {
 }
 
 /// The device as the engine, which knows no files, wants it.
-struct ForEngine(Arc<dyn Device>);
+struct ForEngine {
+    device: Arc<dyn Device>,
+    /// What many reads at once are done by, for one who does at a time; made when it is needed first.
+    walks: Mutex<Option<SpanReader>>,
+}
 
 impl duramen_engine::flash::Device for ForEngine {
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(offset, into)
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.device.read(offset, into)
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
-        self.0.write(offset, bytes)
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
+        let mut walks = self.walks.try_lock().ok();
+        let reader = walks.as_deref_mut().and_then(|walks| {
+            if walks.is_none() {
+                *walks = SpanReader::new(Arc::clone(&self.device), WALK_DEPTH, true).ok();
+            }
+            walks.as_mut()
+        });
+        match reader {
+            Some(reader) => {
+                let result = side_by_side(reader, reads);
+                if reader.under_way() > 0
+                    && let Some(walks) = walks.as_deref_mut()
+                {
+                    *walks = None; // its end waits for what is still under way
+                }
+                result
+            }
+            // Somebody else's walk has it: it is the device that is busy then.
+            None => reads
+                .iter_mut()
+                .try_for_each(|(offset, into)| self.device.read(*offset, into)),
+        }
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.device.write(offset, bytes)
     }
 
     fn bytes(&self) -> u64 {
-        self.0.bytes()
+        self.device.bytes()
     }
+}
+
+/// Reads all of it. An error is told when nothing is under way any more.
+fn side_by_side(reader: &mut SpanReader, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
+    let (mut next, mut result) = (0, Ok(()));
+    while next < reads.len() || reader.under_way() > 0 {
+        while let Some((at, into)) = reads.get(next)
+            && reader.submit(*at, into.len(), next as u64)
+        {
+            next += 1;
+        }
+        reader.wait().map_err(io::Error::other)?;
+        reader.poll(|span| match span.result {
+            Ok(bytes) => reads[span.tag as usize].1.copy_from_slice(bytes),
+            Err(error) => result = Err(error),
+        });
+    }
+    result
 }
 
 /// Refuses what is there and is neither file nor partition.
@@ -169,7 +223,7 @@ fn check_kind(path: &Path) -> Result<(), ServerError> {
 
 /// What to do about it.
 fn advice(error: &Error) -> &'static str {
-    let Error::Device { source, .. } = error else {
+    let (Error::Device { source, .. } | Error::Open { source, .. }) = error else {
         return match error {
             Error::InUse { .. } => "; give each server its own, or stop the other one",
             _ => "",
@@ -204,6 +258,8 @@ pub(crate) const FIGURES: &[Figure] = &[
     ("fetched_bytes", "Bytes that were read from flash for them.", true, |s| s.fetched_bytes),
     ("promotions", "Entries on flash that were copied to memory.", true, |s| s.promotions),
     ("promoted_hits", "Reads of entries on flash that were served by such copies.", true, |s| s.promoted_hits),
+    ("refilled", "Entries on flash that were copied to memory after a restart, because they were read often before it.", true, |s| s.refilled),
+    ("refill_left", "Keys that were read often before the restart and may still be copied to memory.", false, |s| s.refill_left),
     ("read_errors", "Entries that could not be read from flash.", true, |s| s.read_errors),
     ("write_errors", "Segments that could not be written to flash.", true, |s| s.write_errors),
     ("ok", "1 while flash takes segments, 0 after it has failed to.", false, |s| u64::from(!s.is_off)),
@@ -223,6 +279,39 @@ mod tests {
 
     fn refusal(path: &Path) -> String {
         Tier::open(&config(path)).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn many_reads_give_what_each_would() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let tier = Tier::open(&config(&dir.path().join("flash"))).expect("opened");
+        let device = tier.expect("a tier").options().device;
+        let aligned = |bytes: usize| vec![[0u8; 4096]; bytes / 4096 + 2];
+        let mut memory = aligned(1 << 20);
+        let at = memory.as_ptr().cast::<u8>().align_offset(4096);
+        let bytes = &mut memory.as_flattened_mut()[at..][..1 << 20];
+        bytes
+            .iter_mut()
+            .enumerate()
+            .for_each(|(n, byte)| *byte = ((n / 512) ^ (n / 131_072)) as u8);
+        device.write_at(0, bytes).expect("written");
+        let mut space = aligned(200 * 512);
+        let at = space.as_ptr().cast::<u8>().align_offset(512);
+        let pieces = space.as_flattened_mut()[at..][..200 * 512].chunks_mut(512);
+        let mut reads: Vec<_> = (0..200)
+            .map(|n| n * 7919 % 2048 * 512)
+            .zip(pieces)
+            .collect();
+        device.read_many(&mut reads).expect("read");
+        for (offset, read) in &reads {
+            assert_eq!(**read, bytes[*offset as usize..][..512]);
+        }
+        // Beyond the end: an error, and the next reads are none of it.
+        reads[100].0 = 64 << 20;
+        assert!(device.read_many(&mut reads).is_err());
+        reads[100].0 = 512;
+        device.read_many(&mut reads).expect("read");
+        assert_eq!(*reads[100].1, bytes[512..1024]);
     }
 
     #[test]

@@ -10,15 +10,24 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
 
 /// Pages of one use.
 pub(crate) const PAGES: usize = 32;
 
+/// Read at once: 32 objects of 512 bytes, or four pages.
+const BUFFER_BYTES: usize = 4 * super::PAGE_BYTES;
+
 /// See the file's head.
 pub(crate) struct Lift {
     from: File,
     to: File,
+    /// What was read and not asked for yet is `read` of it.
+    buffer: Box<[u8]>,
+    read: Range<usize>,
+    /// Bytes that are in the pipe.
+    due: usize,
 }
 
 impl Lift {
@@ -35,7 +44,13 @@ impl Lift {
         let bytes = (PAGES * super::PAGE_BYTES) as i32;
         // SAFETY: a plain system call.
         let has = unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) };
-        (has >= bytes).then_some(Lift { from, to })
+        (has >= bytes).then(|| Lift {
+            from,
+            to,
+            buffer: vec![0; BUFFER_BYTES].into(),
+            read: 0..0,
+            due: 0,
+        })
     }
 
     /// Refers to these spans (address, bytes), each within a page that is shown and stays so until this returns.
@@ -43,6 +58,7 @@ impl Lift {
     /// # Errors
     /// The kernel's: nothing is referred to (L2).
     pub fn refer(&mut self, spans: impl Iterator<Item = (usize, usize)>) -> io::Result<()> {
+        assert!(self.due == 0 && self.read.is_empty(), "it is empty (L2)");
         let mut vectors = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
@@ -60,6 +76,7 @@ impl Lift {
         // SAFETY: the kernel reads from spans of pages that the caller owns.
         let done = unsafe { libc::vmsplice(self.to.as_raw_fd(), vectors.as_ptr(), count, flags) };
         if usize::try_from(done) == Ok(whole) {
+            self.due = whole;
             return Ok(());
         }
         let error = io::Error::last_os_error();
@@ -72,12 +89,33 @@ impl Lift {
         Err(error)
     }
 
-    /// What the next span held, whose page is not shown any more.
+    /// What the next span held. No page of all that were referred to is shown any more.
     ///
     /// # Panics
     /// If it is not there: the program's data would be lost.
-    pub fn next(&mut self, into: &mut [u8]) {
-        let read = self.from.read_exact(into);
-        read.expect("what a pipe refers to can be read (L1)");
+    pub fn next(&mut self, bytes: usize) -> &[u8] {
+        if self.read.len() < bytes {
+            self.read_on(bytes);
+        }
+        let start = self.read.start;
+        self.read.start += bytes;
+        &self.buffer[start..start + bytes]
+    }
+
+    /// Reads as much as there is room for: at least `bytes` are there then.
+    fn read_on(&mut self, bytes: usize) {
+        self.buffer.copy_within(self.read.clone(), 0);
+        self.read = 0..self.read.len();
+        while self.read.len() < bytes {
+            let room = (self.buffer.len() - self.read.end).min(self.due);
+            let into = &mut self.buffer[self.read.end..self.read.end + room];
+            let read = match self.from.read(into) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read.expect("what a pipe refers to can be read (L1)"),
+            };
+            assert!(read > 0, "what a pipe refers to is there (L1)");
+            self.read.end += read;
+            self.due -= read;
+        }
     }
 }

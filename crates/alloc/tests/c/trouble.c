@@ -67,7 +67,7 @@ static void budgets(void) {
     FAILS(init(flash, 0, 0), SSD_ENOMEM, "too small");
     char small[4096], nowhere[4096];
     FAILS(init(in_dir(small, "small"), 300000, 6 << 20), SSD_EINVAL, "too few");
-    FAILS(init(dir, 64 << 20, 6 << 20), SSD_EDEVICE, "opening the flash file");
+    FAILS(init(dir, 64 << 20, 6 << 20), SSD_EDEVICE, dir); /* the error names the path */
     FAILS(init(in_dir(nowhere, "none/flash"), 64 << 20, 6 << 20), SSD_EDEVICE, "No such file");
     struct ssd_options options = {.flash_file = flash, .flash_bytes = 64 << 20, .ram_bytes = 6 << 20, .faults = 7};
     FAILS(ssd_init(&options), SSD_EINVAL, "faults");

@@ -15,7 +15,7 @@ use crate::cleaner::candidate::{Candidate, Found, Gone};
 use crate::cleaner::expire::expire_segment;
 use crate::cleaner::levels::PassAtWork;
 use crate::cleaner::remembered::Remembered;
-use crate::cleaner::select::select;
+use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
 use crate::counters::add;
 use crate::epoch::SlotId;
@@ -119,6 +119,8 @@ pub struct Context {
     pub(super) remembered: Remembered,
     /// The last step was a demotion.
     pub(super) demoted: bool,
+    /// Entries of the victims are evicted (without a log).
+    evicts: bool,
 }
 
 impl Context {
@@ -134,6 +136,7 @@ impl Context {
             since_rescan: 0,
             remembered: Remembered::default(),
             demoted: false,
+            evicts: false,
         }
     }
 
@@ -194,7 +197,9 @@ impl Context {
         if self.victims.is_empty() {
             match &core.log {
                 None => {
-                    self.victims.extend(self.select_plain(core, evict));
+                    let (victims, evicts) = self.select_plain(core, evict);
+                    self.victims.extend(victims);
+                    self.evicts = evicts;
                     add(&tally.passes, u64::from(!self.victims.is_empty()));
                 }
                 Some(log) => self.choose(core, log, tally, evict),
@@ -216,7 +221,7 @@ impl Context {
                 .note_victim(live, u64::from(segment.committed_bytes()));
         }
         let (kind, evict) = match (&core.log, &self.pass) {
-            (None, _) => (Kind::Plain, evict),
+            (None, _) => (Kind::Plain, self.evicts),
             (Some(_), None) => (Kind::Compact, false),
             (Some(_), Some(pass)) => (Kind::Combine, pass.evicts()),
         };
@@ -276,8 +281,24 @@ impl Context {
         self.number < core.cleaners() || core.cleaners() == 0
     }
 
-    /// Victims where there is no log: those on flash if that is full, else those in memory.
-    fn select_plain(&self, core: &Core, evict: bool) -> Vec<u32> {
+    /// Victims where there is no log, and whether entries of them are evicted: those on flash if that is full, else those in
+    /// memory. A cache with a tier evicts what is on flash, for what is in memory is newer.
+    fn select_plain(&self, core: &Core, must_evict: bool) -> (Vec<u32>, bool) {
+        let evict = if !core.evicts_from_flash() {
+            must_evict
+        } else if self.may_wait(core) && core.flash_wants_eviction() {
+            let chosen = select_on_flash_of_cache(core, self.node);
+            if !chosen.0.is_empty() {
+                return chosen;
+            }
+            must_evict // flash has nothing that could go
+        } else {
+            false
+        };
+        (self.select_to_clean(core, evict), evict)
+    }
+
+    fn select_to_clean(&self, core: &Core, evict: bool) -> Vec<u32> {
         if self.may_wait(core)
             && let Some(tier) = &core.space.tier
             && tier.is_short()
@@ -287,7 +308,27 @@ impl Context {
                 return cold;
             }
         }
+        if self.may_clean_hollow(core) {
+            let hollow = select_hollow(core, self.node);
+            if !hollow.is_empty() || !self.has_more_than_hollow(core) {
+                return hollow;
+            }
+        }
         select(core, self.node, evict, false)
+    }
+
+    /// True if it is time for hollow segments on flash, and this context may wait for the device.
+    pub(super) fn may_clean_hollow(&self, core: &Core) -> bool {
+        let tier = core.space.tier.as_deref();
+        self.may_wait(core) && tier.is_some_and(|tier| tier.wants_hollow())
+    }
+
+    /// There was no hollow segment after all. True if something else asks for cleaning.
+    pub(super) fn has_more_than_hollow(&self, core: &Core) -> bool {
+        if let Some(tier) = &core.space.tier {
+            tier.note_hollow(false); // until the next look
+        }
+        core.is_short(self.node) || core.flash_wants_cleaning()
     }
 
     /// The next victim whose bytes are in memory; those on flash are read back. One that cannot be read is given up.
@@ -388,6 +429,8 @@ impl Context {
             if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let unindexed = all_dead || entry.kind == entry::Kind::Completion;
                 *place = Some(Candidate::new(core, index, location, entry, unindexed));
+            } else {
+                core.count_cleared(&entry, location, &core.context_counters[self.number]);
             }
         }
         // All lookups before the first move: their misses overlap, which they would not across the locks of the moves.
@@ -406,6 +449,10 @@ impl Context {
             let Some(candidate) = candidate else {
                 continue;
             };
+            if found.is_none() {
+                let counters = &core.context_counters[self.number];
+                core.count_cleared(&candidate.entry, candidate.location, counters); // K1
+            }
             let cleaned = match (found, &core.log) {
                 (Some((view, place, slot)), _) => {
                     self.clean_entry(core, candidate, view, place, slot, me)
@@ -501,7 +548,8 @@ impl Context {
             return self.drop_entry(core, candidate, me, |counters| &counters.evicted);
         }
         if self.room_for(core, bytes).is_none() {
-            if core.mode == Mode::Store || (core.log.is_some() && !evict) {
+            let waits = core.log.is_some() || core.evicts_from_flash();
+            if core.mode == Mode::Store || (waits && !evict && !core.is_evicting_by_force()) {
                 return None;
             }
             // A cache never stops for want of room to save something.
@@ -614,7 +662,23 @@ impl Current {
 impl Context {
     /// Runs the expiry pass over one segment, as this context.
     pub fn expire(&self, core: &Core, window: u32) {
-        expire_segment(core, window, self.number, self.slot, self.me());
+        expire_segment(core, window, false, self.number, self.slot, self.me());
+    }
+
+    /// The same of a segment on flash, which is read for it.
+    pub fn expire_cold(&self, core: &Core, window: u32) {
+        let Some(tier) = &core.space.tier else {
+            return;
+        };
+        let segment = &core.space.segments[window as usize];
+        if self.has_warmed() || !segment.claim() {
+            return;
+        }
+        if tier.is_cold(window as usize) && core.warm(tier, window) {
+            expire_segment(core, window, true, self.number, self.slot, self.me());
+            core.space.decommit(window);
+        }
+        core.space.unclaim(window);
     }
 
     /// Pins this context's slot; false if somebody is, or wants to be, alone in the store.
@@ -624,6 +688,19 @@ impl Context {
 
     pub fn leave(&self, core: &Core) {
         core.epochs.unpin(self.slot);
+    }
+
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    pub fn slot(&self) -> SlotId {
+        self.slot
+    }
+
+    /// True if it has read a victim back: memory for one is set aside (F6).
+    pub fn has_warmed(&self) -> bool {
+        self.current.as_ref().is_some_and(|current| current.warmed)
     }
 
     /// The lock owner number of this context.

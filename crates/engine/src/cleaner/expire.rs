@@ -7,16 +7,26 @@ use crate::TableId;
 use crate::core::Core;
 use crate::counters::add;
 use crate::epoch::SlotId;
+use crate::flash::Expiries;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_format::entry;
 
 /// Drops the expired entries of one segment, which may still be open: only what is recorded as appended is looked at.
-pub fn expire_segment(core: &Core, window: u32, number: usize, slot: SlotId, me: u16) {
+/// `warmed`: it is on flash, and the caller has claimed it and read it back.
+pub fn expire_segment(
+    core: &Core,
+    window: u32,
+    warmed: bool,
+    number: usize,
+    slot: SlotId,
+    me: u16,
+) {
     let segment = &core.space.segments[window as usize];
     let counters = &core.context_counters[number];
     let start = core.space.offset_of(window);
     let mut at = start + SEGMENT_HEADER_BYTES;
     let mut waiting = (0u32, u64::MAX);
+    let mut expiries = Expiries::new(core.clock.now_ms());
     let incarnation = segment.incarnation();
     loop {
         if !core.try_enter(slot, false) {
@@ -26,7 +36,7 @@ pub fn expire_segment(core: &Core, window: u32, number: usize, slot: SlotId, me:
         // what we remember of it is void. The state first: who sees it opened again sees its new number too.
         let usable = segment.is_in_log()
             && segment.incarnation() == incarnation
-            && !core.space.is_cold(window);
+            && core.space.is_cold(window) == warmed;
         let seen_bytes = segment.expiring_bytes(); // before `end`: what is counted here is appended
         let end = start + segment.appended_bytes() as usize;
         let mut looked = 0;
@@ -44,16 +54,23 @@ pub fn expire_segment(core: &Core, window: u32, number: usize, slot: SlotId, me:
                     waiting.0 + entry.padded_bytes as u32,
                     waiting.1.min(entry.expires_at_ms),
                 );
+                expiries.note(entry.expires_at_ms, entry.padded_bytes);
             } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
                 let candidate = Candidate::new(core, index, location, entry, false);
-                if candidate.drop_from_index(core, counters, me) == Some(true) {
-                    add(&counters.expired, 1);
+                match candidate.drop_from_index(core, counters, me) {
+                    Some(true) => add(&counters.expired, 1),
+                    // A transaction holds its bucket: it is due once more.
+                    Some(false) => expiries.note(core.clock.now_ms() + 1, entry.padded_bytes),
+                    None => {}
                 }
             }
         }
         if usable && at >= end {
             let again_ms = core.clock.now_ms() + 1000;
             segment.reset_expiry(seen_bytes, waiting.0, waiting.1, again_ms);
+            if let (Some(tier), true) = (&core.space.tier, warmed) {
+                tier.set_due(window, &expiries);
+            }
         }
         core.epochs.unpin(slot);
         if !usable || at >= end {

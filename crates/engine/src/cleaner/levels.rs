@@ -19,7 +19,7 @@
 
 use super::balance::{Load, Work};
 use super::context::{Context, Current, Kind, Tally};
-use super::select::{select_disk, select_memory, select_wanted};
+use super::select::{select_disk, select_hollow_on_disk, select_memory, select_wanted};
 use crate::TableId;
 use crate::core::Core;
 use crate::counters::{add, sub};
@@ -44,6 +44,8 @@ enum Goal {
     Evict,
     /// Segments whose replicas are damaged get new ones.
     Relocate,
+    /// Slots of the flash device whose segments have next to nothing alive.
+    Hollow,
 }
 
 /// A combined pass whose victims are being emptied.
@@ -114,6 +116,14 @@ impl Context {
                 return; // that was the only reason to come here
             }
         }
+        if !loading && self.may_clean_hollow(core) {
+            if self.begin_pass(core, log, tally, Goal::Hollow) {
+                return;
+            }
+            if !self.has_more_than_hollow(core) {
+                return;
+            }
+        }
         let load = core.load(log);
         let work = if evict && !loading {
             Work::Combine
@@ -124,6 +134,10 @@ impl Context {
         let combine = (work == Work::Combine || flash_is_short) && !loading;
         let goal = if evict { Goal::Evict } else { Goal::Free };
         if combine && self.begin_pass(core, log, tally, goal) {
+            return;
+        }
+        if combine && core.flash_wants_eviction() && self.begin_pass(core, log, tally, Goal::Evict)
+        {
             return;
         }
         if !load.two_levels && !loading {
@@ -159,6 +173,7 @@ impl Context {
         }
         let windows = match goal {
             Goal::Relocate => select_wanted(core, log, self.node),
+            Goal::Hollow => select_hollow_on_disk(core, log, self.node),
             Goal::Free | Goal::Evict => select_disk(core, log, self.node, evict),
         };
         let empty = swaps.take_empty();

@@ -52,6 +52,7 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<Vec<JoinHandle<()>>> {
                         number,
                         housekept: Instant::now(),
                         cursor: 0,
+                        waits_to_expire: false,
                         log_time: 0,
                         apart: Apart::new(core.heads.len()),
                     }
@@ -66,6 +67,8 @@ struct Cleaner {
     housekept: Instant,
     /// Where the expiry pass goes on.
     cursor: usize,
+    /// Segments on flash wait for the expiry pass to be rested.
+    waits_to_expire: bool,
     /// Log time before the last nap.
     log_time: u64,
     apart: Apart,
@@ -75,7 +78,7 @@ impl Cleaner {
     fn run(mut self, core: &Core) {
         while !core.wakeup.shutdown.load(Ordering::Acquire) {
             self.apart.keep(core);
-            let busy = self.clean(core);
+            let busy = self.clean(core) | self.count_cleared(core);
             if self.number < core.space.nodes() {
                 self.prepare(core);
             }
@@ -87,7 +90,8 @@ impl Cleaner {
                 core.pacer.note_idle_look();
                 let now = core.log_time();
                 let idle = std::mem::replace(&mut self.log_time, now) == now;
-                nap(core, if idle { IDLE_NAP } else { NAP });
+                let long = idle && !self.waits_to_expire && !core.cleared.is_pending();
+                nap(core, if long { IDLE_NAP } else { NAP });
             }
         }
     }
@@ -114,6 +118,16 @@ impl Cleaner {
         step == Step::Worked
     }
 
+    /// A step through what clears left to be counted (`cleared`). False: nothing to do now.
+    fn count_cleared(&self, core: &Core) -> bool {
+        self.number == 0
+            && core.cleared.is_pending()
+            && core.contexts[0]
+                .lock()
+                .expect("cleaning context")
+                .count_cleared(core)
+    }
+
     /// Backs a free window before a head needs it, as long as that is no memory a cleaner could free instead.
     fn prepare(&self, core: &Core) {
         let node = self.number % core.space.nodes();
@@ -132,7 +146,8 @@ impl Cleaner {
         self.expire(core);
     }
 
-    /// Looks for segments of which a good part has expired, and empties them of it; a tenth of the time at most.
+    /// Looks for segments of which a good part has expired, and empties them of it; a tenth of the time at most, and of those
+    /// on flash, which are read for it, a burst now and then (F8).
     fn expire(&mut self, core: &Core) {
         if core.is_loading() {
             return;
@@ -140,20 +155,33 @@ impl Cleaner {
         let now_ms = core.clock.now_ms();
         let started = Instant::now();
         let total = core.space.segments.len();
+        let tier = core.space.tier.as_deref();
+        let mut may_read = tier.is_some_and(|tier| tier.is_rested());
+        self.waits_to_expire = false;
         for _ in 0..total {
             let window = self.cursor % total;
             self.cursor = window + 1;
             let segment = &core.space.segments[window];
-            let is_cold = core.space.is_cold(window as u32); // cleaning it would need a read, which expiry alone is not worth
-            if !segment.is_in_log() || is_cold || core.is_held(window as u32) {
+            if !segment.is_in_log() || core.is_held(window as u32) {
                 continue;
             }
-            let expired = segment.expired_estimate(now_ms);
-            if expired > 0 && expired >= segment.expiring_bytes() / 8 {
-                core.contexts[self.number]
-                    .lock()
-                    .expect("cleaning context")
-                    .expire(core, window as u32);
+            let is_cold = core.space.is_cold(window as u32);
+            let is_due = if is_cold {
+                core.is_worth_expiring(window as u32, now_ms)
+            } else {
+                let expired = segment.expired_estimate(now_ms);
+                expired > 0 && expired >= segment.expiring_bytes() / 8
+            };
+            if !is_due || (is_cold && !may_read) {
+                self.waits_to_expire |= is_due;
+                continue;
+            }
+            let context = core.contexts[self.number].lock().expect("cleaning context");
+            if is_cold {
+                context.expire_cold(core, window as u32);
+                may_read = tier.is_some_and(|tier| tier.is_in_burst());
+            } else {
+                context.expire(core, window as u32);
                 if started.elapsed() > HOUSEKEEPING_EVERY / 10 {
                     return;
                 }

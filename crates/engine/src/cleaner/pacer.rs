@@ -73,30 +73,32 @@ impl Waited {
     }
 }
 
-/// Since when a writer has seen nothing become free.
+/// For how long a writer has seen nothing become free.
 struct InVain {
     alone: bool,
-    since: Instant,
     waited: Waited,
 }
 
 impl InVain {
     fn begin(alone: bool) -> InVain {
-        let since = Instant::now();
         InVain {
             alone,
-            since,
-            waited: Waited::since(since),
+            waited: Waited::since(Instant::now()),
         }
     }
 
-    /// Whether it goes on waiting for the disk. Who is inside waits, at last, for the group that is open inside: it is never
+    /// Until now. To be asked at every look.
+    fn time(&mut self) -> Duration {
+        self.waited.look(Instant::now())
+    }
+
+    /// How long it goes on waiting for the disk. Who is inside waits, at last, for the group that is open inside: it is never
     /// durable before its end.
-    fn has_patience(&mut self) -> bool {
+    fn patience(&self) -> Duration {
         if self.alone {
-            self.waited.look(Instant::now()) < STARVED_AFTER
+            STARVED_AFTER
         } else {
-            self.since.elapsed() < DISK_STUCK_AFTER
+            DISK_STUCK_AFTER
         }
     }
 }
@@ -147,24 +149,25 @@ impl Pacer {
 /// look before it gives up.
 struct CleanersTurn {
     looks: u64,
-    since: Instant,
+    waited: Waited,
 }
 
 impl CleanersTurn {
     fn new(core: &Core) -> CleanersTurn {
         CleanersTurn {
             looks: core.pacer.idle_looks.load(Ordering::Acquire),
-            since: Instant::now(),
+            waited: Waited::since(Instant::now()),
         }
     }
 
-    fn is_over(&self, core: &Core) -> bool {
+    fn is_over(&mut self, core: &Core) -> bool {
+        let waited = self.waited.look(Instant::now());
         let looks = core.pacer.idle_looks.load(Ordering::Acquire) - self.looks;
         // The first look of a thread may have begun before there was anything to find.
         core.log.is_none()
             || core.cleaners() == 0
             || looks > 2 * core.cleaners() as u64
-            || self.since.elapsed() > STUCK_AFTER
+            || waited > STUCK_AFTER
     }
 }
 
@@ -237,8 +240,15 @@ impl Core {
     /// True if a cache holds so much that cleaning must evict.
     pub fn must_evict(&self) -> bool {
         self.mode == Mode::Cache
-            && (self.pacer.forced_eviction.load(Ordering::Relaxed) != 0
-                || self.live_bytes() as f64 > CACHE_LIVE_PART * self.live_limit() as f64)
+            && (self.is_evicting_by_force()
+                || self.evicts_from_flash() && self.index_is_large()
+                || self.live_bytes() as f64 > CACHE_LIVE_PART * self.live_limit() as f64
+                    && !self.cleared.is_pending())
+    }
+
+    /// True if a cache must evict though little is live.
+    pub fn is_evicting_by_force(&self) -> bool {
+        self.pacer.forced_eviction.load(Ordering::Relaxed) != 0
     }
 
     /// Victim bytes to scan per byte appended.
@@ -367,23 +377,22 @@ impl Core {
                     let (retired, _) = self.space.waiting(node);
                     let flash = self.space.tier.as_ref().map_or(0, |tier| tier.progress());
                     let log = self.log.as_ref().map_or(0, |log| log.progress());
-                    let freed = self.gain().0 + log + flash;
+                    let freed = self.gain().0 + log + flash + self.cleared.progress();
+                    let waited = in_vain.time();
                     if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
                         (freed_last, in_vain, fruitless) = (freed, InVain::begin(alone), 0);
                         turn = CleanersTurn::new(self);
-                    } else if self.waits_for_disk(purpose) && in_vain.has_patience() {
+                    } else if self.waits_for_disk(purpose) && waited < in_vain.patience() {
                         self.ask_disk()?;
                         turn = CleanersTurn::new(self);
-                    } else if self.waits_for_flash() && in_vain.since.elapsed() < DISK_STUCK_AFTER {
+                    } else if self.waits_for_flash() && waited < DISK_STUCK_AFTER {
                         self.ask_flash();
                         #[cfg(not(any(loom, shuttle)))]
                         std::thread::sleep(DISK_LOOK_AGAIN);
                         turn = CleanersTurn::new(self);
                     } else if !alone && !turn.is_over(self) {
                         self.wakeup.ring();
-                    } else if retired == 0
-                        && (victims == 0 || in_vain.since.elapsed() > STUCK_AFTER)
-                    {
+                    } else if retired == 0 && (victims == 0 || waited > STUCK_AFTER) {
                         fruitless += 1;
                         if fruitless > 3 && !disk_has_room {
                             return Err(Error::DiskFull);
@@ -422,7 +431,11 @@ impl Core {
             || log.swaps().is_at_work() && !self.disk_has_room(purpose)
             || segments
                 .filter(|(_, segment)| segment.is_closed())
-                .any(|(window, _)| !log.is_victim_to_be(window))
+                .any(|(window, _)| match &self.space.tier {
+                    None => !log.is_victim_to_be(window),
+                    // What is held and written waits for flash, not for the disk.
+                    Some(_) => !log.may_leave_memory(window),
+                })
     }
 
     /// Asks for a commit, and leaves the core to who makes it.

@@ -15,18 +15,43 @@ const VICTIMS_MAX: usize = 16;
 const LIVE_PART_MAX: f64 = 0.98;
 /// The same of one on flash, which has to be read and written.
 pub const FLASH_LIVE_PART_MAX: f64 = 0.95;
+/// The same where what lives may be evicted as well.
+const CACHE_LIVE_PART_MAX: f64 = 0.5;
 
 /// Claims the best victims of a node, oldest first. Empty: nothing is worth cleaning.
 /// `oldest_first`: eviction looks for cold entries, not for dead ones. `on_flash`: those there, not those in memory.
 pub fn select(core: &Core, node: usize, oldest_first: bool, on_flash: bool) -> Vec<u32> {
-    let now = core.log_time();
-    let now_ms = core.clock.now_ms();
-    let mut candidates: Vec<(f64, u32)> = Vec::new();
     let most = if on_flash {
         FLASH_LIVE_PART_MAX
     } else {
         LIVE_PART_MAX
     };
+    select_emptier(core, node, oldest_first, on_flash, most)
+}
+
+/// Claims victims on flash of a cache, and says whether their entries are evicted: those that are half empty are cleaned
+/// and keep what lives; else the oldest are evicted, but for what was read. While the index is what is too large, these are.
+pub fn select_on_flash_of_cache(core: &Core, node: usize) -> (Vec<u32>, bool) {
+    if !core.index_is_large() {
+        let emptier = select_emptier(core, node, false, true, CACHE_LIVE_PART_MAX);
+        if !emptier.is_empty() {
+            return (emptier, false);
+        }
+    }
+    (select(core, node, true, true), true)
+}
+
+/// As [`select`], of those of which at most this part lives, unless the oldest are wanted.
+fn select_emptier(
+    core: &Core,
+    node: usize,
+    oldest_first: bool,
+    on_flash: bool,
+    most: f64,
+) -> Vec<u32> {
+    let now = core.log_time();
+    let now_ms = core.clock.now_ms();
+    let mut candidates: Vec<(f64, u32)> = Vec::new();
     for window in core.space.windows_of_node(node) {
         let segment = &core.space.segments[window as usize];
         if segment.state() != State::Closed || !is_where(core, window, on_flash) {
@@ -56,6 +81,41 @@ pub fn select(core: &Core, node: usize, oldest_first: bool, on_flash: bool) -> V
     let mut victims = claim(core, candidates, wanted, Some(on_flash));
     victims.sort_unstable_by_key(|window| core.space.segments[*window as usize].opened_tick());
     victims
+}
+
+/// Hollow segments that are cleaned at once while flash is not short: what is read without a rest (F8).
+const HOLLOW_MAX: usize = 4;
+
+/// Claims segments on flash in which next to nothing lives, emptiest first.
+pub fn select_hollow(core: &Core, node: usize) -> Vec<u32> {
+    let hollow = |window: &u32| core.is_hollow(*window);
+    let windows = core.space.windows_of_node(node).filter(hollow);
+    let mut candidates: Vec<(u64, u32)> = windows.map(|w| (core.live_in(w), w)).collect();
+    candidates.sort_unstable();
+    // What is wholly dead is not read.
+    let dead = candidates.partition_point(|(live, _)| *live == 0);
+    let candidates = candidates.into_iter().map(|(_, window)| (0.0, window));
+    claim(core, candidates.collect(), dead.max(HOLLOW_MAX), Some(true))
+}
+
+/// As [`select_hollow`], of segments that a pass may have as victims, if there are more than it would need survivors.
+pub fn select_hollow_on_disk(core: &Core, log: &Log, node: usize) -> Vec<u32> {
+    let needs = log.swaps().needs();
+    let mut candidates: Vec<(u64, u32)> = closed_windows(core, log, node)
+        .filter(|window| core.is_hollow(*window))
+        .filter(|window| needs.is_settled(log.segment_of(*window as usize)))
+        .map(|window| (core.live_in(window), window))
+        .collect();
+    drop(needs);
+    candidates.sort_unstable();
+    candidates.truncate(HOLLOW_MAX);
+    let live: u64 = candidates.iter().map(|(live, _)| live).sum();
+    let survivors = live.div_ceil(core.space.segment_bytes() as u64);
+    if candidates.len() as u64 <= survivors || log.swaps().room_for_survivors() <= survivors {
+        return Vec::new();
+    }
+    let candidates = candidates.into_iter().map(|(_, window)| (0.0, window));
+    claim(core, candidates.collect(), HOLLOW_MAX, Some(true))
 }
 
 /// True if a window's bytes are on flash, and can be read, or are in memory, as wanted.

@@ -1,12 +1,15 @@
 //! Which segments go to flash and when, and how a cold segment comes back to be cleaned.
 
 use super::mask::Mask;
-use super::{Aligned, BLOCK_BYTES, Tier, WRITE_BYTES};
+use super::{Aligned, BLOCK_BYTES, Expiries, Tier, WRITE_BYTES};
+use crate::Mode;
 use crate::cleaner::FLASH_LIVE_PART_MAX;
 use crate::core::Core;
+use crate::space::segment::Segment;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use duramen_format::entry::{self, Entry};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// Of the memory that entries can have, this part is live before segments are demoted; below it memory is cleaned.
 const LIVE_PART: f64 = 0.70;
@@ -17,6 +20,11 @@ const JUDGED_SEGMENTS: u64 = 8;
 /// Windows that promoted copies leave free beside those that are open.
 const SPARE_WINDOWS: usize = 2;
 const VAIN_PART: f64 = 0.90;
+/// Who lacks memory for the index looks again so often.
+#[cfg(not(any(loom, shuttle)))]
+const INDEX_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
+/// Of the budget, a cache's index may take this part before it evicts; the arena has room for half of the budget.
+const INDEX_PART: f64 = 0.35;
 
 impl Core {
     /// Live bytes of entries whose segments are in memory, about.
@@ -84,8 +92,16 @@ impl Core {
     /// Sums what is alive in cold windows.
     pub fn watch_flash(&self) {
         if let Some(tier) = &self.space.tier {
-            let cold = (0..self.space.segments.len()).filter(|window| tier.is_cold(*window));
-            tier.set_live_bytes(cold.map(|window| self.live_in(window as u32)).sum());
+            let windows = 0..self.space.segments.len() as u32;
+            let cold = windows.filter(|window| tier.is_cold(*window as usize));
+            let live = cold.map(|window| (window, self.live_in(window)));
+            let (mut sum, mut hollow) = (0, false);
+            for (window, live) in live {
+                sum += live;
+                hollow |= live <= self.hollow_bytes() && self.is_hollow(window);
+            }
+            tier.set_live_bytes(sum);
+            tier.note_hollow(hollow);
             tier.promoted
                 .weigh(self.room_for_promoted(tier), self.log_time());
         }
@@ -138,8 +154,27 @@ impl Core {
 
     /// True if the tier asks for a cleaner thread, to demote or to clean what is on flash.
     pub fn flash_wants_cleaning(&self) -> bool {
-        let wants = |tier: &Tier| tier.is_short() || (tier.is_pressed() && tier.has_room(false));
-        self.space.tier.as_deref().is_some_and(wants)
+        let wants = |tier: &Tier| {
+            tier.is_short() || (tier.is_pressed() && tier.has_room(false)) || tier.wants_hollow()
+        };
+        self.space.tier.as_deref().is_some_and(wants) || self.flash_wants_eviction()
+    }
+
+    /// True if a cache evicts what is on flash, and not what is in memory.
+    pub fn evicts_from_flash(&self) -> bool {
+        let tier = self.space.tier.as_deref();
+        self.mode == Mode::Cache && tier.is_some_and(|tier| !tier.has_failed())
+    }
+
+    /// True if a cache has more on flash than there is room, or than its index should take.
+    pub fn flash_wants_eviction(&self) -> bool {
+        let short = |tier: &Tier| tier.is_short() || self.index_is_large();
+        self.evicts_from_flash() && self.space.tier.as_deref().is_some_and(short)
+    }
+
+    /// True if what is on flash takes nearly as much index as there may be.
+    pub fn index_is_large(&self) -> bool {
+        self.arena.allocated_bytes() as f64 > INDEX_PART * self.space.budget.limit() as f64
     }
 
     /// True if a writer that has no memory should wait for a cleaner thread: the device is to take a segment, or to be cleaned
@@ -148,11 +183,23 @@ impl Core {
         let Some(tier) = &self.space.tier else {
             return false;
         };
-        let any = |is: &dyn Fn(u32) -> bool| (0..self.space.segments.len() as u32).any(is);
+        let windows = self.space.segments.len();
+        // Whoever was found the last time will do as a rule: only when there is none, all are looked at.
+        let any = |hint: &AtomicUsize, is: &dyn Fn(u32) -> bool| {
+            let from = hint.load(Ordering::Relaxed);
+            let found = (from..windows).chain(0..from).find(|n| is(*n as u32));
+            hint.store(found.unwrap_or(0), Ordering::Relaxed);
+            found.is_some()
+        };
         tier.leaving() > 0
+            || self.cleared.is_pending()
+            || self.flash_wants_eviction()
             || tier.promoted.bytes() > 0
-            || tier.has_room(false) && any(&|window| self.may_turn_cold(window))
-            || tier.is_short() && any(&|window| self.gains_if_cleaned(tier, window))
+            || tier.has_room(false) && any(&tier.may_leave, &|window| self.may_turn_cold(window))
+            || tier.is_short()
+                && any(&tier.may_gain, &|window| {
+                    self.gains_if_cleaned(tier, window)
+                })
     }
 
     /// A writer waits so: asks for what would help it.
@@ -165,11 +212,29 @@ impl Core {
         self.wakeup.ring();
     }
 
+    /// The index lacks memory for a side log, whose thread may wait: has a segment demoted, and leaves the core to who does it. True:
+    /// it is worth to ask again.
+    pub fn press_flash(&self, node: usize) -> bool {
+        let Some(tier) = &self.space.tier else {
+            return false;
+        };
+        tier.press(self.clock.now_ms());
+        self.wakeup.ring();
+        if self.cleaners() == 0 {
+            self.demote_one(node);
+        }
+        self.reap(node);
+        #[cfg(not(any(loom, shuttle)))]
+        std::thread::sleep(INDEX_PAUSE);
+        self.waits_for_flash()
+    }
+
     /// True if a cold segment can be read, as far as is known, and has enough in it that is dead.
     fn gains_if_cleaned(&self, tier: &Tier, window: u32) -> bool {
         let most = (self.space.segment_bytes() as f64 * FLASH_LIVE_PART_MAX) as u64;
         tier.is_cold(window as usize)
             && !tier.is_bad(window as usize)
+            && !self.is_held(window)
             && self.live_in(window) <= most
     }
 
@@ -180,10 +245,11 @@ impl Core {
             && self
                 .log
                 .as_ref()
-                .is_none_or(|log| log.is_victim_to_be(window)) // F1
+                .is_none_or(|log| log.may_leave_memory(window)) // F1, D8
     }
 
-    /// Writes the oldest segment of a node that may go to the device. False: there is none, or no room, or the device fails.
+    /// Writes the oldest segment of a node that may go to the device, those last that are to be kept. False: there is none, or
+    /// no room, or the device fails.
     pub fn demote_one(&self, node: usize) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
@@ -192,20 +258,26 @@ impl Core {
             return false;
         }
         let segments = &self.space.segments;
-        let mut candidates: Vec<(u64, u32)> = self
+        let rank = |window: u32| {
+            let tick = segments[window as usize].opened_tick();
+            (tier.is_kept(window), tick, window)
+        };
+        let mut candidates: Vec<(bool, u64, u32)> = self
             .space
             .windows_of_node(node)
             .filter(|window| self.may_turn_cold(*window))
-            .map(|window| (segments[window as usize].opened_tick(), window))
+            .map(rank)
             .collect();
         candidates.sort_unstable();
-        for (_, window) in candidates {
+        for (_, _, window) in candidates {
             let segment = &segments[window as usize];
             if !segment.claim() {
                 continue;
             }
-            // It may have turned cold between the two looks.
-            if tier.is_cold(window as usize) {
+            // Between the two looks it may have turned cold, or have been cleaned and filled again.
+            let log = self.log.as_deref();
+            if tier.is_cold(window as usize) || log.is_some_and(|log| !log.may_leave_memory(window))
+            {
                 self.space.unclaim(window);
                 continue;
             }
@@ -236,12 +308,33 @@ impl Core {
             tier.give_slot(slot);
             return false;
         }
+        tier.set_due(
+            window,
+            &self.expiries_of(segment, &bytes[..segment.appended_bytes() as usize]),
+        );
         tier.turn_cold(window, slot, mask, &self.epochs);
         tier.figures.demoted.fetch_add(1, Ordering::Relaxed);
         tier.unpress();
         tier.set_gain(self.gain());
         tier.set_live_bytes(tier.live_bytes() + self.live_in(window));
         true
+    }
+
+    /// When entries of a closed segment expire, dead ones included.
+    fn expiries_of(&self, segment: &Segment, bytes: &[u8]) -> Expiries {
+        let mut expiries = Expiries::new(self.clock.now_ms());
+        let mut at = if segment.expiring_bytes() == 0 {
+            bytes.len()
+        } else {
+            SEGMENT_HEADER_BYTES
+        };
+        while at < bytes.len() {
+            // SAFETY: a closed segment holds whole entries from its header to its end.
+            let entry = unsafe { entry::parse_trusted(bytes[at..].as_ptr()) };
+            expiries.note(entry.expires_at_ms, entry.padded_bytes);
+            at += entry.padded_bytes;
+        }
+        expiries
     }
 
     /// Reads a cold victim back into its window, for who has claimed it to clean, and verifies every entry of it. False: it
@@ -255,7 +348,9 @@ impl Core {
         // SAFETY: the window is claimed by the caller and cold, and who could look at its memory has left (asserted): this
         // is the only reference until `cool`.
         let bytes = unsafe { self.space.bytes_of_mut(window, length) };
+        let started = Instant::now();
         let read = tier.device.read_at(place, bytes).is_ok();
+        tier.was_read(length, started);
         if read {
             mask.remove(place, bytes);
             if is_whole(&bytes[..end]) {

@@ -18,6 +18,17 @@ pub trait Device: Send + Sync {
     /// The device's.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
+    /// Reads all of several pieces, each with the byte of the device where it begins; side by side if the device can. Each is as
+    /// for [`read_at`](Self::read_at).
+    ///
+    /// # Errors
+    /// The device's: then none of the memory has anything of worth.
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
+        reads
+            .iter_mut()
+            .try_for_each(|(offset, into)| self.read_at(*offset, into))
+    }
+
     /// Writes all of `bytes` from byte `offset` on. Offset, length and the memory's address are multiples of 4096.
     ///
     /// # Errors
@@ -109,6 +120,9 @@ pub struct FlashStats {
     pub held_hits: u64,
     pub promoted_hits: u64,
     pub promotions: u64,
+    /// Entries copied to memory after a restart because they were hot before it, and keys that may still be.
+    pub refilled: u64,
+    pub refill_left: u64,
     pub read_errors: u64,
     pub write_errors: u64,
     /// The device failed to write: nothing more goes to it.

@@ -25,12 +25,15 @@ pub(crate) struct Holding {
     /// The session's owner fetches; otherwise the session waits for the device itself.
     parks: Cell<bool>,
     any: Cell<bool>,
+    /// Of all copies.
+    bytes: Cell<usize>,
 }
 
 impl Holding {
     pub(crate) fn forget(&mut self) {
         if self.any.replace(false) {
             self.entries.get_mut().clear();
+            self.bytes.set(0);
         }
     }
 
@@ -42,7 +45,7 @@ impl Holding {
         }
     }
 
-    fn get(&self, location: u64, incarnation: u32) -> Option<*const u8> {
+    pub(super) fn get(&self, location: u64, incarnation: u32) -> Option<*const u8> {
         if !self.any.get() {
             return None;
         }
@@ -52,14 +55,29 @@ impl Holding {
             .map(|words| words.as_ptr().cast())
     }
 
+    /// Bytes of the copies.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
     fn put(&self, cold: &Cold, words: Vec<u64>) {
         let mut entries = self.entries.borrow_mut();
+        self.bytes.set(self.bytes.get() + size_of_val(&*words));
         // Never replaced: somebody may be looking at the copy that is there.
         entries
             .entry((cold.location, cold.incarnation))
             .or_insert(words);
         self.any.set(true);
     }
+}
+
+/// What bytes are that were read for a [`Cold`].
+pub(super) enum Read {
+    /// The entry, verified, in words.
+    Entry(Vec<u64>),
+    Longer(Cold),
+    /// The entry is not there any more.
+    Gone,
 }
 
 /// Where the bytes of an entry are.
@@ -88,39 +106,40 @@ impl Tier {
 
     /// True if what was read for `cold` until now was its segment (F3), and what is known of its window is of that.
     fn was_there(&self, space: &Space, cold: &Cold) -> bool {
+        let window = space.window_of(cold.location) as u32;
+        self.is_there(space, window, cold.incarnation, cold.slot)
+    }
+
+    /// True if what was read of a slot until now was this incarnation of a window (F3).
+    pub(super) fn is_there(&self, space: &Space, window: u32, incarnation: u32, slot: u32) -> bool {
         std::sync::atomic::fence(Ordering::SeqCst); // after the read
-        let window = space.window_of(cold.location);
-        let known = &self.windows[window];
-        space.segments[window].incarnation() == cold.incarnation
-            && known.slot.load(Ordering::SeqCst) == cold.slot
+        let known = &self.windows[window as usize];
+        space.segments[window as usize].incarnation() == incarnation
+            && known.slot.load(Ordering::SeqCst) == slot
             && known.warmth.is_cold()
     }
 
-    /// Verifies what was read, and has it held.
-    fn accept(
-        &self,
-        space: &Space,
-        holding: &Holding,
-        cold: &Cold,
-        bytes: &[u8],
-    ) -> Result<Fetched, Error> {
+    /// Verifies what was read.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`]: these are not the bytes that were written.
+    pub(super) fn verify(&self, space: &Space, cold: &Cold, bytes: &[u8]) -> Result<Read, Error> {
         let (_, mask) = self.place_of(space.window_of(cold.location) as u32);
         let found = bytes.get(cold.skip()..).unwrap_or(&[]);
         let mut words: Vec<u64> = mask.words(cold.offset, found).collect();
         if !self.was_there(space, cold) {
-            return Ok(Fetched::Gone);
+            return Ok(Read::Gone);
         }
         let found = bytes_of(&words);
         match entry::parse(found) {
             Ok(entry) => {
                 words.truncate(entry.padded_bytes / size_of::<u64>());
-                holding.put(cold, words);
-                Ok(Fetched::Held)
+                Ok(Read::Entry(words))
             }
             Err(Damage::Truncated { needed, .. })
                 if needed > found.len() && cold.offset + needed as u64 <= cold.end =>
             {
-                Ok(Fetched::Longer(Cold {
+                Ok(Read::Longer(Cold {
                     bytes: needed as u32,
                     ..*cold
                 }))
@@ -129,6 +148,25 @@ impl Tier {
                 self.figures.read_errors.fetch_add(1, Ordering::Relaxed);
                 Err(Error::FlashFailed)
             }
+        }
+    }
+
+    /// Verifies what was read, and has it held.
+    pub(super) fn accept(
+        &self,
+        space: &Space,
+        holding: &Holding,
+        cold: &Cold,
+        bytes: &[u8],
+    ) -> Result<Fetched, Error> {
+        self.figures.asked.fetch_add(1, Ordering::Relaxed);
+        match self.verify(space, cold, bytes)? {
+            Read::Entry(words) => {
+                holding.put(cold, words);
+                Ok(Fetched::Held)
+            }
+            Read::Longer(longer) => Ok(Fetched::Longer(longer)),
+            Read::Gone => Ok(Fetched::Gone),
         }
     }
 
@@ -165,6 +203,15 @@ impl Tier {
         }
         let at = self.copy_of(space, holding, location)?;
         Some(Here { at, is_copy: true })
+    }
+
+    /// Where an entry probably is, to be prefetched; `None`: on the device alone. As `locate`, not inlined.
+    #[inline(never)]
+    fn probably_at(&self, space: &Space, location: u64) -> Option<*const u8> {
+        if self.is_cold(space.window_of(location)) {
+            return self.promoted.peek(space, location);
+        }
+        Some(space.at(location))
     }
 
     /// A copy of a cold entry, if there is one.
@@ -221,6 +268,16 @@ impl Guard<'_> {
     pub(crate) fn memory_of(&self, location: u64) -> Option<Here> {
         let stamp = || self.core.epochs.stamp_of(self.slot);
         locate(&self.core.space, stamp, &self.carried.holding, location)
+    }
+
+    /// Where the bytes of an entry probably are, for a prefetch: a guess, not an answer.
+    #[inline(always)]
+    pub(crate) fn probably_at(&self, location: u64) -> Option<*const u8> {
+        let space = &self.core.space;
+        match &space.tier {
+            None => Some(space.at(location)),
+            Some(tier) => tier.probably_at(space, location),
+        }
     }
 
     /// An entry is on the device alone. Waits for it, or, if this session parks its requests, says what it lacks; but in
@@ -307,7 +364,7 @@ impl Guard<'_> {
 }
 
 /// Words as the bytes that they are in memory.
-fn bytes_of(words: &[u64]) -> &[u8] {
+pub(super) fn bytes_of(words: &[u64]) -> &[u8] {
     // SAFETY: words have no padding, and any bytes are bytes.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }

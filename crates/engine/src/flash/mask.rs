@@ -61,7 +61,13 @@ impl Mask {
         let first = offset / WORD_BYTES as u64;
         let (words, _) = bytes.as_chunks::<WORD_BYTES>();
         let numbered = (first..).zip(words);
-        numbered.map(move |(number, word)| u64::from_ne_bytes(*word) ^ self.word(number))
+        numbered.map(move |(number, word)| self.meant(number, *word))
+    }
+
+    /// A word of the device as it was meant, or is to be written.
+    #[inline(always)]
+    fn meant(self, number: u64, word: [u8; WORD_BYTES]) -> u64 {
+        u64::from_ne_bytes(word) ^ self.word(number)
     }
 
     /// Fills `to` with what is to be written of `from`, of the same length, at byte `offset` of the device.
@@ -79,7 +85,7 @@ impl Mask {
         let first = offset / WORD_BYTES as u64;
         let (words, _) = bytes.as_chunks_mut::<WORD_BYTES>();
         for (number, word) in (first..).zip(words) {
-            *word = (u64::from_ne_bytes(*word) ^ self.word(number)).to_ne_bytes();
+            *word = self.meant(number, *word).to_ne_bytes();
         }
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! **Invariants**
 //! - F1: a window turns cold only after all its bytes were written to a slot of the device that is its alone, and only if
-//!   it may be a victim (closed; with a log durably closed, written, not held): nothing else may need its memory.
+//!   nothing else may need its memory: it is closed; with a log, durably closed and written. Nobody but its claimer cleans it
+//!   meanwhile; one that is held by a side log stays so (D8).
 //! - F2: a window's memory is given back when every session that may not have seen it turn cold has left. That it
 //!   turned cold is stored before the stamp of that is taken; who was pinned before still has the memory, unless the window
 //!   is gone. That is stored before the last look for such sessions: one that took its stamp long before it showed it (a pin
@@ -20,8 +21,8 @@
 //!   the index points to its location in the same incarnation of the window. Copies are never part of the log.
 //! - F5: a device that fails to write is written to no more; what is on it is read as long as it can be. A segment that
 //!   cannot be read is never cleaned; its keys answer with [`Error::FlashFailed`](crate::Error::FlashFailed).
-//! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold victim back) is part of
-//!   the budget.
+//! - F6: memory of the tier (its tables, promoted entries, one window per cleaner that reads a cold victim back, what a refill
+//!   reads into) is part of the budget.
 //!
 //! **Concurrency**: a demotion claims the window as a cleaner claims a victim (S2) and holds it until its memory is given
 //! back. Only cleaner threads and who loads wait for the device; sessions that park their requests do not.
@@ -29,16 +30,21 @@
 //! Paper: [Badam11 §3] for what is demoted (whole, log-structured, sequential writes); differs: one log over memory and
 //! flash, no object tables: owners are the index slots that exist anyway.
 
+mod bulk;
 mod demote;
 mod device;
 mod fetch;
+mod heat;
+mod leisure;
 mod mask;
 mod promoted;
 mod warmth;
 
+pub(crate) use bulk::{Gather, Image};
 pub(crate) use device::{Aligned, BLOCK_BYTES};
 pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES};
 pub(crate) use fetch::{Here, Holding, locate_now};
+pub use heat::{Heat, HotKey, Refill, Refilled};
 #[cfg(any(loom, shuttle))]
 pub use warmth::Warmth;
 #[cfg(not(any(loom, shuttle)))]
@@ -46,10 +52,12 @@ use warmth::Warmth;
 
 use crate::epoch::Epochs;
 use crate::space::Space;
+pub(crate) use leisure::Expiries;
+use leisure::Leisure;
 use mask::{Mask, Masks};
 use promoted::Promoted;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Slots that only survivors of cold segments get, so that cleaning can always go on.
@@ -73,6 +81,10 @@ struct Window {
     mask: AtomicU64,
     /// It could not be read back (F5).
     bad: AtomicBool,
+    /// Advice: it was in memory before a restart, so it goes to the device after those that were not.
+    kept: AtomicBool,
+    /// When the expiry pass is to read it (`leisure`).
+    due_ms: AtomicU64,
 }
 
 /// Counts since the start.
@@ -84,6 +96,10 @@ pub(crate) struct Figures {
     pub fetched_bytes: AtomicU64,
     pub held_hits: AtomicU64,
     pub promotions: AtomicU64,
+    /// Entries that anybody but a refill has read from the device.
+    pub asked: AtomicU64,
+    pub refilled: AtomicU64,
+    pub refill_left: AtomicU64,
     pub read_errors: AtomicU64,
     pub write_errors: AtomicU64,
 }
@@ -113,13 +129,19 @@ pub(crate) struct Tier {
     failed: AtomicBool,
     /// Bytes of the windows that cleaners read cold victims back into, and of what they write segments from.
     warm_bytes: u64,
+    /// Bytes that a refill works with, if the store has a log.
+    refill_bytes: u64,
+    /// Windows of which was last found that they may be demoted, or cleaned with a gain.
+    may_leave: AtomicUsize,
+    may_gain: AtomicUsize,
     masks: Masks,
+    leisure: Leisure,
     pub(crate) promoted: Promoted,
     pub(crate) figures: Figures,
 }
 
 impl Tier {
-    /// `warm`: cold victims that may be read back at once.
+    /// `warm`: cold victims that may be read back at once; `refills`: it outlives its process.
     pub(crate) fn new(
         options: &FlashOptions,
         slots: u32,
@@ -127,6 +149,7 @@ impl Tier {
         segment_bytes: usize,
         memory_bytes: u64,
         warm: usize,
+        refills: bool,
     ) -> Tier {
         Tier {
             device: options.device.clone(),
@@ -146,7 +169,15 @@ impl Tier {
             gain: Default::default(),
             failed: AtomicBool::new(false),
             warm_bytes: (warm * (segment_bytes + WRITE_BYTES.min(segment_bytes))) as u64,
+            refill_bytes: if refills {
+                heat::refill_bytes(memory_bytes)
+            } else {
+                0
+            },
+            may_leave: AtomicUsize::new(0),
+            may_gain: AtomicUsize::new(0),
             masks: Masks::new(),
+            leisure: Leisure::default(),
             promoted: Promoted::new(memory_bytes, segment_bytes),
             figures: Figures::default(),
         }
@@ -163,6 +194,7 @@ impl Tier {
             + u64::from(self.slots) * 4
             + self.promoted.table_bytes()
             + self.warm_bytes
+            + self.refill_bytes
     }
 
     /// True if the bytes of a window may not be in memory for who is pinned from now on.
@@ -175,6 +207,17 @@ impl Tier {
     #[inline(always)]
     pub(crate) fn is_in_memory(&self, window: usize, stamp: u64) -> bool {
         self.windows[window].warmth.is_in_memory(stamp) // F2
+    }
+
+    fn is_kept(&self, window: u32) -> bool {
+        self.windows[window as usize].kept.load(Ordering::Relaxed)
+    }
+
+    /// The window goes to the device after those of which this was not said, until it is said of none or the window is another's.
+    pub(crate) fn keep(&self, window: u32) {
+        self.windows[window as usize]
+            .kept
+            .store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_bad(&self, window: usize) -> bool {
@@ -222,6 +265,7 @@ impl Tier {
     /// Nobody finds anything of the window any more (S3, F3): its slot is free. For windows of either kind.
     pub(crate) fn forget(&self, window: u32) {
         let known = &self.windows[window as usize];
+        known.kept.store(false, Ordering::Relaxed);
         if known.warmth.is_cold() {
             let slot = known.slot.load(Ordering::Relaxed);
             known.bad.store(false, Ordering::Relaxed);
@@ -283,7 +327,7 @@ impl Tier {
     }
 
     /// True if somebody else lacks memory, or has just got some and may need more: copies take none.
-    fn others_come_first(&self, now_ms: u64) -> bool {
+    pub(crate) fn others_come_first(&self, now_ms: u64) -> bool {
         self.pressed.load(Ordering::Relaxed)
             || now_ms < self.pressed_ms.load(Ordering::Relaxed) + OTHERS_FIRST_MS
     }
@@ -347,6 +391,8 @@ impl Tier {
             held_hits: load(&figures.held_hits),
             promoted_hits: self.promoted.hits(),
             promotions: load(&figures.promotions),
+            refilled: load(&figures.refilled),
+            refill_left: load(&figures.refill_left),
             read_errors: load(&figures.read_errors),
             write_errors: load(&figures.write_errors),
             is_off: self.has_failed(),

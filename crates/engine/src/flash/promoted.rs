@@ -2,8 +2,9 @@
 //!
 //! Copies lie in windows of the store's own region, appended one after the other; a table finds them by the entry's
 //! location. An entry is copied when it is fetched for the second time within about as many fetches as copies have room
-//! (`Seen`): what is read once, however much of it there is, pushes nothing out. When their part of the memory is full, the
-//! oldest window is given up, and what was read of it since it was filled moves on to the newest.
+//! (`Seen`), or for the third while nearly all that is copied goes on being read: what is read once, however much of it there is,
+//! pushes nothing out. When their part of the memory is full, the oldest window is given up, and what was read of it since it was
+//! filled moves on to a new one, which is taken first, beside their part.
 //!
 //! **Invariants**
 //! - P1: a window is retired only after no slot of the table points into it; who found a slot is pinned (S3, E2).
@@ -32,6 +33,14 @@ const WAYS: usize = 8;
 /// Bytes of copies for each entry that was fetched once and is remembered.
 const BYTES_PER_SEEN: usize = 512;
 const SEEN_PER_WORD: usize = 4;
+const SEEN_BITS: u32 = u64::BITS / SEEN_PER_WORD as u32;
+/// Of these, how often it was seen takes so many.
+const SIGHTINGS_BITS: u32 = 2;
+const SIGHTINGS_MAX: u64 = (1 << SIGHTINGS_BITS) - 1;
+/// Fetches after which an entry is copied; and while of a window that is given up all but one of so many parts move on.
+const SIGHTINGS: u64 = 2;
+const SIGHTINGS_CROWDED: u64 = 3;
+const CROWDED_PART: usize = 4;
 /// Counters that take turns, so that threads seldom meet.
 const HIT_COUNTERS: usize = 16;
 /// Location and incarnation, in front of the copy.
@@ -45,6 +54,12 @@ const READ_SHIFT: u32 = LOCATION_BITS;
 const READ_ONE: u64 = 1 << READ_SHIFT;
 const READ_MASK: u64 = 0b11 << READ_SHIFT;
 const TAG_SHIFT: u32 = READ_SHIFT + 2;
+/// The most that is counted of how often a copy was read.
+pub(super) const HEAT_MAX: u8 = (READ_MASK >> READ_SHIFT) as u8;
+
+fn heat_of(slot: u64) -> u8 {
+    ((slot & READ_MASK) >> READ_SHIFT) as u8
+}
 
 pub(crate) struct Promoted {
     /// Sets of `WAYS` slots: tag of the entry's location, times read, location of the copy; 0 = empty.
@@ -60,37 +75,71 @@ pub(crate) struct Promoted {
     windows: AtomicU64,
     /// A copy found no room: a cleaner is to make some.
     wants: AtomicBool,
+    /// Of the last that found none.
+    lacking_bytes: AtomicU64,
+    /// Nearly all that was copied is read still.
+    crowded: AtomicBool,
     hits: [Hits; HIT_COUNTERS],
     /// Copies made, and their bytes.
     copies: AtomicU64,
     copied_bytes: AtomicU64,
+    /// Bytes copied for what was known before, since that was asked last: as good as served.
+    refilled_bytes: AtomicU64,
     /// Hits and appended bytes when it was last asked which of them is more.
     weighed: Mutex<(u64, u64)>,
+}
+
+/// What became of a copy that is made because its entry was hot before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    /// There is one now, or others in its place that are no colder.
+    Done,
+    /// It lacks a window that it may have: again when a cleaner thread has found one.
+    Later,
+    /// Copies have what memory they may have now.
+    Full,
 }
 
 #[derive(Default)]
 #[repr(align(128))]
 struct Hits(AtomicU64);
 
-/// Entries that were fetched once, until as many others were that fall into the same word: four marks, the newest lowest.
+/// Entries that were fetched, until as many others were that fall into the same word: four marks, the newest lowest, each with how
+/// often it was seen below it.
 struct Seen(Box<[AtomicU64]>);
 
 impl Seen {
-    /// True if this entry is remembered; from now on it is.
-    fn meet(&self, location: u64, incarnation: u32) -> bool {
+    /// How often this entry was met since it is remembered, this time included; as many as are counted.
+    fn meet(&self, location: u64, incarnation: u32) -> u64 {
         let entry = location | u64::from(incarnation) << LOCATION_BITS;
         let mixed = entry.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mark = mixed & 0xffff | 1;
+        let mark = mixed & ((1 << SEEN_BITS) - 1) & !SIGHTINGS_MAX;
         let place = &self.0[(mixed >> 32) as usize % self.0.len()];
         let marks = place.load(Ordering::Relaxed);
-        if (0..SEEN_PER_WORD).any(|n| marks >> (16 * n) & 0xffff == mark) {
-            return true;
+        for shift in (0..u64::BITS).step_by(SEEN_BITS as usize) {
+            let sightings = marks >> shift & SIGHTINGS_MAX;
+            if sightings > 0 && (marks >> shift ^ mark) & ((1 << SEEN_BITS) - 1) == sightings {
+                if sightings < SIGHTINGS_MAX {
+                    // Two at once: one of them is forgotten, here and below.
+                    place.store(marks + (1 << shift), Ordering::Relaxed);
+                }
+                return (sightings + 1).min(SIGHTINGS_MAX);
+            }
         }
-        // Two at once: one of them is forgotten.
-        place.store(marks << 16 | mark, Ordering::Relaxed);
-        false
+        place.store(marks << SEEN_BITS | mark | 1, Ordering::Relaxed);
+        1
     }
+}
+
+/// A copy in a window that is given up, which is read still.
+struct Kept {
+    location: u64,
+    incarnation: u32,
+    /// In the region, of its label.
+    at: usize,
+    bytes: usize,
+    reads: u64,
 }
 
 #[derive(Default)]
@@ -136,9 +185,12 @@ impl Promoted {
             modest: windows(MEMORY_PART) as u64,
             windows: AtomicU64::new(0),
             wants: AtomicBool::new(false),
+            lacking_bytes: AtomicU64::new(0),
+            crowded: AtomicBool::new(false),
             hits: Default::default(),
             copies: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
+            refilled_bytes: AtomicU64::new(0),
             weighed: Mutex::default(),
         }
     }
@@ -157,9 +209,13 @@ impl Promoted {
         hits.map(|hits| hits.0.load(Ordering::Relaxed)).sum()
     }
 
-    /// True if an entry that was fetched now is to be copied: it was before.
+    /// True if an entry that was fetched now is to be copied: it was before, and often enough.
     pub(super) fn wants_copy(&self, location: u64, incarnation: u32) -> bool {
-        self.seen.meet(location, incarnation)
+        let enough = match self.crowded.load(Ordering::Relaxed) {
+            true => SIGHTINGS_CROWDED,
+            false => SIGHTINGS,
+        };
+        self.seen.meet(location, incarnation) >= enough
     }
 
     /// True if a copy lacks a window that it may have (P4).
@@ -174,7 +230,8 @@ impl Promoted {
         let hits = self.hits();
         let copies = self.copies.load(Ordering::Relaxed).max(1);
         let entry_bytes = self.copied_bytes.load(Ordering::Relaxed) / copies;
-        let served = (hits - weighed.0).saturating_mul(entry_bytes);
+        let served = (hits - weighed.0).saturating_mul(entry_bytes)
+            + self.refilled_bytes.swap(0, Ordering::Relaxed);
         let written = appended.saturating_sub(weighed.1);
         *weighed = (hits, appended);
         let wanted = if served > 2 * written {
@@ -223,6 +280,17 @@ impl Promoted {
         None
     }
 
+    /// Where the copy of an entry probably is, for a prefetch.
+    pub(super) fn peek(&self, space: &Space, location: u64) -> Option<*const u8> {
+        let (set, tag) = self.set_of(location);
+        let slots = set.iter().map(|place| place.load(Ordering::Relaxed));
+        let mut like_it = slots.filter(|slot| *slot != 0 && slot >> TAG_SHIFT == tag);
+        like_it.next().map(|slot| {
+            let label: *const u8 = space.at(slot & LOCATION_MASK);
+            label
+        })
+    }
+
     /// Keeps a copy of an entry. False: there is no room now.
     pub(super) fn put(&self, space: &Space, location: u64, incarnation: u32, entry: &[u8]) -> bool {
         let Ok(mut shelf) = self.shelf.try_lock() else {
@@ -235,6 +303,69 @@ impl Promoted {
                 .fetch_add(entry.len() as u64, Ordering::Relaxed);
         }
         is_put
+    }
+
+    /// Sets of the table, for [`each_in`](Self::each_in).
+    pub(super) fn sets(&self) -> usize {
+        self.table.len() / WAYS
+    }
+
+    /// Shows the copies of a set: how often each was read lately, 0 to [`HEAT_MAX`], and its entry. The caller is pinned.
+    pub(super) fn each_in(&self, space: &Space, set: usize, mut show: impl FnMut(u8, *const u8)) {
+        for place in &self.table[set * WAYS..][..WAYS] {
+            let slot = place.load(Ordering::Acquire);
+            if slot != 0 {
+                let at = space.at(slot & LOCATION_MASK);
+                show(heat_of(slot), at.wrapping_add(LABEL_BYTES));
+            }
+        }
+    }
+
+    /// True if there is a copy of the entry. That is not counted as a read of it. The caller is pinned.
+    pub(super) fn has(&self, space: &Space, location: u64, incarnation: u32) -> bool {
+        let (set, tag) = self.set_of(location);
+        set.iter().any(|place| {
+            let slot = place.load(Ordering::Acquire);
+            slot != 0
+                && slot >> TAG_SHIFT == tag
+                && Self::is_of(space, slot & LOCATION_MASK, location, incarnation)
+        })
+    }
+
+    /// Keeps a copy of an entry that was hot before, as one that was read so often. It takes only room that nobody has.
+    pub(super) fn put_hot(
+        &self,
+        space: &Space,
+        location: u64,
+        incarnation: u32,
+        entry: &[u8],
+        heat: u8,
+    ) -> Put {
+        let mut shelf = self.shelf.lock().expect("promoted entries");
+        let bytes = LABEL_BYTES + entry.len();
+        let (set, _) = self.set_of(location);
+        let is_hotter = |place: &AtomicU64| {
+            let slot = place.load(Ordering::Relaxed);
+            slot != 0 && heat_of(slot) >= heat
+        };
+        if bytes > self.segment_bytes - SEGMENT_HEADER_BYTES || set.iter().all(is_hotter) {
+            return Put::Done;
+        }
+        let fits = |open: &Open| open.end - open.cursor >= bytes;
+        if shelf.spare.is_none() && !shelf.current.as_ref().is_some_and(fits) {
+            if self.windows.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed) {
+                return Put::Full; // wanting a window would give up one of copies
+            }
+            self.lacking_bytes.store(bytes as u64, Ordering::Relaxed);
+            self.wants.store(true, Ordering::Relaxed);
+            return Put::Later;
+        }
+        let reads = u64::from(heat.min(HEAT_MAX)) << READ_SHIFT;
+        if self.put_on(space, &mut shelf, location, incarnation, entry, reads) {
+            self.refilled_bytes
+                .fetch_add(entry.len() as u64, Ordering::Relaxed);
+        }
+        Put::Done
     }
 
     /// `reads`: what is known of it already, at the place of a slot.
@@ -257,7 +388,12 @@ impl Promoted {
         if known {
             return true;
         }
+        if LABEL_BYTES + entry.len() > self.segment_bytes - SEGMENT_HEADER_BYTES {
+            return false;
+        }
         let Some(copy) = self.take(space, shelf, LABEL_BYTES + entry.len()) else {
+            let lacking = (LABEL_BYTES + entry.len()) as u64;
+            self.lacking_bytes.store(lacking, Ordering::Relaxed);
             self.wants.store(true, Ordering::Relaxed);
             return false;
         };
@@ -282,9 +418,6 @@ impl Promoted {
 
     /// Location of so many bytes of the window that is filled.
     fn take(&self, space: &Space, shelf: &mut Shelf, bytes: usize) -> Option<u64> {
-        if bytes > self.segment_bytes - SEGMENT_HEADER_BYTES {
-            return None;
-        }
         let fits = |open: &Open| open.end - open.cursor >= bytes;
         if !shelf.current.as_ref().is_some_and(fits) {
             let window = shelf.spare.take()?;
@@ -320,44 +453,75 @@ impl Promoted {
         if let Some(spare) = shelf.spare.take() {
             self.retire(space, spare, epochs);
         } else {
-            if shelf.full.is_empty()
-                && let Some(open) = shelf.current.take()
-            {
-                shelf.full.push_back((open.window, open.cursor));
-            }
             self.give_up_oldest(space, &mut shelf, epochs);
         }
     }
 
-    /// Makes room for copies if some are wanted: takes a window, or gives the oldest up. By a cleaner thread.
+    /// Makes room for copies if some are wanted: takes a window, and gives the oldest up for it if copies have all they may. By a
+    /// cleaner thread.
     pub(super) fn tend(&self, space: &Space, node: usize, epochs: &Epochs, now_ms: u64) {
-        if !self.wants.load(Ordering::Relaxed) {
+        let most = self.most.load(Ordering::Relaxed);
+        if !self.wants.load(Ordering::Relaxed) || most == 0 {
             return;
         }
-        let most = self.most.load(Ordering::Relaxed);
-        let windows = || self.windows.load(Ordering::Relaxed);
         let mut shelf = self.shelf.lock().expect("promoted entries");
-        if shelf.spare.is_none() && windows() >= most {
-            self.give_up_oldest(space, &mut shelf, epochs);
-        }
-        if shelf.spare.is_none()
-            && windows() < most
-            && let Some(window) = space.acquire(node, Purpose::Promoted, epochs, now_ms, 0)
-        {
+        if shelf.spare.is_none() {
+            let window = space.acquire(node, Purpose::Promoted, epochs, now_ms, 0);
+            shelf.spare = window;
+            if self.windows.load(Ordering::Relaxed) < most {
+                self.crowded.store(false, Ordering::Relaxed);
+            } else {
+                // What moves on needs the new window. Without one it is lost, and the next round has this one's memory.
+                self.give_up_oldest(space, &mut shelf, epochs);
+            }
+            if window.is_none() {
+                return;
+            }
             self.windows.fetch_add(1, Ordering::Relaxed);
-            shelf.spare = Some(window);
         }
-        if shelf.spare.is_some() {
-            self.wants.store(false, Ordering::Relaxed);
-        }
+        self.wants.store(false, Ordering::Relaxed);
     }
 
+    /// Retires the oldest window. What was read of it since it was filled moves on, but leaves room for what is wanted.
     fn give_up_oldest(&self, space: &Space, shelf: &mut Shelf, epochs: &Epochs) {
+        if shelf.full.is_empty()
+            && let Some(open) = shelf.current.take()
+        {
+            shelf.full.push_back((open.window, open.cursor));
+        }
         let Some((window, end)) = shelf.full.pop_front() else {
             return;
         };
+        let mut kept = self.take_out(space, window, end);
+        let bytes: usize = kept.iter().map(|kept| LABEL_BYTES + kept.bytes).sum();
+        let length = end - space.offset_of(window) - SEGMENT_HEADER_BYTES;
+        self.crowded
+            .store(bytes > length - length / CROWDED_PART, Ordering::Relaxed);
+        let all = self.segment_bytes - SEGMENT_HEADER_BYTES;
+        let lacking = self.lacking_bytes.load(Ordering::Relaxed) as usize;
+        let mut room = all - (all / DROPPED_PART).max(lacking).min(all);
+        if bytes > room {
+            kept.sort_by_key(|kept| std::cmp::Reverse(kept.reads));
+        }
+        for kept in kept {
+            let bytes = LABEL_BYTES + kept.bytes;
+            if bytes <= room {
+                room -= bytes;
+                let start = space.at(Space::location(kept.at + LABEL_BYTES));
+                // SAFETY: a whole copy in a window of this shelf, which is not retired yet (P1).
+                let entry = unsafe { std::slice::from_raw_parts(start, kept.bytes) };
+                let (location, incarnation) = (kept.location, kept.incarnation);
+                let reads = kept.reads - READ_ONE;
+                let _ = self.put_on(space, shelf, location, incarnation, entry, reads);
+            }
+        }
+        self.retire(space, window, epochs);
+    }
+
+    /// Takes the copies of a window out of the table, and returns those that were read and may be read again.
+    fn take_out(&self, space: &Space, window: u32, end: usize) -> Vec<Kept> {
+        let mut kept = Vec::new();
         let mut at = space.offset_of(window) + SEGMENT_HEADER_BYTES;
-        let mut kept = 0;
         while at < end {
             let copy = Space::location(at);
             let label = space.at(copy).cast::<u64>();
@@ -366,25 +530,26 @@ impl Promoted {
                 let entry = duramen_format::entry::header_trusted(label.add(2).cast());
                 (*label, *label.add(1) as u32, entry.padded_bytes())
             };
+            let found = at;
             at += LABEL_BYTES + bytes;
             let (set, _) = self.set_of(location);
             let points = |place: &&AtomicU64| place.load(Ordering::Relaxed) & LOCATION_MASK == copy;
             let Some(place) = set.iter().find(points) else {
                 continue;
             };
-            let slot = place.swap(0, Ordering::Relaxed);
+            let reads = place.swap(0, Ordering::Relaxed) & READ_MASK;
             let home = space.window_of(location);
-            let is_current = space.segments[home].incarnation() == incarnation;
-            let room = self.segment_bytes - self.segment_bytes / DROPPED_PART;
-            if slot & READ_MASK != 0 && is_current && kept + LABEL_BYTES + bytes < room {
-                kept += LABEL_BYTES + bytes;
-                let reads = (slot & READ_MASK) - READ_ONE;
-                // SAFETY: as above.
-                let entry = unsafe { std::slice::from_raw_parts(label.add(2).cast::<u8>(), bytes) };
-                let _ = self.put_on(space, shelf, location, incarnation, entry, reads);
+            if reads != 0 && space.segments[home].incarnation() == incarnation {
+                kept.push(Kept {
+                    location,
+                    incarnation,
+                    at: found,
+                    bytes,
+                    reads,
+                });
             }
         }
-        self.retire(space, window, epochs);
+        kept
     }
 
     fn retire(&self, space: &Space, window: u32, epochs: &Epochs) {

@@ -266,6 +266,16 @@ impl<'a> View<'a> {
             .map(|(_, slot)| slot.location())
     }
 
+    /// Shows slots with this tag, without waiting for transactions: for who fetches ahead.
+    pub fn each_tagged(self, tag: u64, mut show: impl FnMut(Slot)) {
+        let home = self.home(tag);
+        let control = self.buckets[home].control.load(Ordering::Acquire);
+        self.find_from(home, control, tag, |slot| {
+            show(slot);
+            false
+        });
+    }
+
     /// Shows every slot whose home is `bucket`.
     pub fn each_homed(self, bucket: usize, me: u16, mut show: impl FnMut(Slot)) {
         let mut control = self.buckets[bucket].control.load(Ordering::Acquire);
@@ -294,6 +304,16 @@ impl<'a> View<'a> {
             let slot = Slot(slot.load(Ordering::Acquire));
             if slot.location() != 0 {
                 show(slot);
+            }
+        }
+    }
+
+    /// As [`each_inside`](Self::each_inside), with its place.
+    pub fn each_place_inside(self, bucket: usize, mut show: impl FnMut(&AtomicU64, Slot)) {
+        for place in &self.buckets[bucket].slots {
+            let slot = Slot(place.load(Ordering::Acquire));
+            if slot.location() != 0 {
+                show(place, slot);
             }
         }
     }

@@ -21,6 +21,7 @@
 pub mod arena;
 pub mod bucket;
 mod defragment;
+pub mod old;
 
 use crate::KeyHash;
 use crate::epoch::Epochs;
@@ -30,6 +31,7 @@ use bucket::{Bucket, Locking, SLOTS, TAG_BITS, View};
 use duramen_base::ids::Level;
 use duramen_base::sync::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Backoff, Ordering};
 use duramen_format::hash::HASH_BITS;
+use old::OldViews;
 
 /// Grow when this part of the slots is used: beyond it, keys overflow their home buckets too often.
 const LOAD_MAX: f64 = 0.90;
@@ -310,20 +312,12 @@ impl Partition {
         self.count() + self.counts.reserved.load(Ordering::Relaxed) <= room(buckets)
     }
 
-    /// Drops all buckets. The caller is alone in the store.
-    fn clear(&self, floor: u64, removed: u64, with: Resources<'_>) {
-        let old = self.view();
+    /// Takes all buckets away; returns them packed. The caller is alone in the store.
+    fn take(&self, floor: u64, removed: u64) -> u64 {
         self.last_removed.store(removed, Ordering::Release);
-        self.view.store(0, Ordering::Release);
         self.counts.count.store(0, Ordering::Relaxed);
         self.counts.floor.fetch_max(floor, Ordering::Relaxed);
-        if old.len() != 0 {
-            with.arena.retire(
-                with.epochs.retire_stamp(),
-                old.line(0).cast_mut(),
-                old.len(),
-            );
-        }
+        self.view.swap(0, Ordering::AcqRel)
     }
 }
 
@@ -392,6 +386,12 @@ pub struct Index {
 
 const NO_LEVEL: u8 = u8::MAX;
 
+/// `shift`: bits of the hash below the partition number.
+#[inline(always)]
+fn tag_of(hash: KeyHash, shift: u32) -> u64 {
+    hash.0 >> (shift - TAG_BITS) & ((1 << TAG_BITS) - 1)
+}
+
 impl Index {
     /// For a store with this budget; `floor` as in X3.
     pub fn new(memory_bytes: u64, floor: u64) -> Index {
@@ -413,7 +413,7 @@ impl Index {
 
     #[inline(always)]
     pub fn tag(&self, hash: KeyHash) -> u64 {
-        hash.0 >> (self.shift - TAG_BITS) & ((1 << TAG_BITS) - 1)
+        tag_of(hash, self.shift)
     }
 
     pub fn partitions(&self) -> &[Partition] {
@@ -444,9 +444,15 @@ impl Index {
     /// Forgets every key; re-created ones get versions from `floor`; `removed` as in `last_removed`. The caller is alone in
     /// the store.
     pub fn clear(&self, floor: u64, removed: u64, with: Resources<'_>) {
-        self.partitions
-            .iter()
-            .for_each(|partition| partition.clear(floor, removed, with));
+        let old = self.take(floor, removed);
+        (0..old.len()).for_each(|partition| old.give_back(partition, with));
+    }
+
+    /// As [`clear`](Self::clear), but the buckets are the caller's.
+    pub fn take(&self, floor: u64, removed: u64) -> OldViews {
+        let views = self.partitions.iter();
+        let views = views.map(|partition| AtomicU64::new(partition.take(floor, removed)));
+        OldViews::new(views.collect(), self.shift)
     }
 
     /// The table's own level.

@@ -21,7 +21,7 @@
 
 mod settle;
 
-pub(crate) use settle::has_key;
+pub(crate) use settle::key_is;
 
 use self::settle::Unreadable;
 use crate::cleaner::context::Step;
@@ -33,7 +33,7 @@ use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
 use duramen_format::entry::{self, Damage};
 use duramen_format::segment::{self, Header};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -122,6 +122,9 @@ pub struct Loader {
     listed: u64,
     /// Memory was short: the index grows in small steps from now on (R6).
     dense: AtomicBool,
+    /// Segments that go to flash last, as advice: these, and those from an id on.
+    kept: HashSet<u64>,
+    kept_from: u64,
     /// Keys whose slot a tombstone has had (R3).
     tombstones: Mutex<Vec<(TableId, KeyHash)>>,
     next_helper: AtomicUsize,
@@ -154,6 +157,8 @@ impl Store {
             expected: Mutex::new(expected.collect()),
             listed: ranked.len() as u64,
             dense: AtomicBool::new(false),
+            kept: HashSet::new(),
+            kept_from: u64::MAX,
             tombstones: Mutex::default(),
             next_helper: AtomicUsize::new(0),
             totals: Totals::default(),
@@ -258,6 +263,14 @@ impl Loader {
         self.core().log.as_deref().expect("a store with a log")
     }
 
+    /// If memory has not room for all, these segments should be in it, and those that are newer than all of them: advice, until
+    /// [`Store::end_refill`].
+    pub fn keep(&mut self, segments: &[SegmentId]) {
+        self.kept = segments.iter().map(|segment| segment.0).collect();
+        let newest = self.kept.iter().max();
+        self.kept_from = newest.map_or(u64::MAX, |newest| newest.saturating_add(1));
+    }
+
     /// Adopts one segment of `length` bytes, which `fill` puts into the memory it is given. Best called newest segment
     /// first. Returns how many entries it has.
     ///
@@ -329,6 +342,9 @@ impl Loader {
         info.set_dead_base(core.dead_sum(window));
         info.set_opened(core.clock.now_ms(), rank * capacity as u64);
         self.log().adopt_window(window, segment);
+        if segment.0 >= self.kept_from || self.kept.contains(&segment.0) {
+            core.keep_in_memory(window);
+        }
         self.settle_all(&visitor, window, length).map_err(memory)?;
         info.close();
         let totals = &self.totals;

@@ -378,18 +378,8 @@ impl Loader {
     }
 }
 
-/// For stores without a flash tier.
-pub(crate) fn has_key(core: &Core, location: u64, key: &[u8]) -> bool {
-    let window = core.space.window_of(location) as u32;
-    assert!(
-        !core.space.is_cold(window),
-        "side logs of stores with a flash tier"
-    ); // members have none
-    key_is(core.space.at(location), key)
-}
-
-/// True if the entry there has this key.
-fn key_is(at: *const u8, key: &[u8]) -> bool {
+/// True if the entry there has this key: one that the index points to under the caller's pin, or a verified copy of it.
+pub(crate) fn key_is(at: *const u8, key: &[u8]) -> bool {
     // SAFETY: the index pointed to it under our pin: a whole entry, of which the key is a part; or it is a verified copy.
     unsafe {
         let header = entry::header_trusted(at);

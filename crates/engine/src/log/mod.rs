@@ -306,9 +306,18 @@ impl Log {
 
     /// True if a closed window may be a victim: it holds nothing that the disk lacks.
     pub(crate) fn is_victim_to_be(&self, window: u32) -> bool {
+        self.may_leave_memory(window) && !self.swaps.is_held(window)
+    }
+
+    /// True if nobody needs the memory of a closed window for its bytes: they are durable. Of a side log's, too (D8).
+    pub(crate) fn may_leave_memory(&self, window: u32) -> bool {
         self.is_durably_closed(window as usize)
-            && self.swaps.is_written(window)
-            && !self.swaps.is_held(window)
+            && (self.swaps.is_written(window) || self.has_bug(Bug::UnwrittenLeavesMemory))
+    }
+
+    /// Bytes of a segment that is closed, and that the caller's pin keeps in memory.
+    pub(crate) fn copy_of(&self, window: u32, from: u32, to: u32) -> Vec<u8> {
+        self.memory.slice(window, from, to - from).to_vec()
     }
 
     /// True if a closed segment's window may be cleaned (L1).

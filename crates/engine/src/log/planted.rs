@@ -27,8 +27,16 @@ pub enum Bug {
     SideNamesNoVictim,
     /// A cleaner takes segments of a side log before they are part of the log.
     SideIsCleaned,
+    /// A segment of a side log leaves memory before its bytes are anywhere else.
+    UnwrittenLeavesMemory,
+    /// A side log that is given up takes back only what is in memory.
+    AbortForgetsCold,
+    /// A side log looks for what it replaces in memory alone.
+    SideForgetsCold,
     /// A purge passes over what its step did not reach at once.
     PurgeSkips,
+    /// Walks pass over what is on flash.
+    WalkLeavesColdOut,
     /// After the lock of a range nobody waits for writes that were allowed before.
     QuiesceDoesNotWait,
     /// A watch does not see removals.

@@ -19,8 +19,11 @@
 //! - D6: a side log (`side`) ends as a pass without victims does. Until its Swap is durable its windows are *held*: no cleaner
 //!   and no expiry touches them, so that they can be given up as a whole. What the consumer was handed stays in place until
 //!   the consumer has reported it, whatever became of the side log.
-//! - D7: what a side log wrote can be had from memory, as it was closed, until its Swap is durable: should all its replicas be
-//!   lost before, there is no other copy of these bytes, and the Swap would wait for them for ever.
+//! - D7: what a side log wrote can be had from memory, or from flash, as it was closed, until its Swap is durable: should all its
+//!   replicas be lost before, there is no other copy of these bytes, and the Swap would wait for them for ever.
+//! - D8: a held window may turn cold as soon as its frame is durable, and no sooner: until then the consumer reads it. It stays
+//!   held: only its memory goes. Who gives the side log up claims each of its windows first, so that nobody is at work on one
+//!   (F2) when its entries are taken out of the index and it is retired, and so that none turns cold afterwards.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the queues. The list's
 //! lock may be taken under the queue's, never the other way round.
@@ -570,6 +573,11 @@ impl Swaps {
         released
     }
 
+    /// The window of a side log's segment that is durable and not swapped in yet (D7). It may be given up at any time.
+    pub fn written_window(&self, segment: SegmentId) -> Option<u32> {
+        self.queues().written.get(&segment.0).copied()
+    }
+
     fn durable(&self, segment: SegmentId) -> Option<()> {
         let mut queues = self.queues();
         let at = queues
@@ -705,13 +713,6 @@ impl Log {
     /// The survivor's frame is closed and durable; or it was abandoned meanwhile, and nobody reads its bytes any more.
     pub fn survivor_durable(&self, segment: SegmentId) {
         let _ = self.swaps.durable(segment); // said twice: nothing new
-    }
-
-    /// Bytes `from..to` of what a side log wrote that is durable and not swapped in yet (D7). Copied: it may be given up at any time.
-    pub fn unswapped_bytes(&self, segment: SegmentId, from: u32, to: u32) -> Option<Vec<u8>> {
-        let queues = self.swaps.queues();
-        let window = *queues.written.get(&segment.0)?;
-        Some(self.memory.slice(window, from, to - from).to_vec()) // under the lock: `abandon` takes it first
     }
 
     /// The next Swap that may be recorded (D2); the same until [`swapped`](Self::swapped).

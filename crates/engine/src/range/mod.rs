@@ -8,7 +8,13 @@
 //! - G1: a walk's position is a hash. The entries below it have been visited, those from it on have not, whatever the index
 //!   does meanwhile: buckets are in the order of hashes at every size, and an object is where its hash is. So what is there for
 //!   the whole walk is visited exactly once, and objects of equal hash in the same step.
-//! - G2: a step is bounded and pins once: it delays no reader, and nobody's memory for long.
+//! - G2: a step is bounded and pins once: it delays no reader, and nobody's memory for long. Who must wait for a flash device
+//!   does so before the pin (F9): the step after notes what it lacks, and the next one goes on at the same bucket.
+//! - G4: of what is on flash an export, and a purge, reads each segment once, as a whole, when it meets the first entry of it, and
+//!   does then what is to be done with all of them; only then does it go on. An entry in a segment that was passed so was shown
+//!   then, or nothing pointed to it, and nothing ever will (H1): it may be left out. So nothing that is there for the whole
+//!   walk is left out, whatever is demoted or cleaned meanwhile; but an export may show an object twice, which does no harm
+//!   where it goes (S1). Counts and samples read single entries instead, and keep G1 to the letter.
 //! - G3: a purge leaves no tombstones: what it takes out is not this server's any more, and a restart knows it by the
 //!   position of its segment (`Store::roll_heads`). It lowers nobody's version.
 //!
@@ -17,6 +23,7 @@
 //! Paper: [Ousterhout15 §8] sends the log, old to new; differs: live objects once, in the order of the index, and what
 //! changes meanwhile by key, so that the work does not depend on how much of the log is dead.
 
+mod cold;
 mod purge;
 mod walk;
 pub(crate) mod watch;
@@ -106,14 +113,9 @@ pub(crate) fn contains(core: &Core, range: &KeyRange, key: &[u8]) -> bool {
     inside || range.contains(core.hasher.route(key))
 }
 
-/// The entry that the index points to. The caller is pinned, and found the slot under its pin.
-pub(crate) fn entry_at(core: &Core, slot: Slot) -> Entry<'_> {
-    let window = core.space.window_of(slot.location()) as u32;
-    assert!(
-        !core.space.is_cold(window),
-        "ranges of stores with a flash tier"
-    ); // members have none
+/// The entry at a location that the index points to and that is in memory: found so by the caller, under its pin.
+pub(crate) fn entry_at(core: &Core, location: u64) -> Entry<'_> {
     // SAFETY: the index pointed to it under the caller's pin: a whole entry, which is not changed or reused before the pin ends
-    // (E2, S3). The caller does not use it for longer.
-    unsafe { entry::parse_trusted(core.space.at(slot.location())) }
+    // (E2, S3), and whose memory stays as long (F2). The caller does not use it for longer.
+    unsafe { entry::parse_trusted(core.space.at(location)) }
 }

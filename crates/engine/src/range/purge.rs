@@ -1,18 +1,23 @@
 //! Taking a range out of the index at once: it belongs to another server now.
 
+use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
+use crate::cleaner::candidate::Candidate;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::index::bucket::{Locking, View};
+use crate::index::bucket::{Locking, Slot, View};
 use crate::index::{Index, Partition};
 use crate::load::Visitor;
 use crate::log::Bug;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;
+use duramen_format::entry::Kind;
 use std::sync::Arc;
 
 /// Buckets of a step: some 700 entries, less than 0.1 ms.
 const STEP_BUCKETS: usize = 128;
+/// Entries of a segment on flash that are looked at in a step.
+const STEP_ENTRIES: usize = 512;
 
 /// What was purged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +33,7 @@ pub struct Purge {
     table: TableId,
     range: KeyRange,
     place: Place,
+    cold: ColdSegments,
     purged: Purged,
 }
 
@@ -39,14 +45,16 @@ impl Store {
             table,
             range,
             place: Place::START,
+            cold: ColdSegments::default(),
             purged: Purged::default(),
         }
     }
 
-    /// Takes every object of a range out of a table, and returns when it is done. No guard may write to the range any more.
+    /// Takes every object of a range out of a table, and returns when it is done. No guard may write to the range any more. Reads
+    /// all segments that are on flash.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: a part of them is still there, try again later.
     pub fn purge(self: &Arc<Self>, table: TableId, range: KeyRange) -> Result<Purged, Error> {
         let mut purge = self.begin_purge(table, range);
         while purge.step()? {}
@@ -57,7 +65,7 @@ impl Store {
 /// What became of a bucket.
 enum Bucket {
     Done,
-    /// The view has been replaced, or a transaction holds the bucket.
+    /// The view has been replaced, a transaction holds the bucket, or something must be read from flash first.
     Again,
 }
 
@@ -67,22 +75,25 @@ impl Purge {
         self.purged
     }
 
-    /// A bounded step. False: it was the last one.
+    /// A bounded step, which may read a segment from flash. False: it was the last one.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: the next step tries again.
     pub fn step(&mut self) -> Result<bool, Error> {
         let store = self.store.clone();
         let core = store.core();
+        self.cold.read(core)?;
         let visitor = Visitor::wait(core);
         core.enter(visitor.slot);
-        let more = match core.tables.index(self.table) {
-            Ok(index) => {
-                core.as_guest(|counters| self.some(core, index, counters, visitor.me()));
+        let index = core.tables.index(self.table);
+        let more = index.and_then(|index| {
+            core.as_guest(|counters| {
+                if self.passes_cold(core, index, counters, visitor.me())? {
+                    self.some(core, index, counters, &visitor);
+                }
                 Ok(!self.place.is_end(index))
-            }
-            Err(error) => Err(error),
-        };
+            })
+        });
         core.epochs.unpin(visitor.slot);
         if !matches!(more, Ok(true)) {
             core.wakeup.ring(); // there is something to clean
@@ -90,7 +101,35 @@ impl Purge {
         more
     }
 
-    fn some(&mut self, core: &Core, index: &Index, counters: &Counters, me: u16) {
+    /// Takes out entries of the segment that was read from flash. True: the walk may go on.
+    fn passes_cold(
+        &mut self,
+        core: &Core,
+        index: &Index,
+        counters: &Counters,
+        me: u16,
+    ) -> Result<bool, Error> {
+        let (table, range, purged) = (self.table, self.range, &mut self.purged);
+        self.cold.show(core, STEP_ENTRIES, |location, entry| {
+            let is_of = entry.kind == Kind::Object && entry.table == table.0;
+            if !is_of || !contains(core, &range, entry.key) {
+                return true;
+            }
+            let candidate = Candidate::new(core, index, location, *entry, false);
+            match candidate.drop_from_index(core, counters, me) {
+                Some(true) => {
+                    purged.objects += 1;
+                    purged.bytes += entry.padded_bytes as u64;
+                }
+                None => {}
+                Some(false) => return false, // a transaction holds the bucket: in the next step
+            }
+            true
+        })
+    }
+
+    fn some(&mut self, core: &Core, index: &Index, counters: &Counters, visitor: &Visitor<'_>) {
+        let me = visitor.me();
         for _ in 0..STEP_BUCKETS {
             if self.place.is_end(index) {
                 return;
@@ -99,8 +138,8 @@ impl Purge {
             let Some((view, bucket)) = self.place.bucket(index, &core.space) else {
                 continue;
             };
-            if let Bucket::Again = self.bucket(core, counters, partition, view, bucket, me) {
-                return; // the next step, which pins anew
+            if let Bucket::Again = self.bucket(counters, partition, view, bucket, visitor) {
+                return; // the next step, which reads what is lacking, and pins anew
             }
             let skips = core
                 .log
@@ -121,19 +160,33 @@ impl Purge {
 
     fn bucket(
         &mut self,
-        core: &Core,
         counters: &Counters,
         partition: &Partition,
         view: View<'_>,
         bucket: usize,
-        me: u16,
+        visitor: &Visitor<'_>,
     ) -> Bucket {
-        let mut leaving = Vec::new();
+        let (core, me) = (visitor.core, visitor.me());
+        let stamp = core.epochs.stamp_of(visitor.slot);
+        let (place, range, cold) = (self.place, self.range, &mut self.cold);
+        let (mut leaving, mut lacks) = (Vec::new(), false);
+        let mut is_leaving =
+            |slot: Slot, lacks: &mut bool| match cold.look(core, stamp, slot.location()) {
+                Look::Here => contains(core, &range, entry_at(core, slot.location()).key),
+                Look::Passed => false,
+                Look::Lacking => {
+                    *lacks = true;
+                    false
+                }
+            };
         view.each_homed(bucket, me, |slot| {
-            if self.place.includes(slot) && contains(core, &self.range, entry_at(core, slot).key) {
+            if place.includes(slot) && is_leaving(slot, &mut lacks) {
                 leaving.push(slot.tag());
             }
         });
+        if lacks {
+            return Bucket::Again;
+        }
         if leaving.is_empty() {
             return Bucket::Done;
         }
@@ -148,11 +201,10 @@ impl Purge {
         leaving.sort_unstable();
         leaving.dedup();
         for tag in leaving {
-            // A cleaner may have moved what was seen, so it is looked for anew.
-            while let Some((place, slot)) = view.find(tag, me, |slot| {
-                contains(core, &self.range, entry_at(core, slot).key)
-            }) {
-                let entry = entry_at(core, slot);
+            // A cleaner may have moved what was seen, so it is looked for anew; it may have turned cold, too.
+            while let Some((place, slot)) = view.find(tag, me, |slot| is_leaving(slot, &mut lacks))
+            {
+                let entry = entry_at(core, slot.location());
                 partition.raise_floor(entry.version); // X3
                 view.remove(tag, place);
                 partition.count_remove();
@@ -164,6 +216,6 @@ impl Purge {
             }
         }
         view.unlock(bucket);
-        Bucket::Done
+        if lacks { Bucket::Again } else { Bucket::Done }
     }
 }

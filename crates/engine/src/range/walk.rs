@@ -1,22 +1,32 @@
 //! Walks over a range: shown to a guard, counted, exported as entries, and sampled for statistics.
 
+use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
+use crate::cleaner::candidate::Candidate;
 use crate::core::Core;
+use crate::flash::{Cold, Gather};
 use crate::index::Index;
 use crate::load::Visitor;
 use crate::session::Guard;
 use crate::{Error, KeyHash, Object, Store, TableId};
 use duramen_base::ids::{KeyRange, SegmentId};
-use duramen_format::entry::{Entry, Kind, NewObject, NewTombstone};
+use duramen_format::entry::{self, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::hash;
 use std::sync::Arc;
 
 /// Buckets looked at under one pin: some 700 entries.
 const STEP_BUCKETS: usize = 128;
+/// Entries of a segment on flash that are looked at under one pin.
+const STEP_ENTRIES: usize = 512;
 /// Equal parts of the space of route hashes that statistics tell apart: 64 slots each.
 pub const RANGE_PARTS: usize = 256;
 /// Objects looked at for the statistics of a table: some 250 per part, so that a part is known to 7 %.
 const SAMPLES: u64 = 64 << 10;
+/// Of those that are on flash so many are read, so many at once, and no more than so many bytes: the others are taken to be like
+/// them. That is some 16 per part, in some ten milliseconds.
+const COLD_SAMPLES: usize = 4 << 10;
+const COLD_SAMPLES_AT_ONCE: usize = 64;
+const COLD_SAMPLE_BYTES: usize = 32 << 20;
 
 /// What there is of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,11 +111,13 @@ impl Guard<'_> {
     }
 }
 
-/// Visits every entry of a table, step by step (G1, G2).
+/// Visits every entry of a table exactly once, step by step (G1, G2).
 struct Walk {
     store: Arc<Store>,
     table: TableId,
     place: Place,
+    /// Entries that are on flash, of the next buckets.
+    cold: Gather,
 }
 
 impl Walk {
@@ -114,54 +126,77 @@ impl Walk {
             store: store.clone(),
             table,
             place: Place::START,
+            cold: Gather::default(),
         }
     }
 
-    /// Calls `visit` with some entries, until a bucket is at its end and `is_enough`. False: that was the end.
-    fn step(
-        &mut self,
-        mut visit: impl FnMut(&Core, &Entry<'_>),
-        mut is_enough: impl FnMut() -> bool,
-    ) -> Result<bool, Error> {
-        let core = self.store.core();
+    /// Calls `visit` with the entries of some buckets. What lacks entries that are on flash is visited by the next step, and all
+    /// that it lacks is read at the end of this one. False: that was the end.
+    fn step(&mut self, mut visit: impl FnMut(&Core, &Entry<'_>)) -> Result<bool, Error> {
+        let store = self.store.clone();
+        let core = store.core();
         let visitor = Visitor::wait(core);
         core.enter(visitor.slot);
+        let stamp = core.epochs.stamp_of(visitor.slot);
+        let from = self.place;
         let walked = core.tables.index(self.table).map(|index| {
-            for _ in 0..STEP_BUCKETS {
-                if self.place.is_end(index) {
+            let mut ahead = self.place;
+            let mut homed = Vec::new();
+            for bucket_number in 0..STEP_BUCKETS {
+                if ahead.is_end(index) || self.cold.is_full() {
                     break;
                 }
-                let Some((view, bucket)) = self.place.bucket(index, &core.space) else {
+                let Some((view, bucket)) = ahead.bucket(index, &core.space) else {
+                    if !self.cold.lacks() {
+                        self.place = ahead; // past a partition without buckets
+                    }
                     continue;
                 };
+                homed.clear();
                 view.each_homed(bucket, visitor.me(), |slot| {
-                    if self.place.includes(slot) {
-                        visit(core, &entry_at(core, slot));
+                    if ahead.includes(slot) {
+                        homed.extend(self.cold.look(core, stamp, bucket_number, slot.location()));
                     }
                 });
-                self.place = self.place.after(view, bucket);
-                if is_enough() {
-                    break;
+                ahead = ahead.after(view, bucket);
+                if !self.cold.lacks() {
+                    for at in &homed {
+                        // SAFETY: the index pointed to it under our pin, a whole entry, not reused and in memory as long (E2,
+                        // S3, F2); or a verified copy of it (F4), which is held until the end of the step.
+                        visit(core, &unsafe { entry::parse_trusted(*at) });
+                    }
+                    self.place = ahead;
                 }
             }
             !self.place.is_end(index)
         });
         core.epochs.unpin(visitor.slot);
+        drop(visitor);
+        // Who did not get on has a bucket whose entries must all be held.
+        if self.place != from {
+            self.cold.forget();
+        }
+        self.cold.fetch(core)?;
         walked
     }
 }
 
 /// Writes what is in a range as entries, for a [`SideLog`](crate::SideLog) of another server.
 pub struct Export {
-    walk: Walk,
+    store: Arc<Store>,
+    table: TableId,
     range: KeyRange,
+    place: Place,
+    cold: ColdSegments,
+    /// Of one bucket, to be used again.
+    here: Vec<u64>,
 }
 
 impl Store {
-    /// Counts what there is of a range. Visits the whole table, in short steps.
+    /// Counts what there is of a range. Visits the whole table, in short steps, and reads each entry that is on flash.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`], [`Error::FlashFailed`].
     pub fn count_range(
         self: &Arc<Self>,
         table: TableId,
@@ -170,26 +205,27 @@ impl Store {
         let mut walk = Walk::new(self, table);
         let mut count = RangeCount::default();
         loop {
-            let more = walk.step(
-                |core, entry| {
-                    if contains(core, &range, entry.key) {
-                        count.objects += 1;
-                        count.bytes += entry.padded_bytes as u64;
-                    }
-                },
-                || false,
-            )?;
+            let more = walk.step(|core, entry| {
+                if contains(core, &range, entry.key) {
+                    count.objects += 1;
+                    count.bytes += entry.padded_bytes as u64;
+                }
+            })?;
             if !more {
                 return Ok(count);
             }
         }
     }
 
-    /// Begins to export a range, in the order of the index.
+    /// Begins to export a range: what is in memory in the order of the index, and each segment on flash when it is met (G4).
     pub fn export(self: &Arc<Self>, table: TableId, range: KeyRange) -> Export {
         Export {
-            walk: Walk::new(self, table),
+            store: self.clone(),
+            table,
             range,
+            place: Place::START,
+            cold: ColdSegments::default(),
+            here: Vec::new(),
         }
     }
 
@@ -197,7 +233,7 @@ impl Store {
     /// is known to have had ([`Watch::take`](crate::Watch::take)).
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: what `out` got is not all.
     pub fn export_keys(
         &self,
         table: TableId,
@@ -205,97 +241,242 @@ impl Store {
         out: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let core = self.core();
-        let visitor = Visitor::wait(core);
-        for some in keys.chunks(STEP_BUCKETS) {
+        let mut cold = Gather::default();
+        let mut left: Vec<&(Box<[u8]>, u64)> = keys.iter().rev().collect();
+        while !left.is_empty() {
+            let visitor = Visitor::wait(core);
             core.enter(visitor.slot);
+            let before = left.len();
             let written = core.tables.index(table).map(|index| {
-                for (key, version) in some {
-                    export_key(core, index, table, visitor.me(), key, *version, out);
+                let mut again = Vec::new();
+                for number in 0..STEP_BUCKETS {
+                    let Some(wanted) = left.pop() else {
+                        break;
+                    };
+                    if cold.is_full()
+                        || !export_key(&visitor, index, table, &mut cold, number, wanted, out)
+                    {
+                        again.push(wanted);
+                    }
                 }
+                left.extend(again.into_iter().rev());
             });
             core.epochs.unpin(visitor.slot);
+            drop(visitor);
             written?;
+            // Where no key could be done, all that one needs must be held together.
+            if left.len() < before {
+                cold.forget();
+            }
+            cold.fetch(core)?;
         }
         Ok(())
     }
 
     /// How a table's objects are spread over the hash space: of a large table, from a sample, in some ten milliseconds. It is
-    /// made when it is asked for, and not counted by writers: the slot of a key is costly, and only recovery asks.
+    /// made when it is asked for, and not counted by writers: the slot of a key is costly, and only recovery asks. Of what is on
+    /// flash a smaller sample is read, at most 32 MiB; what cannot be read is taken to be spread evenly.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn range_statistics(self: &Arc<Self>, table: TableId) -> Result<RangeStatistics, Error> {
         let every = (self.objects(table) / SAMPLES).max(1);
-        let mut parts = vec![RangePart::default(); RANGE_PARTS];
-        let mut walk = Walk::new(self, table);
-        let mut bucket = 0;
-        loop {
-            // Hashes are spread evenly, so any choice of buckets is a fair one.
-            let more = walk.sampled(every, &mut bucket, |entry| {
-                let slot = usize::from(hash::slot(entry.key));
-                if let Some(part) = parts.get_mut(slot * RANGE_PARTS / usize::from(hash::SLOTS)) {
-                    part.entries += every;
-                    part.bytes += every * entry.padded_bytes as u64;
-                }
-            })?;
-            if !more {
-                return Ok(RangeStatistics { table, parts });
+        let mut sample = Sample {
+            parts: vec![RangePart::default(); RANGE_PARTS],
+            every,
+            buckets: 0,
+            cold: Vec::new(),
+            colds: 0,
+        };
+        let mut place = Place::START;
+        // Hashes are spread evenly, so any choice of buckets is a fair one.
+        while sample.step(self.core(), table, &mut place)? {}
+        self.sample_cold(&mut sample);
+        let parts = sample.parts;
+        Ok(RangeStatistics { table, parts })
+    }
+
+    /// Reads some of what the sample has met on flash, for all of it.
+    fn sample_cold(&self, sample: &mut Sample) {
+        let core = self.core();
+        let mut found = vec![RangePart::default(); RANGE_PARTS];
+        let (mut gather, mut read, mut bytes) = (Gather::default(), 0, 0);
+        for some in sample.cold.chunks(COLD_SAMPLES_AT_ONCE) {
+            some.iter().for_each(|cold| gather.note(0, *cold));
+            match gather.fetch(core) {
+                Ok(more) if bytes < COLD_SAMPLE_BYTES => bytes += more,
+                _ => break,
             }
+            for at in some.iter().filter_map(|cold| gather.held(cold)) {
+                // SAFETY: a verified copy of an entry, which is held until it is forgotten below.
+                note(&mut found, 1, &unsafe { entry::parse_trusted(at) });
+                read += 1;
+            }
+            gather.forget();
+        }
+        let each = sample.every as f64 * sample.colds as f64;
+        if read == 0 {
+            let objects: u64 = self.tables().iter().map(|table| table.objects).sum();
+            let bytes = core.live_bytes() as f64 / objects.max(1) as f64;
+            for part in &mut sample.parts {
+                part.entries += (each / RANGE_PARTS as f64) as u64;
+                part.bytes += (bytes * each / RANGE_PARTS as f64) as u64;
+            }
+            return;
+        }
+        let weight = each / f64::from(read);
+        for (part, found) in sample.parts.iter_mut().zip(found) {
+            part.entries += (found.entries as f64 * weight).round() as u64;
+            part.bytes += (found.bytes as f64 * weight).round() as u64;
         }
     }
 }
 
-impl Walk {
-    /// As `step`, of every so manieth bucket.
-    fn sampled(
-        &mut self,
-        every: u64,
-        bucket_number: &mut u64,
-        mut visit: impl FnMut(&Entry<'_>),
-    ) -> Result<bool, Error> {
-        let core = self.store.core();
+/// Counts an entry that stands for so many.
+fn note(parts: &mut [RangePart], every: u64, entry: &Entry<'_>) {
+    let slot = usize::from(hash::slot(entry.key));
+    if let Some(part) = parts.get_mut(slot * RANGE_PARTS / usize::from(hash::SLOTS)) {
+        part.entries += every;
+        part.bytes += every * entry.padded_bytes as u64;
+    }
+}
+
+/// Every so manieth bucket of a table.
+struct Sample {
+    parts: Vec<RangePart>,
+    every: u64,
+    /// Buckets passed.
+    buckets: u64,
+    /// Of the entries met that are on flash, the first: any of them are as good.
+    cold: Vec<Cold>,
+    /// All of them.
+    colds: u64,
+}
+
+impl Sample {
+    /// Looks at some buckets. False: that was the end.
+    fn step(&mut self, core: &Core, table: TableId, place: &mut Place) -> Result<bool, Error> {
         let visitor = Visitor::wait(core);
         core.enter(visitor.slot);
-        let walked = core.tables.index(self.table).map(|index| {
+        let stamp = core.epochs.stamp_of(visitor.slot);
+        let walked = core.tables.index(table).map(|index| {
             let mut looked = 0;
-            while looked < STEP_BUCKETS && !self.place.is_end(index) {
-                let view = index.partitions()[self.place.partition].view();
+            while looked < STEP_BUCKETS && !place.is_end(index) {
+                let view = index.partitions()[place.partition].view();
                 let bucket = if view.len() == 0 {
                     0
                 } else {
-                    view.home(self.place.tag)
+                    view.home(place.tag)
                 };
-                *bucket_number += 1;
-                if view.len() != 0 && bucket_number.is_multiple_of(every) {
+                self.buckets += 1;
+                if view.len() != 0 && self.buckets.is_multiple_of(self.every) {
                     looked += 1;
-                    view.each_homed(bucket, visitor.me(), |slot| visit(&entry_at(core, slot)));
+                    view.each_homed(bucket, visitor.me(), |slot| {
+                        self.look(core, stamp, slot.location());
+                    });
                 }
-                self.place = self.place.after(view, bucket);
+                *place = place.after(view, bucket);
             }
-            !self.place.is_end(index)
+            !place.is_end(index)
         });
         core.epochs.unpin(visitor.slot);
         walked
     }
+
+    /// Pinned by `stamp`.
+    fn look(&mut self, core: &Core, stamp: u64, location: u64) {
+        let window = core.space.window_of(location);
+        match &core.space.tier {
+            Some(tier) if !tier.is_in_memory(window, stamp) => {
+                self.colds += 1;
+                if self.cold.len() < COLD_SAMPLES {
+                    self.cold.push(tier.cold(&core.space, location, 0));
+                }
+            }
+            _ => note(&mut self.parts, self.every, &entry_at(core, location)),
+        }
+    }
 }
 
 impl Export {
-    /// Appends entries to `out` until it has about `bytes_max` bytes; a bucket is never cut. Returns early for others' sake.
-    /// False: that was the end.
+    /// Appends entries to `out` until it has about `bytes_max` bytes; a bucket is never cut. Returns early for others' sake, and
+    /// may read a segment from flash. False: that was the end.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: the next step tries again.
     pub fn step(&mut self, bytes_max: usize, out: &mut Vec<u8>) -> Result<bool, Error> {
-        let range = self.range;
-        let out = std::cell::RefCell::new(out);
-        self.walk.step(
-            |core, entry| {
-                if contains(core, &range, entry.key) {
-                    write(entry, &mut out.borrow_mut());
+        let store = self.store.clone();
+        let core = store.core();
+        self.cold.read(core)?;
+        let visitor = Visitor::wait(core);
+        core.enter(visitor.slot);
+        let more = core.tables.index(self.table).and_then(|index| {
+            if self.passes_cold(core, index, bytes_max, out)? {
+                self.some(&visitor, index, bytes_max, out);
+            }
+            Ok(!self.place.is_end(index))
+        });
+        core.epochs.unpin(visitor.slot);
+        more
+    }
+
+    /// Writes what is alive in the segment that was read from flash. True: the walk may go on.
+    fn passes_cold(
+        &mut self,
+        core: &Core,
+        index: &Index,
+        bytes_max: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Error> {
+        let (table, range) = (self.table, self.range);
+        self.cold.show(core, STEP_ENTRIES, |location, entry| {
+            if out.len() >= bytes_max {
+                return false;
+            }
+            let is_of = entry.kind == Kind::Object && entry.table == table.0;
+            if is_of && contains(core, &range, entry.key) {
+                let candidate = Candidate::new(core, index, location, *entry, false);
+                if candidate.find().is_some() {
+                    write(entry, out);
                 }
-            },
-            || out.borrow().len() >= bytes_max,
-        )
+            }
+            true
+        })
+    }
+
+    fn some(&mut self, visitor: &Visitor<'_>, index: &Index, bytes_max: usize, out: &mut Vec<u8>) {
+        let core = visitor.core;
+        let stamp = core.epochs.stamp_of(visitor.slot);
+        for _ in 0..STEP_BUCKETS {
+            if self.place.is_end(index) || out.len() >= bytes_max {
+                return;
+            }
+            let Some((view, bucket)) = self.place.bucket(index, &core.space) else {
+                continue;
+            };
+            let (place, cold, here) = (self.place, &mut self.cold, &mut self.here);
+            let mut lacks = false;
+            here.clear();
+            view.each_homed(bucket, visitor.me(), |slot| {
+                if place.includes(slot) {
+                    match cold.look(core, stamp, slot.location()) {
+                        Look::Here => here.push(slot.location()),
+                        Look::Passed => {}
+                        Look::Lacking => lacks = true,
+                    }
+                }
+            });
+            if lacks {
+                return; // the next step reads it, and looks at this bucket again
+            }
+            for location in here.drain(..) {
+                let entry = entry_at(core, location);
+                if contains(core, &self.range, entry.key) {
+                    write(&entry, out);
+                }
+            }
+            self.place = self.place.after(view, bucket);
+        }
     }
 }
 
@@ -314,35 +495,54 @@ fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
     object.write_to(&mut out[start..]);
 }
 
+/// Writes what there is of a key. False: something must be read from flash first, and nothing was written.
 fn export_key(
-    core: &Core,
+    visitor: &Visitor<'_>,
     index: &Index,
     table: TableId,
-    me: u16,
-    key: &[u8],
-    version: u64,
+    cold: &mut Gather,
+    number: usize,
+    (key, version): &(Box<[u8]>, u64),
     out: &mut Vec<u8>,
-) {
+) -> bool {
+    let core = visitor.core;
+    let stamp = core.epochs.stamp_of(visitor.slot);
     let hash = KeyHash(core.hasher.hash(key));
     let view = index.partition(hash).view();
-    let found = if view.len() == 0 {
-        None
-    } else {
-        view.find(index.tag(hash), me, |slot| entry_at(core, slot).key == key)
-    };
-    if let Some((_, slot)) = found {
-        let entry = entry_at(core, slot);
+    let (mut found, mut lacks, mut is_there) = (None, false, false);
+    if view.len() != 0 {
+        let place = view.find(index.tag(hash), visitor.me(), |slot| {
+            let Some(at) = cold.look(core, stamp, number, slot.location()) else {
+                lacks = true;
+                return false;
+            };
+            // SAFETY: the index pointed to it under our pin: a whole entry, not reused and in memory as long (E2, S3, F2); or a
+            // verified copy of it (F4), which is held until it is forgotten outside.
+            let entry = unsafe { entry::parse_trusted(at) };
+            let is_it = entry.key == &**key;
+            if is_it {
+                found = Some(entry);
+            }
+            is_it
+        });
+        is_there = place.is_some();
+    }
+    if let Some(entry) = found.filter(|_| is_there) {
         debug_assert!(entry.kind == Kind::Object);
         write(&entry, out);
-        return;
+        return true;
+    }
+    if lacks {
+        return false;
     }
     let tombstone = NewTombstone {
         table: table.0,
-        version,
+        version: *version,
         key,
         victim: SegmentId::NONE,
     };
     let start = out.len();
     out.resize(start + tombstone.padded_bytes(), 0);
     tombstone.write_to(&mut out[start..]);
+    true
 }

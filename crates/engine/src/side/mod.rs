@@ -12,9 +12,12 @@
 //! - S2: what replaces or kills an entry that is in a segment already names that segment, like any other killer does
 //!   (`log::swap`, D1); what the dead log's entries named is dropped: its segments are no part of this log.
 //! - S3: nobody is served from it before its Swap is durable. So nothing in the heads names its segments before, and it
-//!   needs no announcement (D4). Until then its segments are held (D6): nothing cleans them and nothing in them expires.
+//!   needs no announcement (D4). Until then its segments are held (D6): nothing cleans them and nothing in them expires. But
+//!   they may go to flash (D8), so it may be larger than memory.
 //! - S4: versions go on above everything replayed, tombstones and what lost included, before anybody can write; the Swap's
 //!   record says so too.
+//! - S6: what it is compared with may lie on flash: it is read first, with no lock held and outside, and compared under the lock
+//!   if it is still where it was.
 //! - S5: its segments get their ids after its beginning, so they lie above a position that [`Store::roll_heads`] gave before.
 //!
 //! **Concurrency**: `replay` may be called by several threads: each fills a segment of its own, and settles a key under
@@ -28,15 +31,20 @@ mod tombstones;
 
 use crate::cleaner::candidate::Candidate;
 use crate::core::Core;
-use crate::counters::sub;
+use crate::counters::{Counters, sub};
+use crate::flash::{Image, Tier};
 use crate::head::Tail;
+use crate::index::Partition;
+use crate::index::bucket::{Locking, View};
 use crate::load::Visitor;
-use crate::log::{Log, Swap};
+use crate::log::{Bug, Log, Swap};
+use crate::range::Place;
+use crate::space::segment;
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, Store, TableId};
 use duramen_base::ids::{ClientId, RouteHash, RpcId, SegmentId};
 use duramen_base::sync::yield_now;
-use duramen_format::entry::{self, Damage, Kind};
+use duramen_format::entry::{self, Damage, Entry, Kind};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -159,6 +167,38 @@ impl Store {
             completions: Mutex::default(),
             totals: Totals::default(),
         }
+    }
+
+    /// Bytes `from..to` of what a side log wrote that is durable and not swapped in yet (D7), from memory; or, if the caller may
+    /// wait for the device, from flash. `None`: it is not, or cannot be read.
+    pub fn unswapped_bytes(
+        &self,
+        segment: SegmentId,
+        from: u32,
+        to: u32,
+        may_wait: bool,
+    ) -> Option<Vec<u8>> {
+        let core = self.core();
+        let log = core.log.as_deref()?;
+        let visitor = Visitor::wait(core);
+        // Nobody is waited for: the caller may be whom the one waits for that is alone.
+        core.try_enter(visitor.slot, true);
+        let stamp = core.epochs.stamp_of(visitor.slot);
+        // Found under the pin: should it be given up now, or cleaned after its Swap, its memory stays until the pin ends.
+        let window = log.swaps().written_window(segment);
+        let here = window.and_then(|window| {
+            let is_here = |tier: &Tier| tier.is_in_memory(window as usize, stamp);
+            let is_here = core.space.tier.as_deref().is_none_or(is_here);
+            is_here.then(|| log.copy_of(window, from, to))
+        });
+        let incarnation = window.map(|window| core.space.segments[window as usize].incarnation());
+        core.epochs.unpin(visitor.slot);
+        drop(visitor);
+        if here.is_some() || !may_wait {
+            return here;
+        }
+        let mut image = Image::read(core, window?, incarnation?).ok()??;
+        image.verified(from as usize, to as usize)
     }
 
     /// Ends the segments of all heads and returns a position between: whatever is appended from now on lies in segments with
@@ -308,8 +348,9 @@ impl SideLog {
         }
     }
 
-    /// Takes everything back: the index is as it was before, memory is free (but what the log's consumer is reading: that
-    /// follows), and frames of its segments are named by [`Log::take_abandoned`].
+    /// Takes everything back: the index is as it was before, memory and flash are free (but what the log's consumer is reading: that
+    /// follows), and frames of its segments are named by [`Log::take_abandoned`]. Reads what is on flash. Must not be called with
+    /// a guard held.
     ///
     /// # Errors
     /// [`SideError::Busy`], [`SideError::Closed`].
@@ -327,9 +368,17 @@ impl SideLog {
             state.tails.clear();
             std::mem::take(&mut state.segments)
         };
-        let visitor = Visitor::wait(core);
+        segments.iter().for_each(|(_, window)| claim(core, *window));
+        let mut unread = HashSet::new();
         for (_, window) in &segments {
-            self.unindex(&visitor, *window);
+            if !core.space.is_cold(*window) {
+                self.unindex(*window);
+            } else if !log.has_bug(Bug::AbortForgetsCold) && self.unindex_cold(*window).is_err() {
+                unread.insert(*window);
+            }
+        }
+        if !unread.is_empty() {
+            self.sweep(&unread);
         }
         self.tombstones.clear(&core.space);
         for window in log.swaps().abandon(&segments) {
@@ -339,10 +388,10 @@ impl SideLog {
         Ok(())
     }
 
-    /// Takes the entries of a window out of the index.
-    fn unindex(&self, visitor: &Visitor<'_>, window: u32) {
-        let core = visitor.core;
-        let me = visitor.slot.0 as u16 + 1;
+    /// Takes the entries of a window in memory out of the index.
+    fn unindex(&self, window: u32) {
+        let core = self.core();
+        let visitor = Visitor::wait(core);
         let start = core.space.offset_of(window);
         let end = start + core.space.segments[window as usize].appended_bytes() as usize;
         let mut at = start + SEGMENT_HEADER_BYTES;
@@ -352,15 +401,11 @@ impl SideLog {
             core.as_guest(|counters| {
                 while at < end && looked < ABORT_GROUP {
                     let location = Space::location(at);
-                    // SAFETY: a held window has whole entries from its header to `appended`, and is nobody else's (D6).
+                    // SAFETY: a held window has whole entries from its header to `appended`, and is nobody else's (D6); it is in
+                    // memory, and stays there (D8).
                     let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
-                    if entry.kind != Kind::Object {
-                        sub(&counters.tombstones, entry.padded_bytes as u64);
-                    } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
-                        let candidate = Candidate::new(core, index, location, entry, false);
-                        if candidate.drop_from_index(core, counters, me) == Some(false) {
-                            break; // a transaction holds the bucket: once more, when it may be over
-                        }
+                    if !take_back(&visitor, counters, location, &entry) {
+                        break; // a transaction holds the bucket: once more, when it may be over
                     }
                     at += entry.padded_bytes;
                     looked += 1;
@@ -370,6 +415,134 @@ impl SideLog {
             yield_now();
         }
     }
+
+    /// The same of a window on flash, which is read.
+    fn unindex_cold(&self, window: u32) -> Result<(), Error> {
+        let core = self.core();
+        let incarnation = core.space.segments[window as usize].incarnation();
+        let image = Image::read(core, window, incarnation)?;
+        let mut image = image.ok_or(Error::FlashFailed)?; // it is claimed, so it cannot be gone
+        let visitor = Visitor::wait(core);
+        while !image.is_over() {
+            core.enter(visitor.slot);
+            let taken = core.as_guest(|counters| {
+                image.each(core, ABORT_GROUP, |location, entry| {
+                    take_back(&visitor, counters, location, entry)
+                })
+            });
+            core.epochs.unpin(visitor.slot);
+            taken?;
+            yield_now();
+        }
+        Ok(())
+    }
+
+    /// Takes everything out of the index that lies in these windows, which cannot be read. How long an entry was, and whether it
+    /// would have expired, is not known then: live bytes are less by the tombstones there, and the count of what expires is not.
+    fn sweep(&self, windows: &HashSet<u32>) {
+        let core = self.core();
+        let floor = self.totals.version_max.load(Ordering::Relaxed);
+        let mut tables = Vec::new();
+        core.tables.each(|table, _, _| tables.push(table));
+        for table in tables {
+            let mut place = Place::START;
+            let mut is_over = false;
+            while !is_over {
+                let visitor = Visitor::wait(core);
+                core.enter(visitor.slot);
+                is_over = core.tables.index(table).map_or(true, |index| {
+                    core.as_guest(|counters| {
+                        for _ in 0..ABORT_GROUP {
+                            let Some((view, bucket)) = (!place.is_end(index))
+                                .then(|| place.bucket(index, &core.space))
+                                .flatten()
+                            else {
+                                break;
+                            };
+                            let partition = &index.partitions()[place.partition];
+                            let gone =
+                                sweep_bucket(&visitor, partition, view, bucket, windows, floor);
+                            let Some(gone) = gone else {
+                                break; // in the next turn, which pins anew
+                            };
+                            counters.note_objects(table, -gone);
+                            place = place.after(view, bucket);
+                        }
+                    });
+                    place.is_end(index)
+                });
+                core.epochs.unpin(visitor.slot);
+            }
+        }
+        core.as_guest(|counters| {
+            for window in windows {
+                counters.note_dead(*window as usize, core.live_in(*window) as usize);
+            }
+        });
+    }
+}
+
+/// Claims a window of a side log that is given up (D8); what is not closed is nobody else's anyway. The caller is outside, for
+/// whoever demotes it waits for those inside.
+fn claim(core: &Core, window: u32) {
+    let known = &core.space.segments[window as usize];
+    // Without a tier nobody else claims what is held.
+    while !known.claim() && known.state() == segment::State::Victim && core.space.tier.is_some() {
+        core.reap(core.space.node_of(window));
+        yield_now();
+    }
+}
+
+/// Takes an entry of a side log back. False: a transaction holds its bucket. Pinned.
+fn take_back(visitor: &Visitor<'_>, counters: &Counters, location: u64, entry: &Entry<'_>) -> bool {
+    let core = visitor.core;
+    if entry.kind != Kind::Object {
+        sub(&counters.tombstones, entry.padded_bytes as u64);
+    } else if let Ok(index) = core.tables.index(TableId(entry.table)) {
+        let candidate = Candidate::new(core, index, location, *entry, false);
+        return candidate.drop_from_index(core, counters, visitor.me()) != Some(false);
+    }
+    true
+}
+
+/// Empties the slots of a bucket that point into one of these windows; how many. `None`: its lock is not to be had.
+fn sweep_bucket(
+    visitor: &Visitor<'_>,
+    partition: &Partition,
+    view: View<'_>,
+    bucket: usize,
+    windows: &HashSet<u32>,
+    floor: u64,
+) -> Option<i64> {
+    let (core, me) = (visitor.core, visitor.me());
+    let mut found = Vec::new();
+    view.each_homed(bucket, me, |slot| {
+        if windows.contains(&(core.space.window_of(slot.location()) as u32)) {
+            found.push(slot);
+        }
+    });
+    if found.is_empty() {
+        return Some(0);
+    }
+    match view.try_lock(bucket, me) {
+        Locking::Taken => {}
+        Locking::Moved => {
+            partition.wait_for_move(view);
+            return None;
+        }
+        Locking::Mine | Locking::Busy => return None,
+    }
+    let mut gone = 0;
+    for slot in found {
+        if let Some((place, _)) = view.find_location(slot.tag(), slot.location()) {
+            partition.raise_floor(floor); // X3
+            view.remove(slot.tag(), place);
+            partition.count_remove();
+            gone += 1;
+        }
+    }
+    view.unlock(bucket);
+    Some(gone)
 }
 
 impl Drop for SideLog {

@@ -4,10 +4,11 @@ use super::{SideError, SideLog, close};
 use crate::cleaner::pacer::Waiting;
 use crate::core::Core;
 use crate::counters::Counters;
+use crate::flash::Gather;
 use crate::head::Tail;
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::{Index, Partition, Resize};
-use crate::load::{Visitor, has_key};
+use crate::load::{Visitor, key_is};
 use crate::log::{Bug, Log};
 use crate::space::{Purpose, Space};
 use crate::{Error, KeyHash, Mode, TableId};
@@ -21,6 +22,8 @@ use std::sync::atomic::Ordering;
 const GROUP: usize = 32;
 /// How often one entry asks for memory for the index: more than it can need.
 const INDEX_ATTEMPTS_MAX: u32 = 64;
+/// The same while segments go to flash for it: a device may stand still for ten seconds, as a disk may.
+const INDEX_ATTEMPTS_FLASH: u32 = 50_000;
 
 /// What an entry needs before it can be settled; to be had with no lock held, and outside.
 #[derive(Clone, Copy)]
@@ -28,6 +31,8 @@ enum Need {
     Segment,
     /// Memory for the index or the tombstones.
     Memory,
+    /// Entries that are on flash: one of them may be of the same key.
+    Flash,
 }
 
 /// How far an entry came under its bucket's lock.
@@ -37,6 +42,9 @@ enum Settled {
     Grow,
     Needs(Need),
 }
+
+/// What the index has for a key: where, and the entry.
+type Rival<'v> = Option<(&'v AtomicU64, Slot, Entry<'v>)>;
 
 /// What becomes of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,6 +75,8 @@ struct Replay<'a> {
     me: u16,
     tail: Tail,
     kept_bytes: u64,
+    /// Of a group, entries on flash that have the tag of one that came.
+    cold: Gather,
 }
 
 impl SideLog {
@@ -86,6 +96,7 @@ impl SideLog {
             visitor,
             tail,
             kept_bytes: 0,
+            cold: Gather::default(),
         };
         let result = replay.run(bytes);
         let totals = &self.totals;
@@ -144,12 +155,16 @@ impl Replay<'_> {
             self.core.epochs.unpin(self.visitor.slot);
             if settled > 0 {
                 attempts = 0;
+                self.cold.forget(); // F10; where nothing was settled, all must be held that the next one needs
             }
             done += settled;
             match need {
                 None => {}
                 Some(Need::Segment) => self.open_segment()?,
                 Some(Need::Memory) => self.find_index_memory(&mut attempts)?,
+                Some(Need::Flash) => {
+                    self.cold.fetch(self.core)?;
+                }
             }
         }
         Ok(())
@@ -158,6 +173,7 @@ impl Replay<'_> {
     /// Settles entries until one needs something; returns how many it has passed. Pinned.
     fn settle_some(&mut self, group: &[Option<(Entry<'_>, &[u8])>]) -> (usize, Option<Need>) {
         let core = self.core;
+        self.cold.look_anew(); // what an entry did without
         let now_ms = core.clock.now_ms();
         let mut arrivals: [Option<Arrival<'_, '_>>; GROUP] = [const { None }; GROUP];
         for (arrival, place) in arrivals.iter_mut().zip(group) {
@@ -173,16 +189,40 @@ impl Replay<'_> {
                 crate::session::prefetch(core.space.at(location));
             }
         }
-        core.as_guest(|counters| {
+        let settled = core.as_guest(|counters| {
             for (n, arrival) in arrivals.iter().take(group.len()).enumerate() {
                 if let Some(arrival) = arrival
-                    && let Some(need) = self.settle(counters, arrival)
+                    && let Some(need) = self.settle(counters, n, arrival)
                 {
                     return (n, Some(need));
                 }
             }
             (group.len(), None)
-        })
+        });
+        if let (done, Some(Need::Flash)) = settled {
+            self.look_ahead(&arrivals, done + 1);
+        }
+        settled
+    }
+
+    /// Notes what the arrivals from `first` on may lack, to be read together with what the one before lacks. Pinned.
+    fn look_ahead(&mut self, arrivals: &[Option<Arrival<'_, '_>>], first: usize) {
+        let core = self.core;
+        let stamp = core.epochs.stamp_of(self.visitor.slot);
+        for (n, arrival) in arrivals.iter().enumerate().skip(first) {
+            let Some(arrival) = arrival
+                .as_ref()
+                .filter(|other| other.what != What::Complete)
+            else {
+                continue;
+            };
+            let view = arrival.index.partition(arrival.hash).view();
+            if view.len() != 0 {
+                view.each_tagged(arrival.index.tag(arrival.hash), |slot| {
+                    let _ = self.cold.look(core, stamp, n, slot.location());
+                });
+            }
+        }
     }
 
     /// `None`: the entry is no part of any table.
@@ -222,8 +262,8 @@ impl Replay<'_> {
         })
     }
 
-    /// S1. `Some`: nothing was done yet.
-    fn settle(&mut self, counters: &Counters, arrival: &Arrival<'_, '_>) -> Option<Need> {
+    /// S1; the arrival is the `n`th of its group. `Some`: nothing was done yet.
+    fn settle(&mut self, counters: &Counters, n: usize, arrival: &Arrival<'_, '_>) -> Option<Need> {
         if arrival.what == What::Complete {
             return self.complete(counters, arrival);
         }
@@ -237,10 +277,12 @@ impl Replay<'_> {
                 return Some(Need::Memory);
             };
             debug_assert!(locking == Locking::Taken);
-            let settled = if arrival.what == What::Kill {
-                self.kill(counters, arrival, partition, view)
-            } else {
-                self.put(counters, arrival, partition, view)
+            let settled = match self.rival(n, arrival, view) {
+                Err(need) => Settled::Needs(need),
+                Ok(rival) if arrival.what == What::Kill => {
+                    self.kill(counters, arrival, partition, view, rival)
+                }
+                Ok(rival) => self.put(counters, arrival, partition, view, rival),
             };
             view.unlock(home);
             match settled {
@@ -273,18 +315,33 @@ impl Replay<'_> {
     }
 
     /// What the index has for the key. Its bucket is locked, and the caller is pinned.
+    ///
+    /// # Errors
+    /// [`Need::Flash`]: it may be among what is on flash.
     fn rival<'v>(
-        &self,
+        &mut self,
+        n: usize,
         arrival: &Arrival<'_, '_>,
         view: View<'v>,
-    ) -> Option<(&'v AtomicU64, Slot, Entry<'v>)> {
-        let core = self.core;
-        let tag = arrival.index.tag(arrival.hash);
-        let key = arrival.entry.key;
-        let (place, slot) = view.find(tag, self.me, |slot| has_key(core, slot.location(), key))?;
-        // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused.
-        let rival = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
-        Some((place, slot, rival))
+    ) -> Result<Rival<'v>, Need> {
+        let (core, cold) = (self.core, &mut self.cold);
+        let stamp = core.epochs.stamp_of(self.visitor.slot);
+        let (mut rival, mut lacks) = (std::ptr::null::<u8>(), false);
+        let found = view.find(arrival.index.tag(arrival.hash), self.me, |slot| {
+            let Some(at) = cold.look(core, stamp, n, slot.location()) else {
+                lacks = !self.log.has_bug(Bug::SideForgetsCold);
+                return false;
+            };
+            rival = at;
+            key_is(at, arrival.entry.key)
+        });
+        match found {
+            // SAFETY: the index pointed to it under our pin, and its bucket is locked: a whole entry, not reused, and in memory as
+            // long (F2); or a verified copy of it, which is not forgotten before the pin ends.
+            Some((place, slot)) => Ok(Some((place, slot, unsafe { entry::parse_trusted(rival) }))),
+            None if lacks => Err(Need::Flash),
+            None => Ok(None),
+        }
     }
 
     /// An object comes. The bucket is locked.
@@ -294,6 +351,7 @@ impl Replay<'_> {
         arrival: &Arrival<'_, '_>,
         partition: &Partition,
         view: View<'_>,
+        rival: Rival<'_>,
     ) -> Settled {
         let (core, log, entry) = (self.core, self.log, arrival.entry);
         let (table, hash) = (arrival.table, arrival.hash);
@@ -302,7 +360,6 @@ impl Replay<'_> {
         if tombstones.kills(table, hash, entry.key, entry.version) {
             return Settled::Done;
         }
-        let rival = self.rival(arrival, view);
         if let Some((_, _, rival)) = &rival
             && rival.version >= entry.version
             && !last_wins
@@ -371,10 +428,10 @@ impl Replay<'_> {
         arrival: &Arrival<'_, '_>,
         partition: &Partition,
         view: View<'_>,
+        rival: Rival<'_>,
     ) -> Settled {
         let (core, log, entry) = (self.core, self.log, arrival.entry);
         let (table, hash) = (arrival.table, arrival.hash);
-        let rival = self.rival(arrival, view);
         if let Some((_, _, rival)) = &rival
             && rival.version > entry.version
         {
@@ -469,10 +526,14 @@ impl Replay<'_> {
     fn find_index_memory(&mut self, attempts: &mut u32) -> Result<(), Error> {
         let core = self.core;
         *attempts += 1;
-        if *attempts > INDEX_ATTEMPTS_MAX {
+        let helper = &core.heads[self.visitor.slot.0 % core.heads.len()];
+        let patience = match core.press_flash(helper.node) {
+            true => INDEX_ATTEMPTS_FLASH,
+            false => INDEX_ATTEMPTS_MAX,
+        };
+        if *attempts > patience {
             return Err(core.out_of_memory());
         }
-        let helper = &core.heads[self.visitor.slot.0 % core.heads.len()];
         if !core.space.release_one(helper.node) {
             core.find_memory(helper, self.me, Waiting::Outside, Purpose::Side)?;
             core.space.release_one(helper.node);

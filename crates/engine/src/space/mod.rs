@@ -146,7 +146,16 @@ impl Space {
         let tier = options.flash.as_ref().map(|flash| {
             let warm = options.cleaners.max(1);
             let (windows, segment_bytes) = (windows, segment_bytes as usize);
-            Box::new(Tier::new(flash, slots, windows, segment_bytes, bytes, warm))
+            let refills = options.log.is_some();
+            Box::new(Tier::new(
+                flash,
+                slots,
+                windows,
+                segment_bytes,
+                bytes,
+                warm,
+                refills,
+            ))
         });
         Ok(Space {
             tier,

@@ -21,7 +21,7 @@ fn complete_everything(world: &mut World) {
 }
 
 /// Replays a log by one thread, or by two at once.
-fn fill(side: &SideLog, log: &DeadLog, random: &mut Random) {
+pub fn fill(side: &SideLog, log: &DeadLog, random: &mut Random) {
     let order = log.in_some_order(random);
     if random.below(2) == 0 {
         order.iter().for_each(|segment| {

@@ -20,6 +20,8 @@ pub struct Flash {
     /// What is read has a bit flipped in each sector.
     pub damages: AtomicBool,
     pub reads: AtomicU64,
+    /// Reads wait while this is set.
+    pub stands_still: AtomicBool,
 }
 
 impl Flash {
@@ -31,6 +33,7 @@ impl Flash {
             forgets: AtomicBool::new(false),
             damages: AtomicBool::new(false),
             reads: AtomicU64::new(0),
+            stands_still: AtomicBool::new(false),
         })
     }
 }
@@ -39,6 +42,9 @@ impl Device for Flash {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let aligned = |n: usize| n.is_multiple_of(SECTOR_BYTES);
         assert!(aligned(offset as usize) && aligned(into.len()) && aligned(into.as_ptr() as usize));
+        while self.stands_still.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
         if self.reads_fail.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(5));
         }

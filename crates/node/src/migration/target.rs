@@ -18,6 +18,10 @@ const AHEAD_MAX: u64 = 64;
 const UNWRITTEN_MAX: usize = 2;
 /// Of the memory for segments that may be in use when everything is there, in percent.
 const FULL_PERCENT: u64 = 90;
+/// Of memory, what the keys of entries on flash may take, in percent.
+const INDEX_PERCENT: u64 = 60;
+/// An index that takes less than one of so many parts of memory says nothing about how much keys need.
+const INDEX_TELLS_PART: u64 = 16;
 /// What the source is told when this side is not ready.
 const NOT_YET_MS: u32 = 10;
 /// How often the coordinator hears how far it is.
@@ -377,9 +381,26 @@ impl Leftover {
     }
 }
 
-/// Live bytes that there may be when everything is there.
+/// Live bytes that there may be when everything is there: in memory, and on flash as far as the index, which stays in memory, has
+/// room for their keys. Those of other tables or ranges may be longer or shorter: about.
 pub(crate) fn takes_over_max(stats: &duramen::engine::Stats) -> u64 {
-    stats.segment_budget_bytes * FULL_PERCENT / 100
+    let memory = stats.segment_budget_bytes;
+    let flash = &stats.flash;
+    let on_flash = if flash.is_off {
+        flash.live_bytes
+    } else {
+        flash.bytes
+    };
+    let both = memory.saturating_add(on_flash) * FULL_PERCENT / 100;
+    let for_keys = (memory + stats.index_bytes) * INDEX_PERCENT / 100;
+    // A small index has pages that a few keys, or none any more, have filled: it says nothing about keys to come.
+    if stats.index_bytes <= memory / INDEX_TELLS_PART {
+        return both;
+    }
+    let indexed = u128::from(for_keys) * u128::from(stats.live_bytes);
+    let indexed = indexed / u128::from(stats.index_bytes);
+    both.min(u64::try_from(indexed).unwrap_or(u64::MAX))
+        .max(memory * FULL_PERCENT / 100)
 }
 
 /// Better now than after it has sent everything.
@@ -393,4 +414,48 @@ fn room_for(bytes: u64, store: &Arc<Store>) -> Result<()> {
         "no room: {bytes} bytes come, {} are there, and {limit} may be",
         stats.live_bytes
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::takes_over_max;
+    use duramen::engine::{FlashStats, Stats};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn flash_counts_as_room_as_far_as_memory_has_room_for_keys() {
+        let alone = Stats {
+            segment_budget_bytes: 90 * MIB,
+            index_bytes: 10 * MIB,
+            live_bytes: 50 * MIB,
+            ..Stats::default()
+        };
+        assert_eq!(takes_over_max(&alone), 81 * MIB);
+        let with = |bytes: u64, is_off| Stats {
+            flash: FlashStats {
+                bytes,
+                live_bytes: 20 * MIB,
+                is_off,
+                ..FlashStats::default()
+            },
+            ..alone
+        };
+        assert_eq!(takes_over_max(&with(110 * MIB, false)), 180 * MIB);
+        // A byte of the index for five of entries: 60 MiB are enough for 300.
+        assert_eq!(takes_over_max(&with(10_000 * MIB, false)), 300 * MIB);
+        assert_eq!(takes_over_max(&with(10_000 * MIB, true)), 99 * MIB);
+        let empty = Stats {
+            live_bytes: 0,
+            index_bytes: 0,
+            ..with(110 * MIB, false)
+        };
+        assert_eq!(takes_over_max(&empty), 180 * MIB);
+        // All was given away, or one key is there: the index has pages still.
+        let emptied = Stats {
+            index_bytes: 2 * MIB,
+            ..empty
+        };
+        assert_eq!(takes_over_max(&emptied), 180 * MIB);
+    }
 }

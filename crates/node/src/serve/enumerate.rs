@@ -1,9 +1,10 @@
 //! Enumerations: what is served of a range, piece by piece, in the order of the index (X6).
 
 use super::planted::Bug;
-use super::{NOT_SERVED_MS, Servant, answer_error};
+use super::{NOT_SERVED_MS, Servant, WhenCold, answer_error, without};
 use crate::view::View;
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, TableId};
+use duramen_engine::flash::Cold;
 use duramen_engine::{Error, Guard};
 use duramen_wire::native::codec::{CLIENT_FRAME_BYTES_MAX, Envelope, ObjectsAnswer};
 use duramen_wire::native::message::{Object, Outcome, Problem};
@@ -13,6 +14,8 @@ use std::ops::Range;
 const STEP_OBJECTS: usize = 16;
 /// An answer ends after so much work, measured in buckets: about a millisecond.
 const BUCKETS_MAX: usize = 16 << 10;
+/// Objects that are read from flash side by side, if an answer begins with one that lies there.
+const AHEAD_OBJECTS: usize = 128;
 /// What a step takes if it finds less than it was looking for.
 const STEP_BUCKETS: usize = 1024;
 /// What a step takes if it finds enough.
@@ -113,7 +116,8 @@ impl Servant {
         }
     }
 
-    /// Appends the answer. Nothing was appended if it is an error.
+    /// Appends the answer. Nothing was appended if it is an error. An answer ends before what lies on flash; one that would begin
+    /// with that waits for it, if it may (X8).
     pub(super) fn enumerate(
         &mut self,
         guard: &mut Guard<'_>,
@@ -131,14 +135,24 @@ impl Servant {
             && buckets < BUCKETS_MAX
             && answer.body_bytes() < bytes_max
         {
-            match self.step(guard, piece.table, &part, at) {
+            let is_first = at == piece.cursor;
+            match self.step(guard, piece.table, &part, at, STEP_OBJECTS) {
+                Err(Error::Cold(_)) if !is_first => break,
+                Err(Error::Cold(_)) => match self.begin_cold(guard, piece, &part) {
+                    // As much as was brought here for it.
+                    Ok(next) => (cursor, buckets) = (next, BUCKETS_MAX),
+                    Err(error) => {
+                        out.truncate(start);
+                        return Err(problem_of(&error, self.when_cold));
+                    }
+                },
                 Ok((next, looked)) => {
                     cursor = next;
                     buckets += looked;
                 }
                 Err(error) => {
                     out.truncate(start);
-                    return Err(problem_of(&error));
+                    return Err(problem_of(&error, self.when_cold));
                 }
             }
             if let Some(cut) = self.push_pieces(&mut answer, bytes_max)
@@ -152,6 +166,53 @@ impl Servant {
         Ok(())
     }
 
+    /// The first step of an answer has met what lies on flash (which the guard has noted): notes what to read, or takes the smallest
+    /// step that there is, if more than that can't be read at once. Returns where to go on.
+    fn begin_cold(
+        &mut self,
+        guard: &Guard<'_>,
+        piece: &Piece,
+        part: &KeyRange,
+    ) -> Result<Option<u64>, Error> {
+        let bytes_max = match self.when_cold {
+            Some(WhenCold::Waits { bytes_max }) => bytes_max,
+            Some(WhenCold::Retries | WhenCold::Fails) | None => 0,
+        };
+        let bytes_of = |colds: &[Cold]| colds.iter().map(|cold| cold.span().1).sum::<usize>();
+        self.wanted = guard.take_colds();
+        if bytes_of(&self.wanted) <= bytes_max {
+            let (table, at) = (piece.table, piece.cursor);
+            let ahead = guard.scan_range(table, part, at, AHEAD_OBJECTS, |_| {});
+            let mut colds = guard.take_colds();
+            if let Err(Error::Cold(cold)) = ahead {
+                let mut bytes = 0;
+                colds.retain(|cold| {
+                    bytes += cold.span().1;
+                    bytes <= bytes_max
+                });
+                // Those of the first step are the first of these.
+                if colds.len() > self.wanted.len() {
+                    self.wanted = colds;
+                }
+                return Err(Error::Cold(cold));
+            }
+        }
+        match self.step(guard, piece.table, part, piece.cursor, 1) {
+            Ok((next, _)) => {
+                self.wanted.clear();
+                Ok(next)
+            }
+            Err(error) => {
+                let colds = guard.take_colds();
+                self.wanted = match (&error, self.when_cold) {
+                    (Error::Cold(_), Some(WhenCold::Waits { .. })) => colds,
+                    _ => Vec::new(),
+                };
+                Err(error)
+            }
+        }
+    }
+
     /// Collects what comes next; returns where to go on, and how much work it was.
     fn step(
         &mut self,
@@ -159,10 +220,11 @@ impl Servant {
         table: TableId,
         part: &KeyRange,
         cursor: u64,
+        count: usize,
     ) -> Result<(Option<u64>, usize), Error> {
         let pieces = &mut self.pieces;
         pieces.clear();
-        let next = guard.scan_range(table, part, cursor, STEP_OBJECTS, |object| {
+        let next = guard.scan_range(table, part, cursor, count, |object| {
             let hash = guard.hash(object.key);
             // A cursor may stand amid a bucket, or amid what another server's index takes for one.
             let hash = guard.route(hash, object.key).hash();
@@ -195,14 +257,17 @@ impl Servant {
     }
 }
 
-fn problem_of(error: &Error) -> Problem<'static> {
+fn problem_of(error: &Error, when_cold: Option<WhenCold>) -> Problem<'static> {
     let mut problem = Problem::Retry {
         after_ms: NOT_SERVED_MS,
     };
-    answer_error(error, |outcome| {
+    let answered = answer_error(error, |outcome| {
         if matches!(outcome, Outcome::Problem(Problem::UnknownTable)) {
             problem = Problem::UnknownTable;
         }
     });
-    problem
+    match (answered, without(when_cold)) {
+        (Err(_), Outcome::Problem(instead)) => instead,
+        _ => problem,
+    }
 }

@@ -17,6 +17,9 @@
 //! - X6: of an enumeration, what an answer left out is at or after its cursor, and what it holds before; keys of equal hash are
 //!   never parted. Work and bytes of an answer are bounded.
 //! - X7: nothing is allocated for a read but room in the output.
+//! - X8: a request that meets what lies on flash has done nothing, and left no record, when it says so ([`Servant::take_wanted`]): it
+//!   is shown again as it is, and then goes by the view and the tenure of then. What a part of several meets later has done nothing
+//!   either, and is answered with `Retry`.
 //!
 //! **Concurrency** a servant belongs to one thread; [`Clients`] is shared by all. No lock is held while the store is entered.
 //!
@@ -35,6 +38,7 @@ pub use planted::Bug;
 use crate::view::{Route, View};
 use duramen_base::ids::{Level, MapVersion, RouteHash, ServerId, TableId};
 use duramen_cluster::rifl::Begin;
+use duramen_engine::flash::Cold;
 use duramen_engine::{Error, Guard, KeyHash, Position};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, Kind, MultiAnswer, Parts, Trouble, encode_enumerate_problem,
@@ -116,6 +120,17 @@ pub struct Asked<'a> {
     pub hint: Option<Hint>,
 }
 
+/// What becomes of a request that needs an entry on flash which the session does not hold (X8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenCold {
+    /// It says what it needs, so much at most, and is to be shown again.
+    Waits { bytes_max: usize },
+    /// What can be done without is done; the client is to send the rest again.
+    Retries,
+    /// As `Retries`, but the device could not be read: the rest has failed.
+    Fails,
+}
+
 /// What came with a request.
 #[derive(Clone, Copy, Debug)]
 struct Circumstances {
@@ -133,10 +148,15 @@ pub struct Servant {
     /// The bytes of a completion record.
     record: Vec<u8>,
     pieces: Pieces,
+    /// None: its sessions wait for flash themselves.
+    when_cold: Option<WhenCold>,
+    /// What the request that was not answered needs of flash.
+    wanted: Vec<Cold>,
     planted: planted::Planted,
 }
 
 impl Servant {
+    /// Its sessions wait for flash themselves, unless it is told what else to do ([`when_cold`](Self::when_cold)).
     pub fn new(clients: Arc<Clients>) -> Servant {
         Servant {
             clients,
@@ -144,8 +164,22 @@ impl Servant {
             pending: Vec::new(),
             record: Vec::new(),
             pieces: Pieces::default(),
+            when_cold: None,
+            wanted: Vec::new(),
             planted: planted::Planted::default(),
         }
+    }
+
+    /// From now on, for sessions that park (`Session::set_parks`).
+    #[inline]
+    pub fn when_cold(&mut self, then: WhenCold) {
+        self.when_cold = Some(then);
+    }
+
+    /// What the last request needs of flash: it was not answered and did nothing (X8). Empty: it was answered.
+    #[inline]
+    pub fn take_wanted(&mut self) -> Vec<Cold> {
+        std::mem::take(&mut self.wanted)
     }
 
     pub fn clients(&self) -> &Arc<Clients> {
@@ -181,7 +215,7 @@ impl Servant {
         });
     }
 
-    /// Executes a request and appends the reply, a whole frame. `now_us`: the node's clock.
+    /// Executes a request and appends the reply, a whole frame; or says what it needs of flash. `now_us`: the node's clock.
     pub fn serve(
         &mut self,
         guard: &mut Guard<'_>,
@@ -212,12 +246,23 @@ impl Servant {
         match request {
             Request::Ping => encode_pong(out, &reply),
             Request::Single(single) => {
-                self.single(guard, views, circumstances, single, *hint, |outcome| {
-                    encode_outcome(out, &reply, outcome);
-                });
+                let answer = |outcome: &Outcome<'_>| encode_outcome(out, &reply, outcome);
+                if let Err(cold) = self.single(guard, views, circumstances, single, *hint, answer) {
+                    match self.when_cold {
+                        Some(WhenCold::Waits { .. }) => self.wanted.push(cold),
+                        then => encode_outcome(out, &reply, &without(then)),
+                    }
+                    guard.take_colds();
+                }
             }
             Request::Multi(parts) => {
-                self.multi(guard, views, circumstances, *parts, &reply, out);
+                let hasty = self.planted.is(Bug::PartsBeforeTheyWait);
+                if hasty || !self.lacks_for(guard, *parts) {
+                    self.multi(guard, views, circumstances, *parts, &reply, out);
+                }
+                if hasty && self.lacks_for(guard, *parts) {
+                    out.clear();
+                }
             }
             Request::Enumerate {
                 table,
@@ -234,9 +279,12 @@ impl Servant {
                 };
                 let answered =
                     served.and_then(|part| self.enumerate(guard, &piece, part, &reply, out));
-                if let Err(problem) = answered {
+                if let Err(problem) = answered
+                    && self.wanted.is_empty()
+                {
                     encode_enumerate_problem(out, &reply, &problem);
                 }
+                guard.take_colds();
                 self.note(guard, None);
             }
         }
@@ -268,19 +316,45 @@ impl Servant {
             for (hint, single) in hints[..count].iter().zip(rest.by_ref()) {
                 left -= 1;
                 let room = CLIENT_FRAME_BYTES_MAX - answer.body_bytes() - left * OUTCOME_BYTES_MAX;
-                self.single(guard, views, circumstances, &single, *hint, |outcome| {
+                let push = |outcome: &Outcome<'_>| {
                     if 8 + outcome_bytes(outcome) <= room {
                         answer.push(outcome);
                     } else {
                         answer.push(&Outcome::Problem(Problem::Retry { after_ms: 0 }));
                     }
-                });
+                };
+                let done = self.single(guard, views, circumstances, &single, *hint, push);
+                if done.is_err() {
+                    answer.push(&without(self.when_cold));
+                    guard.take_colds();
+                }
             }
         }
         answer.finish();
     }
 
-    /// One operation; calls `answer` once.
+    /// X8: whether parts of a request have to wait for flash, all of it together with them: those that were done could not be done
+    /// again. Beyond what may be read at once they do not wait, and are to be sent again.
+    fn lacks_for(&mut self, guard: &mut Guard<'_>, parts: Parts<'_>) -> bool {
+        let Some(WhenCold::Waits { bytes_max }) = self.when_cold else {
+            return false;
+        };
+        guard.renew();
+        let mut bytes = 0;
+        for single in parts.iter() {
+            // Who uses it is told what is wrong.
+            if let Ok(Some(cold)) = guard.cold(single.table, guard.hash(single.key), single.key) {
+                bytes += cold.span().1;
+                if bytes > bytes_max && !self.wanted.is_empty() {
+                    break;
+                }
+                self.wanted.push(cold);
+            }
+        }
+        !self.wanted.is_empty()
+    }
+
+    /// One operation; calls `answer` once. `Err`: this lies on flash; nothing was done (X8), and `answer` was not called.
     #[inline]
     fn single(
         &mut self,
@@ -290,26 +364,36 @@ impl Servant {
         single: &Single<'_>,
         hint: Option<Hint>,
         answer: impl FnOnce(&Outcome<'_>),
-    ) {
+    ) -> Result<(), Cold> {
         guard.renew(); // X1
         let hash = hint.map_or_else(|| guard.hash(single.key), |hint| hint.hash);
         debug_assert_eq!(hash, guard.hash(single.key), "a hint of another request");
         let route = guard.route(hash, single.key);
         if let Some(problem) = self.refusal(views.view(), circumstances.map, single.table, route) {
-            return answer(&Outcome::Problem(problem));
+            answer(&Outcome::Problem(problem));
+            return Ok(());
         }
-        match (single.operation, single.rpc) {
+        let done = match (single.operation, single.rpc) {
             (Operation::Read, _) => match guard.read(single.table, hash, single.key) {
-                Ok(Some(object)) => answer(&Outcome::Value {
-                    version: object.version,
-                    expires_at_ms: object.expires_at_ms,
-                    value: object.value,
-                }),
-                Ok(None) => answer(&Outcome::Absent),
+                Ok(Some(object)) => {
+                    answer(&Outcome::Value {
+                        version: object.version,
+                        expires_at_ms: object.expires_at_ms,
+                        value: object.value,
+                    });
+                    Ok(())
+                }
+                Ok(None) => {
+                    answer(&Outcome::Absent);
+                    Ok(())
+                }
                 Err(error) => answer_error(&error, answer),
             },
             (_, None) => match operation::apply(guard, single, hash) {
-                Ok(outcome) => answer(&outcome),
+                Ok(outcome) => {
+                    answer(&outcome);
+                    Ok(())
+                }
                 Err(error) => answer_error(&error, answer),
             },
             (_, Some(rpc)) => {
@@ -322,8 +406,9 @@ impl Servant {
                     answer,
                 );
             }
-        }
+        };
         self.note(guard, single.level);
+        done
     }
 
     /// What was done and seen becomes part of the wait.
@@ -349,23 +434,29 @@ impl Servant {
         (hash, route): (KeyHash, RouteHash),
         rpc: Rpc,
         answer: impl FnOnce(&Outcome<'_>),
-    ) {
+    ) -> Result<(), Cold> {
         let problem = match self.clients.begin(now_us, single.table, route, rpc) {
             Begin::Execute => {
                 return match self.execute(guard, single, hash, route, rpc) {
                     Ok(outcome) => {
                         self.executed(guard, single.level, rpc, &outcome);
                         answer(&outcome);
+                        Ok(())
                     }
                     Err(error) => {
-                        self.clients.abandon(rpc); // X3
+                        if !self.planted.is(Bug::ColdIsNotAbandoned) {
+                            self.clients.abandon(rpc); // X3
+                        }
                         self.note(guard, single.level);
-                        answer_error(&error, answer);
+                        answer_error(&error, answer)
                     }
                 };
             }
             Begin::Done(result) => match read_whole_outcome(&result) {
-                Ok(outcome) => return answer(&outcome),
+                Ok(outcome) => {
+                    answer(&outcome);
+                    return Ok(());
+                }
                 Err(_) => Problem::Failed {
                     reason: "what was recorded for this request is no outcome",
                 },
@@ -380,6 +471,7 @@ impl Servant {
             },
         };
         answer(&Outcome::Problem(problem));
+        Ok(())
     }
 
     /// Effect and record, in one group (X3, X4).
@@ -392,6 +484,13 @@ impl Servant {
         rpc: Rpc,
     ) -> Result<Outcome<'static>, Error> {
         guard.lock_keys(&[(single.table, hash)])?;
+        // X8: under the lock it stays as it is, and the operation waits for no device.
+        if self.when_cold.is_some()
+            && let Ok(Some(cold)) = guard.cold(single.table, hash, single.key)
+        {
+            guard.unlock_keys();
+            return Err(Error::Cold(cold));
+        }
         let executed = operation::apply_recorded(
             guard,
             single,
@@ -480,10 +579,23 @@ fn kind_of(request: &Request<'_>) -> Kind {
     }
 }
 
+/// The answer to an operation that cannot be done now for want of what lies on flash.
 #[cold]
-fn answer_error(error: &Error, answer: impl FnOnce(&Outcome<'_>)) {
+fn without(then: Option<WhenCold>) -> Outcome<'static> {
+    Outcome::Problem(match then {
+        Some(WhenCold::Fails) => Problem::Failed {
+            reason: "what lies on flash could not be read",
+        },
+        Some(WhenCold::Waits { .. } | WhenCold::Retries) | None => Problem::Retry { after_ms: 0 },
+    })
+}
+
+/// What lies on flash, and is needed, is no answer.
+#[cold]
+fn answer_error(error: &Error, answer: impl FnOnce(&Outcome<'_>)) -> Result<(), Cold> {
     let text;
     let problem = match error {
+        Error::Cold(cold) => return Err(*cold),
         Error::KeyTooLarge { .. } | Error::ValueTooLarge { .. } | Error::GroupTooLarge { .. } => {
             Problem::TooLarge
         }
@@ -504,4 +616,5 @@ fn answer_error(error: &Error, answer: impl FnOnce(&Outcome<'_>)) {
         }
     };
     answer(&Outcome::Problem(problem));
+    Ok(())
 }

@@ -17,6 +17,10 @@ pub enum Bug {
     FinishBeforeDurable,
     /// X6: what did not fit into an answer is passed over by its cursor.
     CutIsSkipped,
+    /// X8: what waits for flash counts as being executed.
+    ColdIsNotAbandoned,
+    /// X8: the parts of a request that meet nothing on flash are done before it waits for the others, and again after it.
+    PartsBeforeTheyWait,
 }
 
 /// The bug that is planted, if there is one.

@@ -18,7 +18,7 @@ fn write(world: &mut World, key: &[u8], value: &[u8]) {
     assert!(matches!(got, Got::Written(_)), "{got:?}");
 }
 
-fn single<'a>(key: &'a [u8], operation: Operation<'a>) -> Single<'a> {
+pub(crate) fn single<'a>(key: &'a [u8], operation: Operation<'a>) -> Single<'a> {
     Single {
         table: TABLE,
         key,

@@ -1,5 +1,6 @@
 //! What native clients ask of a master, against a model; and the same with one rule broken, which must be noticed.
 
+mod cold;
 mod enumerate;
 mod history;
 mod once;

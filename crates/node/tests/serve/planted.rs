@@ -1,6 +1,6 @@
 //! A rule broken on purpose is found.
 
-use crate::{enumerate, history, once};
+use crate::{cold, enumerate, history, once};
 use duramen_node::serve::Bug;
 
 fn is_found_by_histories(bug: Bug) {
@@ -43,4 +43,16 @@ fn a_record_apart_from_its_effect_is_found() {
 fn a_cut_that_is_skipped_is_found() {
     let found = (0..60).find_map(|seed| enumerate::run(seed, Some(Bug::CutIsSkipped)).err());
     assert!(found.is_some());
+}
+
+#[test]
+fn what_counts_as_executed_while_it_waits_for_flash_is_found() {
+    let found = cold::each_operation_once(Some(Bug::ColdIsNotAbandoned));
+    assert!(found.is_err(), "it is never executed");
+}
+
+#[test]
+fn parts_that_are_done_before_the_others_wait_are_found() {
+    let found = cold::parts_once(Some(Bug::PartsBeforeTheyWait));
+    assert!(found.is_err(), "they are done twice");
 }

@@ -3,20 +3,22 @@
 use duramen_base::ids::{
     ClientId, KeyRange, Level, MapVersion, RouteHash, RpcId, ServerId, TableId, TabletsVersion,
 };
+use duramen_engine::flash::{Cold, Device, Fetched, FlashOptions, SECTOR_BYTES};
 use duramen_engine::{
     Clock, Collected, LogOptions, Mode, Options, Piece, Position, Session, SidePlan, Store,
 };
 use duramen_format::segment::HEADER_BYTES;
 use duramen_node::serve::Bug;
-use duramen_node::{Asked, Clients, Map, Ranges, Servant, View};
+use duramen_node::{Asked, Clients, Map, Ranges, Servant, View, WhenCold};
 use duramen_wire::native::codec::{
     CLIENT_FRAME_BYTES_MAX, Envelope, Parsed, Reply, decode_reply, parse_frame,
 };
 use duramen_wire::native::message::{
     Amount, Answer, Operation, Outcome, Problem, Request, Rpc, Single, TabletMap,
 };
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
 
 pub(crate) const ME: ServerId = ServerId::new(1, 1);
 pub(crate) const TABLE: TableId = TableId(5);
@@ -25,6 +27,28 @@ pub(crate) const SINCE: u64 = 10;
 pub(crate) const SEED: u64 = 1;
 const MEMORY: u64 = 64 << 20;
 const LEASE_MS: u32 = 1 << 30;
+/// Of a world with flash: most of what is there has no room in memory.
+const SMALL_MEMORY: u64 = 4 << 20;
+const FLASH: usize = 64 << 20;
+
+/// A device in memory.
+pub(crate) struct Flash(RwLock<Vec<u8>>);
+
+impl Device for Flash {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        into.copy_from_slice(&self.0.read().unwrap()[offset as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        FLASH as u64
+    }
+}
 
 /// An outcome, owned.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,6 +116,12 @@ pub(crate) struct World {
     pub(crate) durable: Vec<u8>,
     /// What the last request waits for.
     pub(crate) wait: Position,
+    /// Its second tier: requests that need something from there say so.
+    flash: Option<Arc<Flash>>,
+    /// How much a request may wait for at once.
+    pub(crate) fetch_bytes: usize,
+    /// How often requests have waited.
+    pub(crate) parked: usize,
 }
 
 pub(crate) fn view(range: KeyRange) -> Arc<View> {
@@ -117,16 +147,33 @@ impl World {
 
     /// One that has replayed `entries` of another.
     pub(crate) fn with(bug: Option<Bug>, entries: &[u8]) -> World {
+        World::of(Options::new(MEMORY), None, bug, entries)
+    }
+
+    /// One with little memory and a second tier.
+    pub(crate) fn tiered(bug: Option<Bug>) -> World {
+        let flash = Arc::new(Flash(RwLock::new(vec![0; FLASH])));
+        let options = Options {
+            tiny: true,
+            flash: Some(FlashOptions {
+                device: flash.clone(),
+            }),
+            ..Options::new(SMALL_MEMORY)
+        };
+        World::of(options, Some(flash), bug, &[])
+    }
+
+    fn of(options: Options, flash: Option<Arc<Flash>>, bug: Option<Bug>, entries: &[u8]) -> World {
         let clock_ms = Arc::new(AtomicU64::new(1_000_000));
         let store = Store::new(Options {
             mode: Mode::Store,
             heads: 1,
-            cleaners: 0,
+            cleaners: usize::from(flash.is_some()),
             huge_pages: false,
             hash_seed: Some(SEED),
             clock: Clock::Manual(clock_ms.clone()),
             log: Some(LogOptions::new(ME.number())),
-            ..Options::new(MEMORY)
+            ..options
         })
         .unwrap();
         let clients = Clients::new(Arc::new(|| {}));
@@ -145,8 +192,13 @@ impl World {
         };
         #[cfg(not(feature = "planted"))]
         assert_eq!(bug, None, "bugs are planted with the feature alone");
+        let mut session = store.session().unwrap();
+        session.set_parks(flash.is_some());
         World {
-            session: store.session().unwrap(),
+            session,
+            flash,
+            fetch_bytes: 1 << 20,
+            parked: 0,
             servant,
             clients,
             store,
@@ -185,8 +237,69 @@ impl World {
         self.clients.answered(0, &asked, &alive);
     }
 
-    /// The whole reply to a request that came by a map of this version.
-    fn frame(&mut self, map: u64, request: &Request<'_>) -> Vec<u8> {
+    /// The whole reply to a request that came by a map of this version. What it waits for of flash is brought.
+    pub(crate) fn frame(&mut self, map: u64, request: &Request<'_>) -> Vec<u8> {
+        let mut lent = Vec::new();
+        loop {
+            match self.show(map, request, &lent) {
+                Ok(out) => return out,
+                Err(wanted) => {
+                    self.parked += 1;
+                    let read = wanted.iter().map(|cold| self.read(*cold));
+                    lent.extend(read.collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    /// What lies there, as whoever lends it to a session reads it.
+    pub(crate) fn read(&self, mut cold: Cold) -> (Cold, Vec<u8>) {
+        let flash = self.flash.as_ref().expect("it has a second tier");
+        loop {
+            let (offset, length) = cold.span();
+            let mut memory = vec![0; length + SECTOR_BYTES];
+            let skip = memory.as_ptr().align_offset(SECTOR_BYTES);
+            flash
+                .read_at(offset, &mut memory[skip..][..length])
+                .unwrap();
+            let bytes = memory[skip..][..length].to_vec();
+            match self.session.fetched(&cold, &bytes).unwrap() {
+                Fetched::Longer(longer) => cold = longer,
+                Fetched::Held | Fetched::Gone => return (cold, bytes),
+            }
+        }
+    }
+
+    /// Shows a request once: its reply, or what it waits for. `lent`: what was brought for it before.
+    pub(crate) fn show(
+        &mut self,
+        map: u64,
+        request: &Request<'_>,
+        lent: &[(Cold, Vec<u8>)],
+    ) -> Result<Vec<u8>, Vec<Cold>> {
+        self.session.forget_fetched();
+        for (cold, bytes) in lent {
+            self.session.fetched(cold, bytes).unwrap();
+        }
+        if self.flash.is_some() {
+            let lent: usize = lent.iter().map(|(_, bytes)| bytes.len()).sum();
+            let bytes_max = self.fetch_bytes.saturating_sub(lent);
+            self.servant.when_cold(match bytes_max {
+                0 => WhenCold::Retries,
+                bytes_max => WhenCold::Waits { bytes_max },
+            });
+        }
+        let out = self.show_now(map, request);
+        let wanted = self.servant.take_wanted();
+        assert_eq!(wanted.is_empty(), !out.is_empty(), "answered, or not");
+        if wanted.is_empty() {
+            Ok(out)
+        } else {
+            Err(wanted)
+        }
+    }
+
+    fn show_now(&mut self, map: u64, request: &Request<'_>) -> Vec<u8> {
         let mut out = Vec::new();
         let asked = Asked {
             envelope: Envelope::of_client(77, ME, MapVersion(map)),
@@ -282,7 +395,7 @@ pub(crate) fn entries_of(log: &duramen_engine::Log, collected: &Collected) -> Ve
     entries
 }
 
-fn reply(out: &[u8]) -> Answer<'_> {
+pub(crate) fn reply(out: &[u8]) -> Answer<'_> {
     let Ok(Parsed::Frame { frame, bytes }) = parse_frame(out, CLIENT_FRAME_BYTES_MAX) else {
         panic!("no whole frame: {out:?}");
     };

@@ -142,6 +142,13 @@ async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
             "entries": part.entries,
         })
     });
+    let hints = status.hints.iter().map(|hint| {
+        json!({
+            "server": hint.server.to_string(),
+            "bytes": hint.bytes,
+            "age_ms": hint.age_ms,
+        })
+    });
     axum::Json(json!({
         "cluster": status.cluster,
         "server": status.server.to_string(),
@@ -160,6 +167,7 @@ async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
         "offences": status.offences,
         "slowest_round_us": status.slowest_round_us,
         "recoveries": recoveries.collect::<Vec<Value>>(),
+        "hints": hints.collect::<Vec<Value>>(),
     }))
     .into_response()
 }

@@ -15,6 +15,7 @@ use super::workers::{Chores, Workers, spawn};
 use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::shared::{Shared, Stop};
+use crate::tier::Tier;
 use duramen_base::ids::{Level, ServerId};
 use duramen_base::units::MIB;
 use duramen_net::{Event, Handle, Hub, Options, Payload, Reason};
@@ -59,6 +60,9 @@ pub(crate) enum Mail {
     /// The server ends.
     Stop,
 }
+
+/// What the life before has open is waited for so long.
+const LET_GO: Duration = Duration::from_secs(5);
 
 /// Asks the system to let this thread run before others.
 pub(super) fn prefer() {
@@ -298,7 +302,8 @@ fn prepare(
 ) -> Result<NodeThread, ServerError> {
     let dir = config.data_dir().expect("a member has a directory");
     let home = Home::open(&dir, &config.cluster)?;
-    let store = store_options(config);
+    let tier = open_tier(config)?;
+    let store = store_options(config, tier.as_ref());
     let size = Size {
         mode: config.disk_mode,
         wal_bytes: store.wal_bytes,
@@ -361,6 +366,7 @@ fn prepare(
         scrub_ms,
         opened,
         status,
+        tier: tier.map(Arc::new),
     }))
 }
 
@@ -401,11 +407,29 @@ fn candidate(
     }
 }
 
+/// Opens the second tier, if there is one. The life before may be about to let go of it.
+fn open_tier(config: &ServerConfig) -> Result<Option<Tier>, ServerError> {
+    let since = Instant::now();
+    loop {
+        match Tier::open(config) {
+            Err(ServerError::Flash {
+                source: duramen_flash::Error::InUse { .. },
+                ..
+            }) if since.elapsed() < LET_GO => std::thread::sleep(LET_GO / 100),
+            opened => return opened,
+        }
+    }
+}
+
 /// The engine's part of the settings, as for a server on its own.
-fn store_options(config: &ServerConfig) -> duramen::Options {
+fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options {
     let defaults = duramen::Options::memory(config.memory_bytes);
     duramen::Options {
         engine: duramen_engine::Options {
+            memory_bytes: tier.map_or(config.memory_bytes, |tier| {
+                tier.rest_of(config.memory_bytes, config.reactor_threads())
+            }),
+            flash: tier.map(Tier::options),
             mode: config.mode,
             heads: config.threads,
             cleaners: config.cleaners,
@@ -427,7 +451,7 @@ fn store_options(config: &ServerConfig) -> duramen::Options {
 /// Room for replicas: each member keeps as much for others as they keep for it.
 fn disk_bytes(config: &ServerConfig, settings: &ClusterSettings) -> u64 {
     let own = match config.disk_bytes {
-        0 => config.memory_bytes / 100 * config.disk_expansion_percent,
+        0 => (config.memory_bytes + config.flash_bytes) / 100 * config.disk_expansion_percent,
         bytes => bytes,
     };
     own * u64::from(settings.replicas.max(1))

@@ -19,6 +19,7 @@ use crate::durability::{Durability, wake};
 use crate::error::ServerError;
 use crate::exec::databases;
 use crate::shared::{Message, Shared, Stop};
+use crate::tier::Tier;
 use duramen::Store;
 use duramen_base::ids::ServerId;
 use duramen_net::{self as net, ConnectionId, Event, Hub, Payload, Reason};
@@ -62,6 +63,8 @@ pub(super) struct Parts {
     pub opened: Sender<Result<(), ServerError>>,
     /// Filled with what stays.
     pub status: MemberStatus,
+    /// None: memory is the only tier.
+    pub tier: Option<Arc<Tier>>,
 }
 
 /// What was asked, and of whom.
@@ -182,9 +185,10 @@ impl NodeThread {
     }
 
     fn write_status(&mut self) {
+        let now_us = self.now_us();
         if let Some(membership) = &self.membership {
             let status = &mut self.parts.status;
-            status.look_at(&self.parts.node);
+            status.look_at(&self.parts.node, now_us);
             status.tablets_version = membership.view().tablets_version();
             status.offences = self.parts.hub.offences();
             membership.set_status(status.clone());
@@ -494,7 +498,7 @@ impl NodeThread {
         let durability = Arc::new(Durability::of_member(store));
         durability.watch(shared);
         let engine = Arc::clone(durability.store().engine());
-        shared.serve(engine, Some(durability));
+        shared.serve_with(engine, Some(durability), self.parts.tier.clone());
         tracing::info!(server = %me, "a member of the cluster");
         // Who waits for it may be gone already.
         let _ = self.parts.opened.send(Ok(()));
@@ -532,7 +536,11 @@ impl NodeThread {
 /// What waits for disks goes on connections of its own.
 fn role_of(question: &Peer) -> Role {
     match question {
-        Peer::Ping { .. } | Peer::Needed { .. } | Peer::MigrateEntries(_) => Role::Server,
+        Peer::Ping { .. }
+        | Peer::Needed { .. }
+        | Peer::MigrateEntries(_)
+        | Peer::PutHeat
+        | Peer::GetHeat { .. } => Role::Server,
         Peer::WriteReplica(_)
         | Peer::SyncReplicas { .. }
         | Peer::FreeReplicas { .. }

@@ -1,7 +1,7 @@
 //! What people may see of a member: the node's thread writes it down now and then, INFO and admin HTTP show it.
 
 use duramen_base::ids::{ListVersion, ServerId, TabletsVersion};
-use duramen_node::{Node, PartitionProgress};
+use duramen_node::{HeldHint, Node, PartitionProgress};
 use duramen_wire::native::message::Addresses;
 
 /// A member as its node saw it last, some hundred milliseconds ago at most.
@@ -25,6 +25,8 @@ pub struct MemberStatus {
     pub enough_backups: bool,
     /// What is replayed here of crashed servers.
     pub recoveries: Vec<PartitionProgress>,
+    /// What is known here of what is read often at others.
+    pub hints: Vec<HeldHint>,
     /// Hellos and frames of others that were refused or made no sense.
     pub offences: u64,
     /// Longest round of the node's thread so far, in microseconds: as long may a ping have waited.
@@ -33,7 +35,7 @@ pub struct MemberStatus {
 
 impl MemberStatus {
     /// Takes over what the node knows.
-    pub(super) fn look_at(&mut self, node: &Node) {
+    pub(super) fn look_at(&mut self, node: &Node, now_us: u64) {
         let members = node.member().members();
         let me = node.member().id();
         self.server = me;
@@ -48,5 +50,6 @@ impl MemberStatus {
             .filter(|entry| entry.server != me && entry.roles.backup && !entry.draining);
         self.enough_backups = backups.count() >= self.replicas as usize;
         self.recoveries = node.recoveries();
+        self.hints = node.hints(now_us);
     }
 }

@@ -193,7 +193,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "0",
         size!(disk_bytes as u64),
-        "Most disk space for the log; 0 = memory times disk-expansion.",
+        "Most disk space for the log; 0 = memory and flash-size times disk-expansion.",
     ),
     row(
         "disk-expansion",
@@ -201,7 +201,7 @@ pub static SETTINGS: &[Setting] = &[
         "percent",
         "200",
         number!(disk_expansion_percent as u64),
-        "Disk space for the log in percent of memory: more makes cleaning on disk cheaper.",
+        "Disk space for the log in percent of memory and flash-size: more makes cleaning on disk cheaper.",
     ),
     row(
         "flash-file",

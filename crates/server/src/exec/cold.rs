@@ -22,6 +22,7 @@ use super::state::global;
 use crate::shared::Shared;
 use duramen_engine::flash::Cold;
 use duramen_engine::{Error, Guard, KeyHash, TableId};
+use duramen_node::WhenCold;
 
 /// Of what may be fetched at once, one of so many parts may be for requests behind the one that parks.
 const AHEAD_PART: usize = 8;
@@ -37,14 +38,23 @@ pub(super) struct Walk {
     pub(super) moved: bool,
 }
 
+/// Why something was not fetched.
+#[derive(Clone, Debug)]
+pub(crate) enum Unfetched {
+    Unreadable(Box<str>),
+    /// It is too much at once (C3).
+    TooMuch(Box<str>),
+}
+
 /// What a client's requests that wait for flash need, and what is remembered for them.
 #[derive(Default)]
 pub(crate) struct Parking {
     wanted: Vec<Cold>,
-    /// Of the requests behind.
+    /// Of the requests behind, and the bytes of it.
     ahead: Vec<Cold>,
-    /// What could not be fetched, and why.
-    failed: Vec<(Cold, Box<str>)>,
+    ahead_bytes: usize,
+    /// What was not fetched, and why.
+    failed: Vec<(Cold, Unfetched)>,
     /// Of RANDOMKEY (C4).
     draw: Option<u64>,
     /// Of KEYS (C4).
@@ -53,6 +63,8 @@ pub(crate) struct Parking {
     progressed: bool,
     /// Monitors have seen the request that parked.
     monitored: bool,
+    /// Bytes that were lent for it.
+    lent: usize,
 }
 
 impl Client {
@@ -62,17 +74,18 @@ impl Client {
             return (Vec::new(), Vec::new());
         };
         let needed = std::mem::take(&mut parking.wanted);
+        parking.ahead_bytes = 0;
         (needed, std::mem::take(&mut parking.ahead))
     }
 
     /// These could not be fetched: requests that still need them are answered with an error.
-    pub(crate) fn could_not_fetch(&mut self, failed: Vec<(Cold, Box<str>)>) {
+    pub(crate) fn could_not_fetch(&mut self, failed: Vec<(Cold, Unfetched)>) {
         self.parking.get_or_insert_default().failed = failed;
     }
 
     /// Its requests wait for nothing on flash any more.
     #[inline]
-    pub(super) fn end_parking(&mut self) {
+    pub(crate) fn end_parking(&mut self) {
         if self.parking.is_some() && self.verdict != Verdict::Cold {
             self.parking = None;
         }
@@ -90,6 +103,11 @@ impl Client {
         let parking = self.parking.get_or_insert_default();
         parking.progressed = std::mem::take(&mut walk.moved);
         parking.walk = Some(walk);
+    }
+
+    /// What the request was lent is of no use to it any more.
+    pub(super) fn comes_further(&mut self) {
+        self.parking.get_or_insert_default().progressed = true;
     }
 
     /// Whether the request that parked has come further before: what it was lent is of no use to it any more.
@@ -119,12 +137,61 @@ impl Client {
         parking.is_some_and(|parking| std::mem::take(&mut parking.monitored))
     }
 
-    fn failure_of(&self, wanted: &[Cold]) -> Option<String> {
+    /// Before the requests of its turn: it waits for nothing. For native clients, whose requests run elsewhere.
+    #[inline]
+    pub(crate) fn begin_native(&mut self) {
+        if self.verdict == Verdict::Cold {
+            self.verdict = Verdict::Open;
+        }
+    }
+
+    pub(crate) fn is_cold(&self) -> bool {
+        self.verdict == Verdict::Cold
+    }
+
+    /// So much was lent for the request that is shown again.
+    pub(crate) fn was_lent(&mut self, bytes: usize) {
+        let parking = self.parking.get_or_insert_default();
+        parking.lent = bytes;
+        parking.failed.clear(); // of an earlier time
+    }
+
+    /// Bytes that were lent for the first request of its turn; nothing for those behind it (`executed`).
+    #[inline]
+    pub(crate) fn lent_bytes(&self, executed: usize) -> usize {
+        let parking = self.parking.as_ref().filter(|_| executed == 0);
+        parking.map_or(0, |parking| parking.lent)
+    }
+
+    /// A native request waits for these. `Some`: it may not, as they could not be fetched, or are too many beside what it was lent
+    /// (C3, C4): it is to be answered so.
+    #[cold]
+    pub(crate) fn park_native(
+        &mut self,
+        executed: usize,
+        wanted: Vec<Cold>,
+        most: usize,
+    ) -> Option<WhenCold> {
+        match self.failure_of(&wanted) {
+            Some(Unfetched::Unreadable(_)) => return Some(WhenCold::Fails),
+            Some(Unfetched::TooMuch(_)) => return Some(WhenCold::Retries),
+            None => {}
+        }
+        let lent = self.lent_bytes(executed);
+        if lent > 0 && lent + bytes_of(&wanted) > most {
+            return Some(WhenCold::Retries);
+        }
+        self.parking.get_or_insert_default().wanted = wanted;
+        self.verdict = Verdict::Cold;
+        None
+    }
+
+    fn failure_of(&self, wanted: &[Cold]) -> Option<&Unfetched> {
         let parking = self.parking.as_ref()?;
         let failed = parking.failed.iter();
         let mut met =
             failed.filter(|(failed, _)| wanted.iter().any(|cold| cold.key() == failed.key()));
-        met.next().map(|(_, why)| format!("ERR {why}"))
+        met.next().map(|(_, why)| why)
     }
 }
 
@@ -139,23 +206,28 @@ fn bytes_of(wanted: &[Cold]) -> usize {
     wanted.iter().map(|cold| cold.span().1).sum()
 }
 
-/// Notes what the key of a request behind one that parks needs.
+/// Notes what the key of a request behind one that parks needs; whether there is room for more.
 #[cold]
-pub(super) fn look_ahead(
+pub(crate) fn look_ahead(
     shared: &Shared,
     guard: &Guard<'_>,
     client: &mut Client,
     (table, hash, key): (TableId, KeyHash, &[u8]),
-) {
+) -> bool {
     let (Some(tier), Some(parking)) = (shared.tier(), &mut client.parking) else {
-        return;
+        return false;
     };
     let room = tier.fetch_bytes() / AHEAD_PART;
-    if let Ok(Some(cold)) = guard.cold(table, hash, key)
-        && bytes_of(&parking.ahead) + cold.span().1 <= room
-    {
+    let Ok(Some(cold)) = guard.cold(table, hash, key) else {
+        return true;
+    };
+    let bytes = parking.ahead_bytes + cold.span().1;
+    let fits = bytes <= room;
+    if fits {
         parking.ahead.push(cold);
+        parking.ahead_bytes = bytes;
     }
+    fits
 }
 
 impl Local {
@@ -219,6 +291,16 @@ impl Context<'_> {
         step
     }
 
+    /// Whether what a step of a walk has met ([`note_colds`](Self::note_colds)) is more than may be fetched at once. Then it is forgotten.
+    pub(super) fn lacks_too_much(&mut self) -> bool {
+        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let too_much = bytes_of(&self.local.colds) > most;
+        if too_much {
+            self.local.colds.clear();
+        }
+        too_much
+    }
+
     /// Parks the request if it failed for want of what lies on flash. `Some`: it has failed for good, for this reason.
     #[cold]
     pub(super) fn park(
@@ -276,8 +358,10 @@ impl Context<'_> {
         let Some(tier) = self.shared.tier() else {
             return Some("ERR the server has no flash, and something lies there".to_owned());
         };
-        if let Some(text) = self.client.failure_of(wanted) {
-            return Some(text);
+        if let Some(Unfetched::Unreadable(why) | Unfetched::TooMuch(why)) =
+            self.client.failure_of(wanted)
+        {
+            return Some(format!("ERR {why}"));
         }
         if self.local.in_exec {
             return Some(format!(

@@ -361,7 +361,9 @@ fn look_ahead(
     let keys = spec.key_positions(args.len()).zip(tables).zip(hashes);
     for ((at, table), hash) in keys {
         let key = args.get(at).unwrap_or_default();
-        cold::look_ahead(hands.shared, guard, turn.client, (*table, *hash, key));
+        if !cold::look_ahead(hands.shared, guard, turn.client, (*table, *hash, key)) {
+            return;
+        }
     }
 }
 
@@ -624,7 +626,7 @@ impl Step<'_> {
         turn.client.wait.lease(routing::tells_of_data(spec));
         if std::mem::take(&mut hands.local.not_now) {
             self.show_again(turn);
-        } else {
+        } else if turn.client.verdict != Verdict::Cold {
             turn.client.unserved_until_ms = 0;
             turn.client.flushing = None;
         }

@@ -5,7 +5,7 @@
 //! - P2: what FLUSHALL deletes, it deletes key by key, with tombstones. A floor for the whole table, as a single server writes it,
 //!   would also delete what comes later from other members with older versions; a purge would come back with a recovery.
 //! - P3: no round of the reactor is spent on a flush for longer than about a millisecond: it goes on when everybody else has had a
-//!   turn, and is answered when all that it did is durable.
+//!   turn, and is answered when all that it did is durable. It goes on where it was, too, when it has waited for flash.
 
 use super::context::{Context, Done, Failure};
 use super::group::Way;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Keys that a flush deletes under one guard: less than a millisecond, so that nobody waits long for this guard.
 const FLUSH_STEP: usize = 256;
+/// If that is too much to be read from flash at once, one of so many.
+const FEWER: usize = 8;
 /// Such steps in one round (P3).
 const STEPS_PER_ROUND: usize = 4;
 
@@ -72,10 +74,18 @@ pub(super) fn flush(
     let mut steps = STEPS_PER_ROUND;
     for table in &tables[first.unwrap_or(0)..] {
         match flush_table(ctx, member, session, *table, cursor, &mut steps) {
-            Err(Failure::Engine(error)) if matches!(*error, Error::NoSuchTable(_)) => {}
-            Err(failure) => return Err(failure),
-            Ok(0) => {}
-            Ok(cursor) => {
+            (Err(Failure::Engine(error)), _) if matches!(*error, Error::NoSuchTable(_)) => {}
+            (Err(failure), at) => {
+                // It goes on there if it waits for flash only.
+                let table = *table;
+                ctx.client.flushing = failure.cold().map(|_| Flushing { table, cursor: at });
+                if at != cursor {
+                    ctx.client.comes_further();
+                }
+                return Err(failure);
+            }
+            (Ok(()), 0) => {}
+            (Ok(()), cursor) => {
                 let table = *table;
                 ctx.client.flushing = Some(Flushing { table, cursor });
                 return Err(Failure::GoesOn); // P3
@@ -94,7 +104,7 @@ pub(super) fn flush(
     Ok(())
 }
 
-/// Goes on at `cursor` for at most `steps`; returns where it stopped, 0: it is done.
+/// Goes on at `cursor` for at most `steps`; returns how it ended, and where it stopped, 0: it is done.
 fn flush_table(
     ctx: &mut Context<'_>,
     member: &Membership,
@@ -102,24 +112,36 @@ fn flush_table(
     table: TableId,
     mut cursor: u64,
     steps: &mut usize,
-) -> Result<u64, Failure> {
+) -> (Done, u64) {
     let level = ctx.local.level_of_table(ctx.shared, table);
     let mut keys: Vec<(KeyHash, Box<[u8]>)> = Vec::new();
+    let mut count = FLUSH_STEP;
     loop {
         let mut guard = session.pin();
         keys.clear();
-        let step = guard.scan(table, cursor, FLUSH_STEP, |object| {
+        let step = guard.scan(table, cursor, count, |object| {
             keys.push((guard.hash(object.key), object.key.into()));
         });
-        cursor = ctx.note_colds(&guard, step)?;
+        let next = match ctx.note_colds(&guard, step) {
+            Ok(next) => next,
+            // More than may be read at once: fewer keys.
+            Err(Error::Cold(_)) if count > 1 && ctx.lacks_too_much() => {
+                count = (count / FEWER).max(1);
+                continue;
+            }
+            Err(error) => return (Err(error.into()), cursor),
+        };
         let done = keys
             .iter()
             .try_for_each(|(hash, key)| remove(ctx, member, &mut guard, table, *hash, key));
         ctx.client.settle(&mut guard, level);
-        done?;
+        if let Err(error) = done {
+            return (Err(error.into()), cursor);
+        }
+        cursor = next;
         *steps = steps.saturating_sub(1);
         if cursor == 0 || *steps == 0 {
-            return Ok(cursor);
+            return (Ok(()), cursor);
         }
     }
 }

@@ -32,6 +32,9 @@ pub(super) struct Connection {
     pub(super) waits_for: WaitsFor,
     /// Replies that wait for the log; nothing is received meanwhile, whatever `waits_for` says.
     pub(super) held: Option<Held>,
+    /// Its replies wait for those of requests that wait for flash, at most until then, in milliseconds since the Unix epoch; 0 = they
+    /// do not.
+    pub(super) corked_until_ms: u64,
     /// What is fetched from flash for the requests that run next.
     pub(super) parked: Option<Box<Parked>>,
 }
@@ -82,6 +85,7 @@ impl Connection {
             closing: false,
             waits_for: WaitsFor::Input,
             held: None,
+            corked_until_ms: 0,
             parked: None,
         }
     }
@@ -96,6 +100,9 @@ impl Connection {
 
     /// Unsent replies that may go out now.
     pub(super) fn sendable_bytes(&self) -> usize {
+        if self.corked_until_ms > 0 {
+            return 0;
+        }
         let end = self
             .held
             .as_ref()

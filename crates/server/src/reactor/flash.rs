@@ -18,6 +18,8 @@
 //!   nobody are dropped.
 //! - F4: what the session holds it forgets after the next group, and when nobody is left who waits: nothing is held for those who
 //!   have gone.
+//! - F5: replies of requests before one that waits are sent with its own, if others wait too: that saves the system calls and the
+//!   wake-up of their client, which cost more than the requests did. But they wait for [`CORK_MS`] at most, and only once.
 //!
 //! **Concurrency.** Everything here belongs to the thread; its reader is watched by its epoll instance.
 //!
@@ -26,7 +28,7 @@
 use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
-use crate::exec::cold::too_much;
+use crate::exec::cold::{Unfetched, too_much};
 use duramen_engine::flash::{Cold, Fetched};
 use duramen_flash::SpanReader;
 use rustix::event::epoll;
@@ -35,6 +37,11 @@ use std::sync::Arc;
 
 /// Reads of a thread that are under way at once: what a device needs to be busy.
 const READS_MAX: u32 = 128;
+
+/// See F5. Longer than a tick of the scheduler: a timer that is the next of all costs as much as what is saved.
+const CORK_MS: u64 = 5;
+/// And only so many bytes of replies wait.
+const CORK_BYTES_MAX: usize = 16 << 10;
 
 /// What a read brought, or why it failed.
 type Read = Result<Arc<[u8]>, Box<str>>;
@@ -55,7 +62,7 @@ pub(super) struct Parked {
     longer: Vec<Want>,
     /// Which of all this is not for its first request.
     ahead: Vec<(u64, u32)>,
-    failed: Vec<(Cold, Box<str>)>,
+    failed: Vec<(Cold, Unfetched)>,
 }
 
 #[derive(Clone, Copy)]
@@ -103,6 +110,8 @@ pub(super) struct Flash {
     waiting: VecDeque<u64>,
     /// Connections that have nothing under way yet.
     queue: VecDeque<Token>,
+    /// Connections whose replies wait (F5), and until when, in milliseconds since the Unix epoch; or did.
+    corked: VecDeque<(u64, Token)>,
     /// See F1.
     bytes: usize,
     /// The kernel has not taken what was submitted: it is to be asked again.
@@ -126,6 +135,11 @@ impl Flash {
     #[inline]
     pub(super) fn has_parked(&self) -> bool {
         self.bytes > 0
+    }
+
+    /// When replies have waited long enough (F5).
+    pub(super) fn corked_until_ms(&self) -> Option<u64> {
+        self.corked.front().map(|(until_ms, _)| *until_ms)
     }
 
     pub(super) fn is_stuck(&self) -> bool {
@@ -199,6 +213,35 @@ impl Reactor {
         }
     }
 
+    /// F5. After `park`, before anything is sent.
+    pub(super) fn cork(&mut self, token: Token, connection: &mut Connection) {
+        let waits = connection.waits_for == WaitsFor::Flash && connection.held.is_none();
+        let bytes = connection.unsent_bytes();
+        let others = self.me().counters.flash_parked.get() > 1;
+        if waits && others && (1..=CORK_BYTES_MAX).contains(&bytes) {
+            connection.corked_until_ms = self.now_ms + CORK_MS;
+            let corked = (connection.corked_until_ms, token);
+            self.flash.corked.push_back(corked);
+        }
+    }
+
+    /// F5: sends what has waited long enough. After each round.
+    pub(super) fn uncork_late(&mut self) {
+        while let Some((until_ms, token)) = self.flash.corked.front().copied() {
+            let waits = |connection: &Connection| connection.corked_until_ms == until_ms;
+            let is_corked = self.slots.get(token).is_some_and(waits);
+            if is_corked && until_ms > self.now_ms {
+                return;
+            }
+            self.flash.corked.pop_front();
+            if is_corked && let Some(mut connection) = self.slots.take(token) {
+                connection.corked_until_ms = 0;
+                self.slots.put(token, connection);
+                self.writable(token);
+            }
+        }
+    }
+
     /// Begins the fetches of a connection, if F1 has room for them.
     fn admit_parked(&mut self, token: Token, connection: &mut Connection) -> bool {
         let (Some(parked), Some(tier)) = (&mut connection.parked, self.shared.tier()) else {
@@ -222,6 +265,7 @@ impl Reactor {
             }
             Err(why) => {
                 parked.missing = 0;
+                let why = Unfetched::Unreadable(why);
                 let failed = wanted.into_iter().map(|want| (want.asked, why.clone()));
                 parked.failed = failed.collect();
                 self.is_whole(token, connection);
@@ -339,7 +383,9 @@ impl Reactor {
                     lent: self.flash.forgotten,
                 }),
                 Ok(None) => {}
-                Err(why) => parked.failed.push((asked, why.clone())),
+                Err(why) => parked
+                    .failed
+                    .push((asked, Unfetched::Unreadable(why.clone()))),
             }
             parked.missing -= 1;
             if parked.missing == 0 {
@@ -406,9 +452,10 @@ impl Reactor {
         let wanted: Vec<Want> = come.filter(is_needed).chain(longer).collect();
         let bytes = wanted.iter().map(|want| want.cold.span().1).sum();
         if bytes > most {
-            parked
-                .failed
-                .push((first.asked, too_much(bytes, most).into()));
+            parked.failed.push((
+                first.asked,
+                Unfetched::TooMuch(too_much(bytes, most).into()),
+            ));
             return self.is_whole(token, connection);
         }
         self.flash.bytes -= std::mem::take(&mut parked.bytes);
@@ -441,10 +488,12 @@ impl Reactor {
             if come.lent != self.flash.forgotten
                 && let Err(why) = self.lend(&come.cold, &come.bytes)
             {
-                failed.push((come.cold, why));
+                failed.push((come.cold, Unfetched::Unreadable(why)));
             }
             come.lent = self.flash.forgotten;
         }
+        let lent = parked.fetched.iter().map(|come| come.bytes.len()).sum();
+        connection.client.was_lent(lent);
         if !failed.is_empty() {
             connection.client.could_not_fetch(failed);
         }

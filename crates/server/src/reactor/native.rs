@@ -133,6 +133,12 @@ impl Reactor {
         }
         let mut ready = std::mem::take(&mut self.native.ready);
         let frames = std::mem::take(&mut self.native.frames);
+        let has_parked = self.flash.has_parked();
+        if has_parked {
+            for one in &mut ready {
+                self.lend_fetched(&mut one.connection);
+            }
+        }
         let mut turns = emptied(std::mem::take(&mut self.native.turns));
         for one in &mut ready {
             let Connection {
@@ -156,6 +162,9 @@ impl Reactor {
         executed.clear();
         executed.extend(turns.iter().map(|turn| turn.executed));
         self.native.turns = emptied(turns);
+        if has_parked {
+            self.forget_fetched();
+        }
         let counters = &self.me().counters;
         counters.commands.add(executed.iter().sum::<usize>() as u64);
         counters.batches.add(1);
@@ -184,6 +193,7 @@ impl Reactor {
             mut more,
             ..
         } = ready;
+        let kept = self.take_back(&mut connection, executed);
         self.hold(token, &mut connection, replies_from, executed);
         if let Some(next) = frames.get(executed) {
             (consumed, more) = (next.body.start - HEADER_BYTES, true);
@@ -191,7 +201,10 @@ impl Reactor {
             self.refuse_native(&mut connection, &error);
         }
         self.keep_rest(&mut connection, &source, Some(consumed));
-        connection.waits_for = if more && !connection.closing {
+        connection.waits_for = if connection.client.is_cold() && !connection.closing {
+            self.park(token, &mut connection, kept);
+            connection.waits_for
+        } else if more && !connection.closing {
             if connection.held.is_none() {
                 self.again.push(token);
             }

@@ -126,6 +126,7 @@ impl Reactor {
             parsed,
         } = ready;
         let verdict = connection.client.verdict();
+        let was_corked = std::mem::take(&mut connection.corked_until_ms) > 0;
         match verdict {
             Verdict::CloseNow => {
                 self.recycled.give_back(requests);
@@ -156,6 +157,9 @@ impl Reactor {
             _ if !more || connection.closing => WaitsFor::Input,
             Verdict::Cold => {
                 self.park(token, &mut connection, kept);
+                if !was_corked {
+                    self.cork(token, &mut connection);
+                }
                 connection.waits_for
             }
             Verdict::Paused { until_ms } => {

@@ -39,6 +39,11 @@ impl Reactor {
         if self.flash.is_stuck() {
             at_most(RETRY);
         }
+        if let Some(until_ms) = self.flash.corked_until_ms() {
+            at_most(Duration::from_millis(
+                until_ms.saturating_sub(self.now_ms) + 1,
+            ));
+        }
         if let Some(deadline_ms) = self.holds.deadline_ms() {
             at_most(Duration::from_millis(
                 deadline_ms.saturating_sub(self.now_ms) + 5,

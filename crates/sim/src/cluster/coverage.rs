@@ -57,6 +57,8 @@ classes! {
     LeaseEnd = "client lease ended",
     Split = "tablet split under load",
     Migration = "migration or drain under load",
+    /// A segment lies on flash alone.
+    Cold = "segment gone to flash",
 }
 
 /// How often each class has happened.

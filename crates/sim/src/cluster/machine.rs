@@ -4,6 +4,7 @@ use super::bug::Bug;
 use super::chair;
 use super::client::Held;
 use super::coverage::Class;
+use super::flash;
 use super::native::HeldLetter;
 use super::net::{Mode, Place};
 use super::plan::Plan;
@@ -237,6 +238,7 @@ impl World {
         store.engine.cleaners = 0;
         store.engine.huge_pages = false;
         store.engine.tiny = true;
+        store.engine.flash = plan.flash.then(flash::options);
         store.engine.clock = duramen::engine::Clock::Manual(wall_ms.clone());
         store.planted = match plan.bug {
             Some(Bug::Engine(bug)) => Some(duramen::Bug::Engine(bug)),
@@ -444,6 +446,9 @@ impl World {
             let mut out = Vec::new();
             if let Some(store) = process.store.as_ref().filter(|_| !process.ended) {
                 store.engine().clean_step(CLEAN_BYTES);
+                while self.plan.flash && store.engine().demote_step() {
+                    self.coverage.fired(Class::Cold);
+                }
                 let mut steps = 0;
                 while steps < STEPS_MAX && store.background_step().unwrap_or(false) {
                     steps += 1;

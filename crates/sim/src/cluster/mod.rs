@@ -11,6 +11,7 @@ mod client;
 mod coverage;
 mod fault;
 mod finish;
+mod flash;
 pub mod history;
 pub mod linear;
 mod machine;

@@ -138,6 +138,8 @@ pub struct Plan {
     pub load_us: u64,
     pub segment_bytes: u32,
     pub memory_bytes: u64,
+    /// Members have a second tier: whatever may lie there does.
+    pub flash: bool,
     pub partition_bytes: u64,
     pub read_lease_ms: u32,
     pub client_lease_ms: u32,
@@ -199,6 +201,7 @@ impl Plan {
             load_us: 6 * SECOND,
             segment_bytes: 64 << 10,
             memory_bytes: 4 << 20,
+            flash: false,
             partition_bytes: 1 << 30,
             read_lease_ms: 400,
             client_lease_ms: 4_000,
@@ -238,6 +241,7 @@ impl Plan {
         plan.partition_bytes = [20_000, 1 << 30][random.below(2) as usize];
         plan.tablets = 1 + random.below(servers as u64) as u32;
         plan.frames = [128, 128, 48, 20][random.below(4) as usize];
+        plan.flash = seed % 3 == 2;
         if profile == Profile::Mixed {
             plan.network(&mut random);
             plan.draw_faults(&mut random);

@@ -582,6 +582,8 @@ pub fn peer() -> Vec<(Peer, &'static [u8])> {
             },
             b"",
         ),
+        (Peer::PutHeat, b"blocks"),
+        (Peer::GetHeat { server: LOG }, b""),
     ]
 }
 
@@ -640,6 +642,7 @@ pub fn peer_answers() -> Vec<(PeerAnswer, &'static [u8])> {
         (PeerAnswer::Leased, b""),
         (PeerAnswer::Refused(Refusal::NotUp(LOG)), b""),
         (PeerAnswer::Segment, b"segment"),
+        (PeerAnswer::Heat, b"blocks"),
     ]
 }
 

@@ -7,7 +7,8 @@
 mod reads;
 mod rivals;
 
-use self::reads::{Choice, Outcome, Reads};
+pub use self::reads::Choice;
+use self::reads::{Outcome, Reads};
 use self::rivals::Rival;
 use crate::harness::{Bound, Doing, Group, Options, Report, Result, Row, median, progress};
 use crate::servers::{Scratch, find_duramen, find_program};
@@ -20,6 +21,8 @@ const VALUE_BYTES: usize = 1000;
 const TIMES: u64 = 10;
 /// Memory of a second memcached, which has room for what it keeps there of every item.
 const MORE: u64 = 3;
+/// Times the connections for a second look at a hot set: enough that somebody always has something to do while others wait.
+const MANY: usize = 4;
 
 /// What `duramen bench tier` takes.
 #[derive(Clone, Debug, clap::Args)]
@@ -50,6 +53,9 @@ pub struct TierArgs {
     /// Keys per second at which the stores are filled: faster, extstore evicts what it has no time to write
     #[arg(long, default_value_t = 50_000.0)]
     pub fill_rate: f64,
+    /// Only these reads, and of Duramen alone
+    #[arg(long, value_name = "READS")]
+    pub only: Option<Choice>,
 }
 
 /// Sizes of a run.
@@ -75,6 +81,7 @@ pub fn run(args: &TierArgs) -> Result<Report> {
     let duramen = find_duramen(args.duramen.as_deref())?;
     let mut rivals = vec![Rival::duramen(&duramen, &sizes, &parent)?];
     match args.memcached.clone().or_else(|| find_program("memcached")) {
+        _ if args.only.is_some() => {}
         Some(program) => {
             rivals.push(Rival::memcached(&program, &sizes, 1, &parent)?);
             rivals.push(Rival::memcached(&program, &sizes, MORE, &parent)?);
@@ -87,12 +94,17 @@ pub fn run(args: &TierArgs) -> Result<Report> {
     }
     let mut rows = Vec::new();
     for choice in [Choice::Uniform, Choice::Hot] {
+        if args.only.is_some_and(|only| only != choice) {
+            continue;
+        }
         rows.extend(side_by_side(args, choice, &sizes, &rivals, &mut report)?);
     }
     report.table("Reads of data ten times as large as memory", rows);
-    lost(&sizes, &rivals, &mut report)?;
-    drop(rivals);
-    restart(&duramen, &sizes, &parent, &mut report)?;
+    if args.only.is_none() {
+        lost(&sizes, &rivals, &mut report)?;
+        drop(rivals);
+        restart(&duramen, &sizes, &parent, &mut report)?;
+    }
     tell_how(args, &sizes, &mut report);
     Ok(report)
 }
@@ -118,7 +130,8 @@ fn tell_how(args: &TierArgs, sizes: &Sizes, report: &mut Report) {
     );
     report.note(
         "All in memory is Duramen with memory for everything and no cgroup. A hot set is given time to be promoted: its reads run for a while \
-         before they are measured.",
+         before they are measured. A connection reads the next keys when it has all of the last: with few connections a processor has nothing \
+         to do while they wait for the SSD; with four times as many it has, and what is compared is the work.",
     );
 }
 
@@ -131,12 +144,20 @@ fn side_by_side(
     report: &mut Report,
 ) -> Result<Vec<Row>> {
     let seconds = args.seconds.unwrap_or(args.options.size(5.0, 2.0));
-    let reads = Reads {
+    let few = Reads {
         choice,
         keys: sizes.keys,
         connections: args.connections.max(1),
         pipeline: args.pipeline.max(1),
         time: Duration::from_secs_f64(seconds),
+    };
+    let many = Reads {
+        connections: MANY * few.connections,
+        ..few
+    };
+    let loads = match choice {
+        Choice::Uniform => vec![few],
+        Choice::Hot => vec![few, many],
     };
     let in_memory = match choice {
         Choice::Uniform => None,
@@ -149,11 +170,26 @@ fn side_by_side(
     let all: Vec<&Rival> = rivals.iter().chain(&in_memory).collect();
     for rival in &all {
         let warm = Reads {
-            time: reads.time.mul_f64(4.0),
-            ..reads
+            time: few.time.mul_f64(4.0),
+            ..few
         };
         warm.run(rival)?;
     }
+    let mut rows = Vec::new();
+    for reads in loads {
+        rows.extend(at_a_load(args, &reads, &all, report)?);
+    }
+    Ok(rows)
+}
+
+/// So many connections, all stores in turn.
+fn at_a_load(
+    args: &TierArgs,
+    reads: &Reads,
+    all: &[&Rival],
+    report: &mut Report,
+) -> Result<Vec<Row>> {
+    let choice = reads.choice;
     let mut outcomes: Vec<Vec<Outcome>> = all.iter().map(|_| Vec::new()).collect();
     for _ in 0..args.options.rounds().min(3) {
         for (rival, outcomes) in all.iter().zip(&mut outcomes) {
@@ -166,7 +202,7 @@ fn side_by_side(
     };
     let mut rows = Vec::new();
     for (rival, outcomes) in all.iter().zip(&outcomes) {
-        rows.push(row(choice, rival, outcomes, rate(outcomes))?);
+        rows.push(row(reads, rival, outcomes, rate(outcomes))?);
     }
     let of = |name: &str| {
         let found = all.iter().position(|rival| rival.name() == name);
@@ -179,7 +215,10 @@ fn side_by_side(
             Bound::AtLeast(1.5),
         ),
         Choice::Hot => report.target(
-            "90 % of reads to 5 % of keys, of the same store all in memory ≥ 0.8",
+            format!(
+                "90 % of reads to 5 % of keys, {} connections, of the same store all in memory ≥ 0.8",
+                reads.connections
+            ),
             of(rivals::TIERED) / of(rivals::IN_MEMORY),
             Bound::AtLeast(0.8),
         ),
@@ -187,7 +226,7 @@ fn side_by_side(
     Ok(rows)
 }
 
-fn row(choice: Choice, rival: &Rival, outcomes: &[Outcome], rate: f64) -> Result<Row> {
+fn row(reads: &Reads, rival: &Rival, outcomes: &[Outcome], rate: f64) -> Result<Row> {
     let mut all = Outcome::default();
     for outcome in outcomes {
         all.add(outcome);
@@ -195,7 +234,8 @@ fn row(choice: Choice, rival: &Rival, outcomes: &[Outcome], rate: f64) -> Result
     assert_eq!(all.wrong, 0, "{} gave another key's value", rival.name());
     let summary = all.latencies.summary();
     Ok(Row::new()
-        .with("reads", choice.name())
+        .with("reads", reads.choice.name())
+        .with("connections", reads.connections as u64)
         .with("store", rival.name())
         .number("found/s", rate, 4)
         .number(
@@ -208,6 +248,7 @@ fn row(choice: Choice, rival: &Rival, outcomes: &[Outcome], rate: f64) -> Result
             100.0 * all.found as f64 / all.requests as f64,
             4,
         )
+        .number("fetches/request", all.fetched / all.requests as f64, 3)
         .number("p50 µs", summary.p50_us, 3)
         .number("p99 µs", summary.p99_us, 3)
         .number("resident MiB", rival.rss_bytes()? as f64 / MIB as f64, 4))

@@ -21,9 +21,12 @@ pub(super) enum Protocol {
     Memcached,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+/// Which keys are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Choice {
+    /// All alike
     Uniform,
+    /// 90 % of reads to 5 % of the keys
     Hot,
 }
 
@@ -63,6 +66,8 @@ pub(super) struct Outcome {
     pub(super) wrong: u64,
     pub(super) seconds: f64,
     pub(super) latencies: Latencies,
+    /// Entries that Duramen read from flash meanwhile.
+    pub(super) fetched: f64,
 }
 
 impl Outcome {
@@ -72,6 +77,7 @@ impl Outcome {
         self.wrong += other.wrong;
         self.seconds = self.seconds.max(other.seconds);
         self.latencies.add(&other.latencies);
+        self.fetched += other.fetched;
     }
 
     pub(super) fn found_per_second(&self) -> f64 {
@@ -275,6 +281,13 @@ fn in_threads(
 impl Reads {
     /// Reads for the time.
     pub(super) fn run(&self, rival: &Rival) -> Result<Outcome> {
+        let before = rival.fetches()?;
+        let mut outcome = self.read(rival)?;
+        outcome.fetched = rival.fetches()? - before;
+        Ok(outcome)
+    }
+
+    fn read(&self, rival: &Rival) -> Result<Outcome> {
         in_threads(rival, self.connections as u64, |_, connection, outcome| {
             let mut rng = Rng::new(fresh_seed());
             let begun = Instant::now();

@@ -179,6 +179,17 @@ impl Rival {
         }
     }
 
+    /// Entries that it has read from flash; none if that is not told.
+    pub(super) fn fetches(&self) -> Result<f64> {
+        match self.protocol {
+            Protocol::Resp => {
+                let told = client::info_number(self.address, "duramen_flash_fetches")?;
+                Ok(told.unwrap_or(0.0))
+            }
+            Protocol::Memcached => Ok(0.0),
+        }
+    }
+
     /// Waits until a restarted server has loaded its data.
     pub(super) fn wait_until_served(&self) -> Result<()> {
         let begun = Instant::now();

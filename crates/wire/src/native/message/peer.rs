@@ -44,6 +44,11 @@ pub enum Peer {
         /// A replica that doesn't have just that is `Bad`.
         certificate: Certificate,
     },
+    /// What is read often at the server that says it, in place of what it said before: advice for those that recover its data, to
+    /// be kept until some time after that. Payload: blocks of `duramen_format::heat`, at most `HINT_BYTES_MAX`. → `Heat`
+    PutHeat,
+    /// What is known to have been read often at a server. → `Heat`
+    GetHeat { server: ServerId },
 }
 
 /// See [`Peer::WriteReplica`]. Idempotent: bytes that are there already are not written again.
@@ -160,4 +165,6 @@ pub enum PeerAnswer {
     Refused(Refusal),
     /// Payload: all bytes of the segment, as certified.
     Segment,
+    /// Payload: what was asked for, as it was put; empty: nothing is known, or nothing was asked for.
+    Heat,
 }

@@ -1,0 +1,506 @@
+//! What is read often, written down now and then, and brought back to memory after a restart: the file `heat` of a store with
+//! a flash tier.
+//!
+//! **Invariants**
+//! - H1: the file is advice. A part of it that is damaged, of another store or out of date is left out; no state of the file, and
+//!   no failure to read or write it, keeps a store from opening, serving or closing.
+//! - H2: a file is replaced by a whole one (written beside it, renamed), never by a worse one: not while a refill from it is to be
+//!   done, and not by one that was given up. Nothing is synced: after a power cut it may be damaged (H1).
+//! - H3: the file has at most one byte of 64 of the memory budget, hottest first. Writing it takes at most a hundredth of a core's
+//!   time and 1 MiB a second: the pause after it is so long.
+//!
+//! **Concurrency**: one thread (`duramen-heat`) refills, then writes; it holds no lock that anybody else wants, and is pinned in
+//! the engine for moments only. The last file is written by who closes the store, when that thread has ended.
+//!
+//! **Layout**: [`duramen_format::heat`], blocks of segments first, then keys by falling heat.
+
+use crate::threads::Bell;
+use crate::{Mode, Options};
+use duramen_base::ids::SegmentId;
+use duramen_base::units::MIB;
+use duramen_engine::TableId;
+use duramen_engine::flash::{Heat as Reading, HotKey, Refill};
+use duramen_format::heat::{BLOCK_BYTES, Block, Kind, WORDS_MAX};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Of the memory budget, the file has one byte of so many (H3).
+const MEMORY_PART: u64 = 64;
+/// Of the file, ids of segments have at most one byte of so many.
+const SEGMENTS_PART: u64 = 8;
+/// The pause after writing is so many times as long as that took, and as long as it takes at this rate (H3).
+pub(crate) const PAUSE_FACTOR: u32 = 99;
+/// Beyond this it was the disk, or the machine, that stood still.
+const TOOK_MAX: Duration = Duration::from_millis(500);
+const BYTES_PER_SECOND: u64 = MIB;
+/// Tables whose blocks are filled at once.
+const TABLES_AT_ONCE: usize = 32;
+/// At the end of a store nobody waits longer than this for a last file.
+const LAST_WITHIN: Duration = Duration::from_secs(1);
+const NAME: &str = "heat";
+const TEMPORARY: &str = "heat.new";
+
+/// The hints of one store.
+pub(crate) struct Heat {
+    dir: PathBuf,
+    server: u64,
+    bytes_max: u64,
+    interval: Duration,
+    found: Found,
+    /// H2: what was found is not used up.
+    refills: AtomicBool,
+    written: Mutex<Written>,
+    /// Ends the thread's pause.
+    pub bell: Bell,
+}
+
+/// What the file has.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    segments: Vec<SegmentId>,
+    keys: u64,
+    blocks: u64,
+    unusable: u64,
+    /// It cannot be read, or not to its end.
+    failed: Option<String>,
+}
+
+/// The last file that was written.
+#[derive(Default)]
+struct Written {
+    news: u64,
+    bytes: u64,
+    took: Duration,
+}
+
+impl Heat {
+    /// The hints of a store that is about to be loaded; `None` if it has no flash tier, or no directory for a file.
+    pub fn new(
+        options: &Options,
+        engine: &Arc<duramen_engine::Store>,
+        server: u64,
+    ) -> Option<Heat> {
+        let dir = options.dir.clone()?;
+        if !engine.has_flash() || options.mode == Mode::Raw {
+            return None;
+        }
+        let bytes_max = options.engine.memory_bytes / MEMORY_PART;
+        let found = look(&dir.join(NAME), server, bytes_max);
+        engine.set_refill_left(found.keys);
+        Some(Heat {
+            dir,
+            server,
+            bytes_max,
+            interval: options.heat_interval,
+            refills: AtomicBool::new(found.keys > 0),
+            found,
+            written: Mutex::default(),
+            bell: Bell::default(),
+        })
+    }
+
+    /// Segments that were in memory.
+    pub fn segments(&self) -> &[SegmentId] {
+        &self.found.segments
+    }
+
+    /// What is wrong with the file, for a person.
+    pub fn damage(&self) -> Option<String> {
+        let place = self.dir.join(NAME);
+        let found = &self.found;
+        if let Some(reason) = &found.failed {
+            return Some(format!("{}: {reason}", place.display()));
+        }
+        (found.unusable > 0).then(|| {
+            format!(
+                "{}: {} of {} blocks are damaged or of another store",
+                place.display(),
+                found.unusable,
+                found.blocks
+            )
+        })
+    }
+
+    /// The thread: fills memory with what was hot, then writes down what is, until `stop`.
+    pub fn run(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
+        self.refill(engine, stop);
+        while !stop() && !self.interval.is_zero() {
+            self.pause(stop);
+            if !stop() {
+                self.write_if_news(engine, stop);
+            }
+        }
+    }
+
+    fn pause(&self, stop: &dyn Fn() -> bool) {
+        let written = self.written.lock().expect("the last hints");
+        let by_bytes = Duration::from_millis(1000 * written.bytes / BYTES_PER_SECOND);
+        let took = written.took.min(TOOK_MAX);
+        let pause = self.interval.max(took * PAUSE_FACTOR).max(by_bytes);
+        drop(written);
+        let began = Instant::now();
+        while !stop() && began.elapsed() < pause {
+            self.bell.sleep(pause.saturating_sub(began.elapsed()));
+        }
+    }
+
+    fn refill(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
+        if self.refills.load(Ordering::Relaxed) {
+            // Sessions may all be taken: then what is hot is fetched by who reads it.
+            if let Ok(Some(refill)) = engine.refill()
+                && let Ok(file) = File::open(self.dir.join(NAME))
+            {
+                let blocks = file.take(self.bytes_max);
+                refill_from(engine, refill, blocks, self.server, self.found.keys, stop);
+            }
+            if stop() {
+                return; // H2: the next start goes on with it
+            }
+        }
+        engine.end_refill();
+        self.refills.store(false, Ordering::Relaxed);
+    }
+
+    /// Writes a file if there is more to tell than in the last one.
+    fn write_if_news(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
+        let Ok(Some(mut reading)) = engine.heat() else {
+            return; // sessions are all taken: later
+        };
+        let news = reading.news();
+        let mut written = self.written.lock().expect("the last hints");
+        if news == written.news || self.refills.load(Ordering::Relaxed) {
+            return; // H2
+        }
+        let began = Instant::now();
+        // A failure shows in the file's age alone: hints are advice (H1).
+        let bytes = self.write(&mut reading, stop).ok().flatten();
+        *written = Written {
+            news: if bytes.is_some() { news } else { written.news },
+            bytes: bytes.unwrap_or(0),
+            took: began.elapsed(),
+        };
+    }
+
+    /// At the end of a store, when the thread has ended.
+    pub fn write_last(&self, engine: &Arc<duramen_engine::Store>) {
+        let began = Instant::now();
+        if !self.interval.is_zero() {
+            self.write_if_news(engine, &|| began.elapsed() > LAST_WITHIN);
+        }
+    }
+
+    /// Writes a file in place of the last one; `None`: it was stopped, and the last one stays. Returns its length.
+    fn write(&self, reading: &mut Reading, stop: &dyn Fn() -> bool) -> io::Result<Option<u64>> {
+        let temporary = self.dir.join(TEMPORARY);
+        let file = BufWriter::with_capacity(16 * BLOCK_BYTES, File::create(&temporary)?);
+        let mut blocks = Blocks::new(file, self.server, self.bytes_max);
+        let filled = self.fill(&mut blocks, reading, stop);
+        let whole = filled.and_then(|whole| {
+            if whole {
+                blocks.file.flush()?;
+                std::fs::rename(&temporary, self.dir.join(NAME))?;
+            }
+            Ok(whole)
+        });
+        if !matches!(whole, Ok(true)) {
+            let _ = std::fs::remove_file(&temporary);
+        }
+        whole.map(|whole| whole.then_some(blocks.written * BLOCK_BYTES as u64))
+    }
+
+    /// False: it was stopped.
+    fn fill(
+        &self,
+        blocks: &mut Blocks<BufWriter<File>>,
+        reading: &mut Reading,
+        stop: &dyn Fn() -> bool,
+    ) -> io::Result<bool> {
+        let segments = reading.segments_in_memory();
+        let most = (self.bytes_max / SEGMENTS_PART) as usize / size_of::<u64>();
+        let ids: Vec<u64> = segments.iter().take(most).map(|id| id.0).collect();
+        for some in ids.chunks(WORDS_MAX) {
+            blocks.put(Kind::Segments, 0, 0, some.to_vec())?;
+        }
+        blocks.fill(reading, stop)
+    }
+}
+
+/// Copies the keys that these blocks say of this server, as far as there is room; about so many there are.
+pub(crate) fn refill_from(
+    engine: &Arc<duramen_engine::Store>,
+    mut refill: Refill,
+    blocks: impl Read,
+    server: u64,
+    keys: u64,
+    stop: &dyn Fn() -> bool,
+) {
+    let keys_max = refill.keys_max();
+    let mut left = keys;
+    let mut some: Vec<HotKey> = Vec::new();
+    let mut heat = Reading::MAX;
+    // False: the rest is in vain.
+    let mut copy = |heat: u8, some: &mut Vec<HotKey>| {
+        let done = refill.copy(heat, some, stop);
+        left = left.saturating_sub(some.len() as u64);
+        engine.set_refill_left(left);
+        some.clear();
+        !done.is_over && !stop()
+    };
+    let is_its = |block: &Block| block.server == server && block.kind == Kind::Keys;
+    let mut goes_on = true;
+    let read = each_block(blocks, |block| {
+        let Some(block) = block.filter(is_its) else {
+            return true;
+        };
+        if block.heat != heat || some.len() + block.words.len() > keys_max {
+            goes_on = copy(heat, &mut some);
+            heat = block.heat;
+        }
+        let table = TableId(block.table);
+        let keys = block.words.into_iter();
+        some.extend(keys.map(|hash| HotKey { table, hash }));
+        goes_on
+    });
+    if goes_on && read.is_ok() {
+        copy(heat, &mut some);
+    }
+}
+
+/// How many keys these blocks say of this server.
+pub(crate) fn keys_in(blocks: &[u8], server: u64) -> u64 {
+    sum_up(blocks, server).keys
+}
+
+/// Blocks on their way into a file, or to other servers.
+pub(crate) struct Blocks<W> {
+    pub file: W,
+    server: u64,
+    written_ms: u64,
+    most: u64,
+    written: u64,
+    /// Keys of one heat, by table.
+    open: BTreeMap<u32, Vec<u64>>,
+}
+
+impl<W: Write> Blocks<W> {
+    pub fn new(file: W, server: u64, bytes_max: u64) -> Blocks<W> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Blocks {
+            file,
+            server,
+            written_ms: now.map_or(0, |now| now.as_millis() as u64),
+            most: bytes_max / BLOCK_BYTES as u64,
+            written: 0,
+            open: BTreeMap::new(),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.written < self.most
+    }
+
+    /// Puts in what is hot, hottest first. False: it was stopped.
+    pub fn fill(&mut self, reading: &mut Reading, stop: &dyn Fn() -> bool) -> io::Result<bool> {
+        for heat in (0..=Reading::MAX).rev() {
+            let mut result = Ok(());
+            reading.each(heat, |keys| {
+                result = keys.iter().try_for_each(|key| self.add(heat, key));
+                result.is_ok() && self.has_room() && !stop()
+            });
+            result?;
+            if stop() {
+                return Ok(false);
+            }
+            self.end(heat)?;
+        }
+        Ok(true)
+    }
+
+    fn add(&mut self, heat: u8, key: &HotKey) -> io::Result<()> {
+        if !self.open.contains_key(&key.table.0) && self.open.len() >= TABLES_AT_ONCE {
+            self.end(heat)?;
+        }
+        let words = self.open.entry(key.table.0).or_default();
+        words.push(key.hash);
+        if words.len() < WORDS_MAX {
+            return Ok(());
+        }
+        let words = std::mem::take(words);
+        self.put(Kind::Keys, heat, key.table.0, words)
+    }
+
+    /// Writes what is open, all of this heat.
+    fn end(&mut self, heat: u8) -> io::Result<()> {
+        for (table, words) in std::mem::take(&mut self.open) {
+            if !words.is_empty() {
+                self.put(Kind::Keys, heat, table, words)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Beyond the file's length nothing more is written (H3).
+    fn put(&mut self, kind: Kind, heat: u8, table: u32, words: Vec<u64>) -> io::Result<()> {
+        if !self.has_room() {
+            return Ok(());
+        }
+        let block = Block {
+            kind,
+            heat,
+            server: self.server,
+            written_ms: self.written_ms,
+            table,
+            words,
+        };
+        self.written += 1;
+        self.file.write_all(&block.encode())
+    }
+}
+
+/// Shows each block of a file, or that it cannot be used, until `show` says false.
+fn each_block(file: impl Read, mut show: impl FnMut(Option<Block>) -> bool) -> io::Result<()> {
+    let mut file = BufReader::with_capacity(16 * BLOCK_BYTES, file);
+    let mut bytes = vec![0; BLOCK_BYTES];
+    loop {
+        let mut filled = 0;
+        while filled < BLOCK_BYTES {
+            match file.read(&mut bytes[filled..]) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if filled == 0 || !show(Block::decode(&bytes[..filled]).ok()) {
+            return Ok(());
+        }
+    }
+}
+
+/// What there is at a place, if anything, in its first bytes.
+fn look(path: &Path, server: u64, bytes_max: u64) -> Found {
+    let open = match std::fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Found::default(),
+        Err(error) => Err(error),
+        // Who opens a pipe waits for its other end.
+        Ok(metadata) if !metadata.is_file() => Err(io::Error::other("it is no file")),
+        Ok(_) => File::open(path),
+    };
+    match open {
+        Ok(file) => sum_up(file.take(bytes_max), server),
+        Err(error) => Found {
+            failed: Some(error.to_string()),
+            ..Found::default()
+        },
+    }
+}
+
+fn sum_up(file: impl Read, server: u64) -> Found {
+    let mut found = Found::default();
+    let read = each_block(file, |block| {
+        found.blocks += 1;
+        match block {
+            Some(block) if block.server == server => match block.kind {
+                Kind::Segments => found
+                    .segments
+                    .extend(block.words.into_iter().map(SegmentId)),
+                Kind::Keys => found.keys += block.words.len() as u64,
+            },
+            _ => found.unusable += 1,
+        }
+        true
+    });
+    found.failed = read.err().map(|error| error.to_string());
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: u64 = 0xabcd_ef01_2345;
+    const MOST: u64 = 1 << 20;
+
+    /// Three blocks: segments, and keys of two heats.
+    fn example() -> Vec<u8> {
+        let mut blocks = Blocks::new(Vec::new(), SERVER, MOST);
+        blocks.put(Kind::Segments, 0, 0, vec![1, 2, 3]).unwrap();
+        for (heat, keys) in [(3, 10), (1, 20)] {
+            for hash in 0..keys {
+                let table = TableId(4);
+                blocks.add(heat, &HotKey { table, hash }).unwrap();
+            }
+            blocks.end(heat).unwrap();
+        }
+        blocks.file
+    }
+
+    #[test]
+    fn damage_takes_the_block_that_it_is_in_and_no_other() {
+        let whole = example();
+        let all = sum_up(&whole[..], SERVER);
+        assert_eq!((all.segments.len(), all.keys, all.blocks), (3, 30, 3));
+        assert_eq!((all.unusable, &all.failed), (0, &None));
+        let usable = |found: &Found| {
+            let parts = [
+                !found.segments.is_empty(),
+                found.keys % 20 == 10,
+                found.keys >= 20,
+            ];
+            parts.map(u64::from).iter().sum::<u64>()
+        };
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x41;
+            let found = sum_up(&damaged[..], SERVER);
+            assert_eq!((found.unusable, usable(&found)), (1, 2), "byte {at}");
+        }
+        for length in 0..whole.len() {
+            let found = sum_up(&whole[..length], SERVER);
+            let parts = (length / BLOCK_BYTES) as u64;
+            let cut = u64::from(!length.is_multiple_of(BLOCK_BYTES));
+            assert_eq!((found.unusable, usable(&found)), (cut, parts), "{length}");
+        }
+    }
+
+    #[test]
+    fn what_is_of_another_store_or_no_file_is_told_and_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        assert_eq!(look(&path, SERVER, MOST), Found::default());
+        std::fs::write(&path, example()).unwrap();
+        let found = look(&path, SERVER + 1, MOST);
+        assert_eq!((found.keys, found.blocks, found.unusable), (0, 3, 3));
+        // No more than memory has use for.
+        let found = look(&path, SERVER, 2 * BLOCK_BYTES as u64);
+        assert_eq!((found.keys, found.blocks), (10, 2));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(look(&path, SERVER, MOST).failed.is_some());
+    }
+
+    #[test]
+    fn a_file_ends_where_its_part_of_memory_does_with_the_hottest_first() {
+        let mut blocks = Blocks::new(Vec::new(), SERVER, 3 * BLOCK_BYTES as u64);
+        for heat in (0..=Reading::MAX).rev() {
+            for hash in 0..2 * WORDS_MAX as u64 {
+                let table = TableId((hash % 40) as u32);
+                blocks.add(heat, &HotKey { table, hash }).unwrap();
+            }
+            blocks.end(heat).unwrap();
+        }
+        assert!(!blocks.has_room());
+        let mut heats = Vec::new();
+        each_block(&blocks.file[..], |block| {
+            heats.push(block.expect("whole").heat);
+            true
+        })
+        .unwrap();
+        assert_eq!(heats, [Reading::MAX; 3]);
+    }
+}

@@ -1,0 +1,174 @@
+//! What is read often at a member of a cluster, made ready for other members; and what they know of a dead server, brought to
+//! memory by those that have recovered its data to flash.
+//!
+//! **Invariants**
+//! - N1: a hint is advice, from whomever it comes: what cannot be used of it is left out, and no value depends on it (W1 of
+//!   `engine::flash::heat`).
+//! - N2: a hint has at most one byte of 1,024 of the memory budget, and [`HINT_BYTES_MAX`] at most, hottest first. Making it takes at
+//!   most a hundredth of a core's time. At most so many hints of others as [`OTHERS_MAX`] wait; the oldest goes first.
+//!
+//! **Concurrency**: one thread (`duramen-heat`) makes hints and refills, one hint after the other; whoever takes and brings them
+//! only holds a lock for a moment.
+//!
+//! **Layout**: [`duramen_format::heat`], blocks of keys by falling heat.
+//!
+//! Paper: 40-flash.md "restart refill[s] DRAM with the hottest data first", for a recovery.
+
+use crate::heat::{Blocks, PAUSE_FACTOR, keys_in, refill_from};
+use crate::threads::Bell;
+use crate::{LogWriter, Options};
+use duramen_format::heat::{BLOCK_BYTES, HINT_BYTES_MAX};
+use duramen_wire::native::Slice;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Of the memory budget, a hint has one byte of so many (N2).
+const MEMORY_PART: u64 = 1024;
+/// Hints of others that wait (N2).
+const OTHERS_MAX: usize = 16;
+/// How long the thread sleeps that makes no hints.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// The hints of a member.
+pub(crate) struct Hints {
+    server: u64,
+    bytes_max: u64,
+    interval: Duration,
+    /// Made, and not taken yet.
+    mine: Mutex<Option<Slice>>,
+    /// To be refilled from: whose they are, and blocks.
+    others: Mutex<VecDeque<(u64, Slice)>>,
+    /// Ends the thread's pause.
+    pub bell: Bell,
+}
+
+impl Hints {
+    /// `None` without a flash tier.
+    pub fn new(
+        options: &Options,
+        engine: &Arc<duramen_engine::Store>,
+        server: u64,
+    ) -> Option<Hints> {
+        let part = options.engine.memory_bytes / MEMORY_PART;
+        engine.has_flash().then(|| Hints {
+            server,
+            bytes_max: part.clamp(BLOCK_BYTES as u64, HINT_BYTES_MAX as u64),
+            interval: options.heat_interval,
+            mine: Mutex::default(),
+            others: Mutex::default(),
+            bell: Bell::default(),
+        })
+    }
+
+    /// The thread, until `stop`.
+    pub fn run(&self, engine: &Arc<duramen_engine::Store>, stop: &dyn Fn() -> bool) {
+        let (mut due, mut news) = (Instant::now() + self.interval, 0);
+        while !stop() {
+            let next = self.others.lock().expect("hints of others").pop_front();
+            if let Some((server, blocks)) = next {
+                self.refill(engine, server, &blocks, stop);
+                continue;
+            }
+            let began = Instant::now();
+            if !self.interval.is_zero() && began >= due {
+                self.make(engine, &mut news, stop);
+                due = Instant::now() + self.interval.max(began.elapsed() * PAUSE_FACTOR);
+            }
+            let pause = match self.interval.is_zero() {
+                true => LONG,
+                false => due.saturating_duration_since(Instant::now()),
+            };
+            self.bell.sleep(pause);
+        }
+    }
+
+    /// Of another server (N2).
+    fn bring(&self, server: u64, blocks: Slice) {
+        let mut others = self.others.lock().expect("hints of others");
+        others.push_back((server, blocks));
+        if others.len() > OTHERS_MAX {
+            others.pop_front();
+        }
+        drop(others);
+        self.bell.ring();
+    }
+
+    fn refill(
+        &self,
+        engine: &Arc<duramen_engine::Store>,
+        server: u64,
+        blocks: &[u8],
+        stop: &dyn Fn() -> bool,
+    ) {
+        let keys = keys_in(blocks, server);
+        // Sessions may all be taken: then what is hot is fetched by who reads it.
+        if let Ok(Some(refill)) = engine.refill() {
+            engine.set_refill_left(keys);
+            refill_from(engine, refill, blocks, server, keys, stop);
+        }
+        engine.end_refill();
+    }
+
+    /// Makes a hint if there is more to tell than in the last one.
+    fn make(&self, engine: &Arc<duramen_engine::Store>, told: &mut u64, stop: &dyn Fn() -> bool) {
+        let Ok(Some(mut reading)) = engine.heat() else {
+            return; // sessions are all taken: later
+        };
+        let news = reading.news();
+        if news == *told {
+            return;
+        }
+        let mut blocks = Blocks::new(Vec::new(), self.server, self.bytes_max);
+        let is_whole = blocks.fill(&mut reading, stop);
+        if matches!(is_whole, Ok(true)) && !blocks.file.is_empty() {
+            *told = news;
+            *self.mine.lock().expect("this member's hint") = Some(blocks.file.into());
+        }
+    }
+}
+
+/// Hints of members, for who talks to the others.
+impl LogWriter {
+    /// Whether this store makes hints, and has use for those of others.
+    pub fn has_hints(&self) -> bool {
+        self.durable.hints.is_some()
+    }
+
+    /// What is read often here, if there is more to tell than the last time: blocks of `duramen_format::heat`.
+    pub fn take_hint(&self) -> Option<Slice> {
+        let hints = self.durable.hints.as_ref()?;
+        hints.mine.lock().expect("this member's hint").take()
+    }
+
+    /// Has memory filled with what was read often at another server, as far as it lies here, on flash. Does not wait.
+    pub fn refill(&self, server: u64, blocks: Slice) {
+        if let Some(hints) = &self.durable.hints {
+            hints.bring(server, blocks);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_hints_the_oldest_go() {
+        let hints = Hints {
+            server: 1,
+            bytes_max: HINT_BYTES_MAX as u64,
+            interval: Duration::ZERO,
+            mine: Mutex::default(),
+            others: Mutex::default(),
+            bell: Bell::default(),
+        };
+        let all = OTHERS_MAX as u64 + 5;
+        for server in 0..all {
+            hints.bring(server, Slice::default());
+        }
+        let waiting = hints.others.lock().unwrap();
+        let servers: Vec<u64> = waiting.iter().map(|(server, _)| *server).collect();
+        assert_eq!(servers, (5..all).collect::<Vec<u64>>());
+    }
+}

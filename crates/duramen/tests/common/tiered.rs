@@ -1,0 +1,59 @@
+//! Of tests of stores with a flash tier: a device in memory, and what is written.
+
+use duramen::Session;
+use duramen::engine::TableId;
+use duramen::engine::flash::Device;
+use std::io;
+use std::sync::{Arc, RwLock};
+
+pub const T: TableId = TableId::DEFAULT;
+pub const VALUE_BYTES: usize = 6_000;
+
+struct Flash(RwLock<Vec<u8>>);
+
+impl Device for Flash {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        into.copy_from_slice(&self.0.read().unwrap()[offset as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.read().unwrap().len() as u64
+    }
+}
+
+/// A device of so many bytes, empty.
+pub fn memory(bytes: usize) -> Arc<dyn Device> {
+    Arc::new(Flash(RwLock::new(vec![0; bytes])))
+}
+
+pub fn key(n: u64) -> Vec<u8> {
+    format!("key:{n:06}").into_bytes()
+}
+
+pub fn value(n: u64, round: u64) -> Vec<u8> {
+    let mut value = format!("{n}/{round}/").into_bytes();
+    value.resize(VALUE_BYTES, n as u8);
+    value
+}
+
+/// Writes many values before it waits for any.
+pub fn write(session: &mut Session, keys: impl Iterator<Item = u64>, round: u64) {
+    let keys: Vec<u64> = keys.collect();
+    for some in keys.chunks(100) {
+        session
+            .batch(|guard| {
+                for n in some {
+                    let hash = guard.hash(&key(*n));
+                    guard.write(T, hash, &key(*n), &value(*n, round), None)?;
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+}

@@ -1,0 +1,305 @@
+//! Tables that were cleared while entries of theirs lay on flash: their entries are counted as dead afterwards.
+//!
+//! A clear takes a table's buckets away from it, for all sessions at once, whatever they point to. What that was is dead
+//! from then on, but a segment's live bytes are exact (a segment in which nothing lives is dropped unread), and how long
+//! an entry is stands in the entry. So the buckets are kept as a list of what is to be counted. A cleaner thread walks
+//! through them: entries in memory are counted at once, segments on flash are read one by one at leisure (`flash::leisure`), or
+//! without a rest while flash is short or writes wait for it. A cleaner that comes across such an entry first counts it itself.
+//!
+//! Nothing of it is durable: the log has the clear itself, and a restart loads no entry that is older.
+//!
+//! **Invariants**
+//! - K1: an entry of a cleared table is counted as dead once, by whoever empties its slot in the old buckets, and before its
+//!   window is retired: cleaners look up every entry that the index does not point to. So a slot always means the
+//!   incarnation of the window that it was made for, and live bytes are too high until then, never too low.
+//! - K2: entries that can leave the log in another way are not left to this: those of a group that may yet move are counted by
+//!   the clear itself, and while there are side logs, which can be given up as a whole, all are.
+//! - K3: few clears are pending at any time; beyond that, a clear counts for itself while everybody waits.
+
+use crate::cleaner::context::Context;
+use crate::core::Core;
+use crate::counters::Counters;
+use crate::flash::Tier;
+use crate::index::bucket::Slot;
+use crate::index::old::OldViews;
+use crate::space::Space;
+use crate::{KeyHash, TableId};
+use duramen_format::entry::{self, Entry, Kind};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+/// See K3.
+const PENDING_MAX: usize = 8;
+/// Buckets looked through in one step, under one pin: less than 1 ms.
+const STEP_BUCKETS: usize = 1024;
+/// Entries of a segment that was read, looked up under one pin.
+const STEP_ENTRIES: usize = 256;
+
+/// All that is still to be counted.
+#[derive(Default)]
+pub struct Cleared {
+    pending: AtomicUsize,
+    /// Steps of it done since the start.
+    progress: AtomicU64,
+    sets: RwLock<Vec<Arc<Set>>>,
+}
+
+/// What one clear left.
+struct Set {
+    table: TableId,
+    views: OldViews,
+    walk: Mutex<Walk>,
+}
+
+/// Where the walk through a set is. Only the first cleaner thread walks.
+#[derive(Default)]
+struct Walk {
+    partition: usize,
+    bucket: usize,
+    /// Of the buckets of this partition so far, some are still used; and of any partition before it.
+    used_here: bool,
+    used: bool,
+    /// Windows on flash that slots pointed to.
+    cold: BTreeSet<u32>,
+    /// Those are read now; the walk goes round once more afterwards.
+    reads: bool,
+    /// Something was counted since the last round began; and it is not the first one.
+    counted: bool,
+    goes_round: bool,
+}
+
+impl Cleared {
+    /// True if live bytes are too high.
+    #[inline]
+    pub fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire) != 0
+    }
+
+    /// True if another clear may leave its buckets (K3).
+    fn has_room(&self) -> bool {
+        self.pending.load(Ordering::Acquire) < PENDING_MAX
+    }
+
+    /// Grows while what is pending gets less.
+    pub fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    /// The caller is alone in the store.
+    pub fn add(&self, table: TableId, views: OldViews) {
+        let walk = Mutex::default();
+        let mut sets = self.sets.write().expect("cleared tables");
+        sets.push(Arc::new(Set { table, views, walk }));
+        self.pending.store(sets.len(), Ordering::Release);
+    }
+
+    /// All that lives was counted as dead. The caller is alone in the store.
+    pub fn forget(&self, core: &Core) {
+        let mut sets = self.sets.write().expect("cleared tables");
+        for set in sets.drain(..) {
+            set.give_back(core);
+        }
+        self.pending.store(0, Ordering::Release);
+    }
+
+    fn first(&self) -> Option<Arc<Set>> {
+        self.sets.read().expect("cleared tables").first().cloned()
+    }
+
+    fn remove(&self, done: &Arc<Set>) {
+        let mut sets = self.sets.write().expect("cleared tables");
+        sets.retain(|set| !Arc::ptr_eq(set, done));
+        self.pending.store(sets.len(), Ordering::Release);
+    }
+}
+
+impl Set {
+    fn give_back(&self, core: &Core) {
+        (0..self.views.len())
+            .for_each(|partition| self.views.give_back(partition, core.resources()));
+    }
+}
+
+impl Core {
+    /// Counts an entry as dead that the index does not point to, if a clear left that to whoever finds it (K1). The caller is
+    /// pinned since it saw the entry in its window, and owns the counters.
+    #[inline]
+    pub fn count_cleared(&self, entry: &Entry<'_>, location: u64, counters: &Counters) {
+        if self.cleared.is_pending() {
+            self.look_for_cleared(entry, location, counters);
+        }
+    }
+
+    #[cold]
+    fn look_for_cleared(&self, entry: &Entry<'_>, location: u64, counters: &Counters) {
+        if entry.kind != Kind::Object {
+            return;
+        }
+        let sets = self.cleared.sets.read().expect("cleared tables");
+        let mut sets = sets.iter().filter(|set| set.table.0 == entry.table);
+        let hash = KeyHash(self.hasher.hash(entry.key));
+        if sets.any(|set| set.views.take(hash, location)) {
+            counters.note_dead(self.space.window_of(location), entry.padded_bytes);
+            self.cleared.progress.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// True if nobody could wait longer for what is pending than for the device.
+    fn cleared_is_urgent(&self, tier: &Tier) -> bool {
+        tier.is_short()
+            || self.live_bytes() > self.live_limit()
+            || self.index_is_large() // of which what is pending holds a part
+            || tier.others_come_first(self.clock.now_ms())
+    }
+}
+
+impl Context {
+    /// A step through what clears left. False: nothing to do now.
+    pub fn count_cleared(&self, core: &Core) -> bool {
+        let (Some(set), Some(tier)) = (core.cleared.first(), &core.space.tier) else {
+            return false;
+        };
+        let mut walk = set.walk.lock().expect("a walk");
+        if walk.reads {
+            return self.read_cleared(core, tier, &mut walk);
+        }
+        if !self.enter(core) {
+            return false;
+        }
+        self.walk_cleared(core, tier, &set, &mut walk);
+        self.leave(core);
+        if walk.partition < set.views.len() {
+            return true;
+        }
+        if !walk.used {
+            drop(walk);
+            core.cleared.remove(&set);
+            core.wakeup.ring(); // much may be hollow now
+            return true;
+        }
+        // A round in which nothing could be counted: all that is left is being written to flash, or another's victim.
+        let again = walk.counted || !walk.goes_round;
+        *walk = Walk {
+            reads: true,
+            goes_round: true,
+            cold: std::mem::take(&mut walk.cold),
+            ..Walk::default()
+        };
+        again
+    }
+
+    /// Some buckets: entries in memory are counted, windows of others noted. Pinned.
+    fn walk_cleared(&self, core: &Core, tier: &Tier, set: &Set, walk: &mut Walk) {
+        let stamp = core.epochs.stamp_of(self.slot());
+        let counters = &core.context_counters[self.number()];
+        for _ in 0..STEP_BUCKETS {
+            if walk.partition >= set.views.len() {
+                return;
+            }
+            let view = set.views.view(walk.partition);
+            if walk.bucket >= view.len() {
+                if !walk.used_here {
+                    set.views.give_back(walk.partition, core.resources());
+                }
+                walk.used |= std::mem::take(&mut walk.used_here);
+                (walk.partition, walk.bucket) = (walk.partition + 1, 0);
+                continue;
+            }
+            view.each_place_inside(walk.bucket, |place, slot: Slot| {
+                let window = core.space.window_of(slot.location());
+                if tier.is_in_memory(window, stamp) {
+                    // SAFETY: the slot was there under our pin, so its window was not retired before (K1); and its bytes
+                    // are in memory for our stamp (F2).
+                    let entry = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
+                    if OldViews::take_at(place, slot) {
+                        counters.note_dead(window, entry.padded_bytes);
+                        core.cleared.progress.fetch_add(1, Ordering::Relaxed);
+                        walk.counted = true;
+                    }
+                } else if tier.is_bad(window) {
+                    OldViews::take_at(place, slot); // such a segment is never cleaned (F5)
+                } else {
+                    walk.used_here = true;
+                    walk.cold.insert(window as u32);
+                }
+            });
+            walk.bucket += 1;
+        }
+    }
+
+    /// Reads the next segment on flash and counts what is pending of it. False: not now.
+    fn read_cleared(&self, core: &Core, tier: &Tier, walk: &mut Walk) -> bool {
+        if self.has_warmed() || !(core.cleared_is_urgent(tier) || tier.is_rested()) {
+            return false;
+        }
+        let Some(window) = walk.cold.pop_first() else {
+            walk.reads = false;
+            return true;
+        };
+        let segment = &core.space.segments[window as usize];
+        // Somebody else's victim is counted by who has it, or met again.
+        if segment.claim() {
+            if tier.is_cold(window as usize) && core.warm(tier, window) {
+                walk.counted |= self.count_warmed(core, window);
+                core.space.decommit(window);
+            }
+            core.space.unclaim(window);
+        }
+        true
+    }
+
+    /// Counts what is pending of a segment that this context has claimed and read back. False: somebody wants to be alone.
+    fn count_warmed(&self, core: &Core, window: u32) -> bool {
+        let start = core.space.offset_of(window);
+        let end = start + core.space.segments[window as usize].appended_bytes() as usize;
+        let mut at = start + crate::space::SEGMENT_HEADER_BYTES;
+        let counters = &core.context_counters[self.number()];
+        while at < end {
+            if !self.enter(core) {
+                return false; // the rest is met again
+            }
+            for _ in 0..STEP_ENTRIES {
+                if at >= end {
+                    break;
+                }
+                let location = Space::location(at);
+                // SAFETY: whole entries from the header to the end, verified by `warm`; the window is this context's.
+                let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
+                at += entry.padded_bytes;
+                core.count_cleared(&entry, location, counters);
+            }
+            self.leave(core);
+        }
+        true
+    }
+}
+
+impl crate::Guard<'_> {
+    /// True if the entries of a table that is cleared may be counted afterwards (K2), and some may lie on flash.
+    pub(crate) fn may_count_later(&self) -> bool {
+        let core = self.core;
+        let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
+        let mut windows = 0..core.space.segments.len() as u32;
+        core.flash_used() > 0
+            && core.cleared.has_room()
+            && core.cleaners() > 0
+            && !sides
+            && !core.is_loading()
+            && !windows.any(|window| core.is_held(window))
+    }
+
+    /// Leaves the buckets of a cleared table to be counted. The guard is alone.
+    pub(crate) fn count_later(&self, table: TableId, views: OldViews, counters: &Counters) {
+        self.core.cleared.add(table, views);
+        let group = self.tail.as_ref().map(|tail| tail.group());
+        let (mut at, end) = group.map_or((0, 0), |group| (group.start, group.end));
+        while at < end {
+            let location = Space::location(at);
+            // SAFETY: whole entries that this guard appended.
+            let entry = unsafe { entry::parse_trusted(self.core.space.at(location)) };
+            at += entry.padded_bytes;
+            self.core.count_cleared(&entry, location, counters); // K2
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Reading much of what is cold, for who walks over it and may wait for the device: whole segments, or many entries side by side.
+//!
+//! **Invariants**
+//! - F9: nobody who reads here is pinned, or holds a lock, meanwhile. What was read counts by F3, and is looked at under a later
+//!   pin only as far as the index still points to where it was.
+//! - F10: a walk has at most one segment, or `WALK_BYTES` of entries and one batch, of what it has read; but for the entries of
+//!   one key's or one bucket's slots, which must be there together.
+//!
+//! **Concurrency**: each walk has its own [`Image`] or [`Gather`]. Nothing here takes memory of the budget: walks are few, and what
+//! they take is set aside with what fetches may take.
+
+use super::{Aligned, BLOCK_BYTES, Cold, Fetched, Holding, SECTOR_BYTES, Tier};
+use crate::Error;
+use crate::core::Core;
+use crate::space::{SEGMENT_HEADER_BYTES, Space};
+use duramen_format::entry::{self, Entry};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+/// Bytes of entries that a walk holds at once (F10).
+const WALK_BYTES: usize = 8 << 20;
+/// Reads that are under way at once, and their bytes.
+const SIDE_BY_SIDE: usize = 64;
+const BATCH_BYTES: usize = 2 << 20;
+
+/// A cold segment as it was read from the device.
+pub(crate) struct Image {
+    pub(crate) window: u32,
+    pub(crate) incarnation: u32,
+    memory: Aligned,
+    at: usize,
+    end: usize,
+}
+
+impl Image {
+    /// Reads what a window holds in one of its incarnations. `None`: that is not on the device any more. The caller is outside.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`].
+    pub(crate) fn read(core: &Core, window: u32, incarnation: u32) -> Result<Option<Image>, Error> {
+        let Some(tier) = &core.space.tier else {
+            return Ok(None);
+        };
+        let end = core.space.segments[window as usize].appended_bytes() as usize;
+        let length = end.next_multiple_of(BLOCK_BYTES);
+        let slot = tier.windows[window as usize].slot.load(Ordering::Acquire);
+        let (place, mask) = tier.place_of(window);
+        if place != tier.slot_at(slot) || length > core.space.segment_bytes() {
+            return Ok(None);
+        }
+        let mut memory = Aligned::new(length);
+        let bytes = memory.bytes_mut(length);
+        let read = tier.device.read_at(place, bytes);
+        if !tier.is_there(&core.space, window, incarnation, slot) {
+            return Ok(None); // F3: whatever was read, or was not
+        }
+        if read.is_err() {
+            tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::FlashFailed);
+        }
+        mask.remove(place, bytes);
+        Ok(Some(Image {
+            window,
+            incarnation,
+            memory,
+            at: SEGMENT_HEADER_BYTES,
+            end,
+        }))
+    }
+
+    /// True if the window still holds it, so that what the index points to in it now is in the image. The caller is pinned:
+    /// then it stays so until the pin ends.
+    pub(crate) fn is_current(&self, core: &Core) -> bool {
+        let segment = &core.space.segments[self.window as usize];
+        // The state first: who sees the window opened again sees its new number too.
+        segment.is_in_log()
+            && segment.incarnation() == self.incarnation
+            && core.space.is_cold(self.window)
+            && segment.appended_bytes() as usize == self.end
+    }
+
+    /// Shows the next entries with their locations, `most` at most, until `show` refuses one, which then comes again.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`]: these are not the bytes that were written.
+    pub(crate) fn each(
+        &mut self,
+        core: &Core,
+        most: usize,
+        mut show: impl FnMut(u64, &Entry<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let start = core.space.offset_of(self.window);
+        let bytes = self.memory.bytes_mut(self.end);
+        for _ in 0..most {
+            if self.at >= self.end {
+                break;
+            }
+            let Ok(entry) = entry::parse(&bytes[self.at..]) else {
+                if let Some(tier) = &core.space.tier {
+                    tier.figures.read_errors.fetch_add(1, Ordering::Relaxed);
+                }
+                return Err(Error::FlashFailed); // F7
+            };
+            if !show(Space::location(start + self.at), &entry) {
+                break;
+            }
+            self.at += entry.padded_bytes;
+        }
+        Ok(())
+    }
+
+    /// Bytes `from..to` of the segment, header included; `None` if it is shorter, or they are not what was written.
+    pub(crate) fn verified(&mut self, from: usize, to: usize) -> Option<Vec<u8>> {
+        let bytes = self.memory.bytes_mut(self.end);
+        let mut at = SEGMENT_HEADER_BYTES;
+        while at < bytes.len() {
+            at += entry::parse(&bytes[at..]).ok()?.padded_bytes; // F7
+        }
+        Some(bytes.get(from..to)?.to_vec())
+    }
+
+    /// True if every entry was shown.
+    pub(crate) fn is_over(&self) -> bool {
+        self.at >= self.end
+    }
+}
+
+/// Single cold entries: noted under a pin, read side by side after it, held for the next one.
+#[derive(Default)]
+pub(crate) struct Gather {
+    holding: Holding,
+    /// What is lacking, each with the number of the key or bucket that it is needed for, in their order.
+    lacking: VecDeque<(usize, Cold)>,
+    /// Sixteen times the bytes that an entry takes on average: what a first read is sized for.
+    entry_bytes: u32,
+}
+
+impl Gather {
+    /// Where the bytes of an entry are that the index points to under the pin of `stamp`; `None`: they are noted as lacking.
+    pub(crate) fn look(
+        &mut self,
+        core: &Core,
+        stamp: u64,
+        group: usize,
+        location: u64,
+    ) -> Option<*const u8> {
+        let space = &core.space;
+        let Some(tier) = &space.tier else {
+            return Some(space.at(location));
+        };
+        let window = space.window_of(location);
+        if tier.is_in_memory(window, stamp) {
+            return Some(space.at(location));
+        }
+        let incarnation = space.segments[window].incarnation();
+        let held = self.holding.get(location, incarnation);
+        if held.is_none() {
+            let cold = tier.cold(space, location, self.entry_bytes / 16);
+            self.lacking.push_back((group, cold));
+        }
+        held
+    }
+
+    /// Notes an entry that was found before.
+    pub(crate) fn note(&mut self, group: usize, cold: Cold) {
+        self.lacking.push_back((group, cold));
+    }
+
+    /// What was noted and read, if it was still there.
+    pub(crate) fn held(&self, cold: &Cold) -> Option<*const u8> {
+        let (location, incarnation) = cold.key();
+        self.holding.get(location, incarnation)
+    }
+
+    /// True if something is lacking.
+    pub(crate) fn lacks(&self) -> bool {
+        !self.lacking.is_empty()
+    }
+
+    /// True if as much is lacking as should be read at once.
+    pub(crate) fn is_full(&self) -> bool {
+        let bytes = (self.entry_bytes as usize / 16).max(SECTOR_BYTES);
+        self.lacking.len() * bytes >= WALK_BYTES / 2
+    }
+
+    /// Forgets what is held.
+    pub(crate) fn forget(&mut self) {
+        self.holding.forget();
+    }
+
+    /// Forgets what was noted: it is looked for anew.
+    pub(crate) fn look_anew(&mut self) {
+        self.lacking.clear();
+    }
+
+    /// Reads what is lacking, as far as F10 allows, and all that the first of the groups lacks. The caller is outside. Returns the
+    /// bytes of the entries read.
+    ///
+    /// # Errors
+    /// [`Error::FlashFailed`].
+    pub(crate) fn fetch(&mut self, core: &Core) -> Result<usize, Error> {
+        let mut lacking = std::mem::take(&mut self.lacking);
+        let (Some(tier), Some((first, _))) = (&core.space.tier, lacking.front().copied()) else {
+            return Ok(0);
+        };
+        let mut held = 0;
+        while let Some((group, _)) = lacking.front()
+            && (*group == first || held < WALK_BYTES)
+        {
+            let mut batch = Vec::new();
+            let mut bytes = 0;
+            while let Some((_, cold)) = lacking.front()
+                && batch.len() < SIDE_BY_SIDE
+                && (batch.is_empty() || bytes + cold.span().1 <= BATCH_BYTES)
+            {
+                bytes += cold.span().1;
+                batch.extend(lacking.pop_front());
+            }
+            let mut longer = Vec::new();
+            let read = tier.fetch_some(core, &self.holding, &batch, bytes, &mut longer)?;
+            held += read;
+            if let Some(average) = read.checked_div(batch.len() - longer.len()) {
+                // An exponential average over some batches.
+                self.entry_bytes = self.entry_bytes / 2 + average as u32 * 8;
+            }
+            longer
+                .into_iter()
+                .rev()
+                .for_each(|cold| lacking.push_front(cold));
+        }
+        Ok(held)
+    }
+}
+
+impl Tier {
+    /// Reads some entries side by side, in spans of so many bytes together. Returns the bytes of what is held now; what is longer
+    /// than it was taken to be is told in `longer`.
+    fn fetch_some(
+        &self,
+        core: &Core,
+        holding: &Holding,
+        some: &[(usize, Cold)],
+        bytes: usize,
+        longer: &mut Vec<(usize, Cold)>,
+    ) -> Result<usize, Error> {
+        let mut memory = Aligned::new(bytes);
+        let mut rest = memory.bytes_mut(bytes);
+        let mut reads = Vec::with_capacity(some.len());
+        for (_, cold) in some {
+            let (offset, length) = cold.span();
+            let (into, after) = rest.split_at_mut(length);
+            rest = after;
+            reads.push((offset, into));
+        }
+        let figures = &self.figures;
+        if self.device.read_many(&mut reads).is_err() {
+            figures.read_errors.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::FlashFailed);
+        }
+        let count = some.len() as u64;
+        figures.fetched.fetch_add(count, Ordering::Relaxed);
+        figures
+            .fetched_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+        let before = holding.bytes();
+        for ((group, cold), (_, into)) in some.iter().zip(&reads) {
+            if let Fetched::Longer(cold) = self.accept(&core.space, holding, cold, into)? {
+                longer.push((*group, cold));
+            }
+        }
+        Ok(holding.bytes() - before)
+    }
+}

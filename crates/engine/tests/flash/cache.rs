@@ -1,0 +1,90 @@
+//! A cache with a tier: what memory has no room for goes to flash, and what flash has none for is evicted.
+
+use super::device::*;
+use duramen_engine::{Mode, Options, Store};
+use std::sync::Arc;
+
+fn cache(memory: u64, flash: &Arc<Flash>) -> Arc<Store> {
+    Store::new(Options {
+        mode: Mode::Cache,
+        ..options(memory, flash)
+    })
+    .unwrap()
+}
+
+#[test]
+fn three_times_memory_and_flash_what_is_new_or_read_stays() {
+    const VALUE_BYTES: usize = 1000;
+    const COUNT: u64 = 48_000;
+    const HOT: u64 = 200;
+    let flash = Flash::new(12 * MIB);
+    let store = cache(4 * MIB, &flash);
+    let mut session = store.session().unwrap();
+    for n in 0..COUNT {
+        write(&mut session, &key(n), &value(n, 0, VALUE_BYTES)).unwrap();
+        if n.is_multiple_of(1000) {
+            check_budget(&store);
+            for hot in 0..HOT.min(n) {
+                if let Some(found) = read(&mut session, &key(hot)).unwrap() {
+                    assert_eq!(found, value(hot, 0, VALUE_BYTES));
+                }
+            }
+        }
+    }
+    let mut found = vec![false; COUNT as usize];
+    for n in 0..COUNT {
+        if let Some(value_found) = read(&mut session, &key(n)).unwrap() {
+            assert_eq!(value_found, value(n, 0, VALUE_BYTES), "{n}");
+            found[n as usize] = true;
+        }
+    }
+    let among = |range: std::ops::Range<u64>| range.filter(|n| found[*n as usize]).count() as u64;
+    // What was written and is not there was evicted, and said to be.
+    let (all, stats) = (among(0..COUNT), store.stats());
+    assert!(stats.flash.segments_demoted > 100, "{:?}", stats.flash);
+    assert!(stats.entries_evicted >= COUNT - all, "{stats:?}");
+    assert!(all > 8_000, "{all} of some 15,000 for which there is room");
+    assert!(among(COUNT - 4_000..COUNT) > 3_500, "what is new");
+    assert!(among(0..HOT) > HOT / 2, "what was read: {}", among(0..HOT));
+    assert!(among(HOT..COUNT / 3) < 3_000, "what is old");
+}
+
+#[test]
+fn a_cache_evicts_when_what_is_on_flash_takes_too_much_index() {
+    let flash = Flash::new(96 * MIB);
+    let store = cache(8 * MIB, &flash);
+    let mut session = store.session().unwrap();
+    for n in 0..600_000 {
+        write(&mut session, &key(n), b"0123456789abcdef").unwrap();
+        if n.is_multiple_of(10_000) {
+            check_budget(&store);
+        }
+    }
+    let stats = store.stats();
+    assert!(stats.entries_evicted > 100_000, "{stats:?}");
+    assert!(
+        stats.objects + stats.entries_evicted >= 600_000,
+        "{stats:?}"
+    );
+    let newest = (590_000..600_000).filter(|n| read(&mut session, &key(*n)).unwrap().is_some());
+    assert!(newest.count() > 9_000);
+}
+
+#[test]
+fn a_cache_whose_device_fails_goes_on_in_memory() {
+    let flash = Flash::new(12 * MIB);
+    let store = cache(4 * MIB, &flash);
+    let mut session = store.session().unwrap();
+    for n in 0..30_000 {
+        if n == 10_000 {
+            flash
+                .writes_fail
+                .store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        write(&mut session, &key(n), &value(n, 0, 1000)).unwrap();
+    }
+    assert!(store.stats().flash.is_off);
+    check_budget(&store);
+    let newest = (29_500..30_000).filter(|n| read(&mut session, &key(*n)).unwrap().is_some());
+    assert!(newest.count() > 250);
+}

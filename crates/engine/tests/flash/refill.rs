@@ -1,0 +1,171 @@
+//! What was hot in one life of a store is copied to memory in another: W1 to W3 of `flash::heat`.
+
+use super::device::*;
+use duramen_engine::flash::{Heat, HotKey};
+use duramen_engine::{Options, Session, Store, TableId};
+use duramen_format::hash::KeyHasher;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const VALUE_BYTES: usize = 1000;
+const OBJECTS: u64 = 10_000;
+const HOT_EVERY: u64 = 50;
+const HOT: u64 = OBJECTS / HOT_EVERY;
+const SEED: u64 = 7;
+
+fn filled(flash: &Arc<Flash>, value_bytes: usize, objects: u64) -> (Arc<Store>, Session) {
+    let options = Options {
+        hash_seed: Some(SEED),
+        ..options(4 * MIB, flash)
+    };
+    let store = Store::new(options).unwrap();
+    let mut session = store.session().unwrap();
+    for n in 0..objects {
+        write(&mut session, &key(n), &value(n, 0, value_bytes)).unwrap();
+    }
+    (store, session)
+}
+
+/// Reads each hot key; returns how many reads of the device that took.
+fn read_hot(store: &Store, session: &mut Session, value_bytes: usize, objects: u64) -> u64 {
+    let before = store.stats().flash.fetches;
+    for n in (0..objects).step_by(HOT_EVERY as usize) {
+        let found = read(session, &key(n)).unwrap();
+        assert!(found == Some(value(n, 0, value_bytes)), "key {n}");
+    }
+    store.stats().flash.fetches - before
+}
+
+fn warm_up(store: &Store, session: &mut Session) {
+    wait_for("the hot keys are copied", || {
+        read_hot(store, session, VALUE_BYTES, OBJECTS) <= HOT / 50
+    });
+}
+
+fn keys(numbers: impl Iterator<Item = u64>) -> Vec<HotKey> {
+    let hasher = KeyHasher::new(SEED);
+    numbers
+        .map(|n| HotKey {
+            table: TABLE,
+            hash: hasher.hash(&key(n)),
+        })
+        .collect()
+}
+
+fn all_told(heat: &mut Heat) -> Vec<HotKey> {
+    let mut told = Vec::new();
+    for step in (0..=Heat::MAX).rev() {
+        heat.each(step, |keys| {
+            told.extend_from_slice(keys);
+            true
+        });
+    }
+    told
+}
+
+#[test]
+fn what_is_told_in_one_life_is_copied_in_the_next() {
+    let flash = Flash::new(32 * MIB);
+    let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
+    warm_up(&store, &mut session);
+    let mut heat = store.heat().unwrap().expect("there is a tier");
+    assert!(heat.counts().iter().sum::<u64>() >= HOT / 2);
+    let told = all_told(&mut heat);
+    let hot: BTreeSet<u64> = keys((0..OBJECTS).step_by(HOT_EVERY as usize))
+        .iter()
+        .map(|key| key.hash)
+        .collect();
+    assert!(told.len() as u64 >= HOT / 2, "{} of {HOT}", told.len());
+    assert!(
+        told.iter()
+            .all(|key| hot.contains(&key.hash) && key.table == TABLE)
+    );
+    drop((heat, session, store));
+    let flash = Flash::new(32 * MIB);
+    let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
+    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let done = refill.copy(Heat::MAX, &told, &|| false);
+    assert!(
+        done.copied as usize >= told.len() / 2 && !done.is_over,
+        "{done:?}"
+    );
+    assert_eq!(store.stats().flash.refilled, done.copied);
+    check_budget(&store);
+    let fetches = read_hot(&store, &mut session, VALUE_BYTES, OBJECTS);
+    assert!(fetches <= HOT / 2, "{fetches} for {HOT}"); // two for each that went to flash only now
+    // Copies that were made for nothing are as good as others.
+    let again = refill.copy(Heat::MAX, &told, &|| false);
+    assert!(again.copied <= done.copied / 2, "{again:?}");
+}
+
+#[test]
+fn hints_that_mean_nothing_copy_nothing() {
+    let flash = Flash::new(32 * MIB);
+    let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
+    let mut junk = keys(OBJECTS..OBJECTS + 5000); // keys that there are not
+    junk.extend((0..64).map(|bit| HotKey {
+        table: TABLE,
+        hash: 1 << bit | 1,
+    }));
+    junk.extend([0, u64::MAX].map(|hash| HotKey { table: TABLE, hash }));
+    junk.extend(keys(0..100).iter().map(|key| HotKey {
+        table: TableId(u32::MAX),
+        ..*key
+    }));
+    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let done = refill.copy(1, &junk, &|| false);
+    assert_eq!((done.copied, done.is_over), (0, false));
+    let some = keys(0..100);
+    let stopped = refill.copy(1, &some, &|| true);
+    assert_eq!(stopped.copied, 0);
+    read_hot(&store, &mut session, VALUE_BYTES, OBJECTS);
+    assert_eq!(store.stats().flash.read_errors, 0);
+}
+
+#[test]
+fn a_refill_of_everything_ends_and_leaves_what_is_hot_where_it_is() {
+    let flash = Flash::new(32 * MIB);
+    let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
+    warm_up(&store, &mut session);
+    let everything = keys(0..OBJECTS);
+    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let done = refill.copy(Heat::MAX, &everything, &|| false);
+    assert!(done.is_over, "{done:?}: more than memory has");
+    check_budget(&store);
+    let fetches = read_hot(&store, &mut session, VALUE_BYTES, OBJECTS);
+    assert!(fetches <= HOT / 2, "{fetches} for {HOT}");
+}
+
+#[test]
+fn long_entries_are_copied_too() {
+    const LONG: usize = 20_000;
+    let objects = 600;
+    let flash = Flash::new(32 * MIB);
+    let (store, mut session) = filled(&flash, LONG, objects);
+    let some = keys((0..objects).step_by(HOT_EVERY as usize));
+    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let done = refill.copy(Heat::MAX, &some, &|| false);
+    assert!(done.copied > 0, "{done:?}");
+    let fetches = read_hot(&store, &mut session, LONG, objects);
+    assert!(fetches <= some.len() as u64, "{fetches} for {}", some.len());
+}
+
+#[test]
+fn nothing_is_copied_of_a_device_that_fails() {
+    let flash = Flash::new(32 * MIB);
+    let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
+    let some = keys((0..OBJECTS).step_by(HOT_EVERY as usize));
+    let mut refill = store.refill().unwrap().expect("there is a tier");
+    flash.damages.store(true, Ordering::Relaxed);
+    assert_eq!(refill.copy(Heat::MAX, &some, &|| false).copied, 0);
+    flash.damages.store(false, Ordering::Relaxed);
+    flash.reads_fail.store(true, Ordering::Relaxed);
+    let done = refill.copy(Heat::MAX, &some, &|| false);
+    assert!(done.copied == 0 && done.is_over, "{done:?}");
+    assert!(store.stats().flash.read_errors > 0);
+    flash.reads_fail.store(false, Ordering::Relaxed);
+    let done = refill.copy(Heat::MAX, &some, &|| false);
+    assert!(done.copied > 0, "{done:?}");
+    read_hot(&store, &mut session, VALUE_BYTES, OBJECTS);
+}
