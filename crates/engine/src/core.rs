@@ -188,6 +188,7 @@ impl Core {
                 minimum: overhead + MEMORY_BYTES_MIN,
             });
         }
+        core.watch_flash(); // how much copies may have (P4)
         Ok(core)
     }
 

@@ -13,6 +13,8 @@
 //! - P3: a copy counts only for the location *and* incarnation that it was made of (F4).
 //! - P4: copies take what memory the index, the open segments and their reserve leave, and give it back when these grow; half
 //!   of the budget at most while more is written than copies serve.
+//! - P5: memory that is given back is that of the least read copies among the oldest windows; that something else is wanted pushes
+//!   out only what is oldest, and what was read of that moves on.
 //!
 //! Paper: [Yang23 S3-FIFO] FIFO queues, lazy counts, a memory of what was read once; differs: that memory is all there is of
 //! the small queue, for what it would hold is on flash anyway.
@@ -47,6 +49,8 @@ const HIT_COUNTERS: usize = 16;
 const LABEL_BYTES: usize = 16;
 /// Of a window that is given up, all but one of so many parts may move on.
 const DROPPED_PART: usize = 8;
+/// So many of the oldest windows are looked at when one is given back.
+const OLDEST: usize = 8;
 
 const LOCATION_BITS: u32 = 38;
 const LOCATION_MASK: u64 = (1 << LOCATION_BITS) - 1;
@@ -83,7 +87,7 @@ pub(crate) struct Promoted {
     /// Copies made, and their bytes.
     copies: AtomicU64,
     copied_bytes: AtomicU64,
-    /// Bytes copied for what was known before, since that was asked last: as good as served.
+    /// Bytes copied, or asked to be, for what was known before, since that was asked last: as good as served.
     refilled_bytes: AtomicU64,
     /// Hits and appended bytes when it was last asked which of them is more.
     weighed: Mutex<(u64, u64)>,
@@ -140,6 +144,16 @@ struct Kept {
     at: usize,
     bytes: usize,
     reads: u64,
+}
+
+/// A copy that the table points to.
+struct Copied<'a> {
+    place: &'a AtomicU64,
+    location: u64,
+    incarnation: u32,
+    /// In the region, of its label.
+    at: usize,
+    bytes: usize,
 }
 
 #[derive(Default)]
@@ -293,6 +307,10 @@ impl Promoted {
 
     /// Keeps a copy of an entry. False: there is no room now.
     pub(super) fn put(&self, space: &Space, location: u64, incarnation: u32, entry: &[u8]) -> bool {
+        let bytes = LABEL_BYTES + entry.len();
+        if bytes > self.segment_bytes - SEGMENT_HEADER_BYTES {
+            return false;
+        }
         let Ok(mut shelf) = self.shelf.try_lock() else {
             return false;
         };
@@ -301,6 +319,8 @@ impl Promoted {
             self.copies.fetch_add(1, Ordering::Relaxed);
             self.copied_bytes
                 .fetch_add(entry.len() as u64, Ordering::Relaxed);
+        } else {
+            self.want(bytes);
         }
         is_put
     }
@@ -354,10 +374,12 @@ impl Promoted {
         let fits = |open: &Open| open.end - open.cursor >= bytes;
         if shelf.spare.is_none() && !shelf.current.as_ref().is_some_and(fits) {
             if self.windows.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed) {
-                return Put::Full; // wanting a window would give up one of copies
+                // Wanting a window would give up one of copies. What waits counts as served, or `weigh` never heard of it.
+                self.refilled_bytes
+                    .fetch_add(entry.len() as u64, Ordering::Relaxed);
+                return Put::Full;
             }
-            self.lacking_bytes.store(bytes as u64, Ordering::Relaxed);
-            self.wants.store(true, Ordering::Relaxed);
+            self.want(bytes);
             return Put::Later;
         }
         let reads = u64::from(heat.min(HEAT_MAX)) << READ_SHIFT;
@@ -368,7 +390,13 @@ impl Promoted {
         Put::Done
     }
 
-    /// `reads`: what is known of it already, at the place of a slot.
+    /// A copy of so many bytes finds no room.
+    fn want(&self, bytes: usize) {
+        self.lacking_bytes.store(bytes as u64, Ordering::Relaxed);
+        self.wants.store(true, Ordering::Relaxed);
+    }
+
+    /// False: there is no room. `reads`: what is known of it already, at the place of a slot.
     fn put_on(
         &self,
         space: &Space,
@@ -388,13 +416,7 @@ impl Promoted {
         if known {
             return true;
         }
-        if LABEL_BYTES + entry.len() > self.segment_bytes - SEGMENT_HEADER_BYTES {
-            return false;
-        }
         let Some(copy) = self.take(space, shelf, LABEL_BYTES + entry.len()) else {
-            let lacking = (LABEL_BYTES + entry.len()) as u64;
-            self.lacking_bytes.store(lacking, Ordering::Relaxed);
-            self.wants.store(true, Ordering::Relaxed);
             return false;
         };
         let at = space.at(copy);
@@ -447,13 +469,14 @@ impl Promoted {
         self.modest
     }
 
-    /// Gives a window back, the one that is filled last. By a cleaner thread.
+    /// Gives a window back: what is read in it most is lost, so one of little heat (P5). By a cleaner thread.
     pub(super) fn give_up(&self, space: &Space, epochs: &Epochs) {
         let mut shelf = self.shelf.lock().expect("promoted entries");
         if let Some(spare) = shelf.spare.take() {
             self.retire(space, spare, epochs);
         } else {
-            self.give_up_oldest(space, &mut shelf, epochs);
+            let coldest = self.coldest(space, &shelf);
+            self.give_up_one(space, &mut shelf, coldest, epochs);
         }
     }
 
@@ -472,7 +495,11 @@ impl Promoted {
                 self.crowded.store(false, Ordering::Relaxed);
             } else {
                 // What moves on needs the new window. Without one it is lost, and the next round has this one's memory.
-                self.give_up_oldest(space, &mut shelf, epochs);
+                let victim = match window {
+                    Some(_) => 0,
+                    None => self.coldest(space, &shelf),
+                };
+                self.give_up_one(space, &mut shelf, victim, epochs);
             }
             if window.is_none() {
                 return;
@@ -482,14 +509,29 @@ impl Promoted {
         self.wants.store(false, Ordering::Relaxed);
     }
 
-    /// Retires the oldest window. What was read of it since it was filled moves on, but leaves room for what is wanted.
-    fn give_up_oldest(&self, space: &Space, shelf: &mut Shelf, epochs: &Epochs) {
+    /// Of the oldest windows, the one whose copies were read least: its place, from the oldest on.
+    fn coldest(&self, space: &Space, shelf: &Shelf) -> usize {
+        let oldest = shelf.full.iter().take(OLDEST).enumerate();
+        let heat = oldest.map(|(place, (window, end))| {
+            let mut heat = 0;
+            self.each_copy(space, *window, *end, |copy| {
+                let slot = copy.place.load(Ordering::Relaxed);
+                heat += u64::from(heat_of(slot)) * copy.bytes as u64;
+            });
+            (heat, place)
+        });
+        heat.min().map_or(0, |(_, place)| place)
+    }
+
+    /// Retires a full window, given by its place from the oldest on. What was read of it since it was filled moves on, but leaves
+    /// room for what is wanted.
+    fn give_up_one(&self, space: &Space, shelf: &mut Shelf, place: usize, epochs: &Epochs) {
         if shelf.full.is_empty()
             && let Some(open) = shelf.current.take()
         {
             shelf.full.push_back((open.window, open.cursor));
         }
-        let Some((window, end)) = shelf.full.pop_front() else {
+        let Some((window, end)) = shelf.full.remove(place) else {
             return;
         };
         let mut kept = self.take_out(space, window, end);
@@ -521,35 +563,46 @@ impl Promoted {
     /// Takes the copies of a window out of the table, and returns those that were read and may be read again.
     fn take_out(&self, space: &Space, window: u32, end: usize) -> Vec<Kept> {
         let mut kept = Vec::new();
+        self.each_copy(space, window, end, |copy| {
+            let reads = copy.place.swap(0, Ordering::Relaxed) & READ_MASK;
+            let home = space.window_of(copy.location);
+            if reads != 0 && space.segments[home].incarnation() == copy.incarnation {
+                kept.push(Kept {
+                    location: copy.location,
+                    incarnation: copy.incarnation,
+                    at: copy.at,
+                    bytes: copy.bytes,
+                    reads,
+                });
+            }
+        });
+        kept
+    }
+
+    /// Shows the copies in a full window of the shelf that the table still points to.
+    fn each_copy(&self, space: &Space, window: u32, end: usize, mut show: impl FnMut(Copied<'_>)) {
         let mut at = space.offset_of(window) + SEGMENT_HEADER_BYTES;
         while at < end {
             let copy = Space::location(at);
             let label = space.at(copy).cast::<u64>();
-            // SAFETY: the window was filled with labels and copies up to `end`, and is this shelf's.
+            // SAFETY: the window was filled with labels and copies up to `end`, and is the shelf's, which the caller holds.
             let (location, incarnation, bytes) = unsafe {
                 let entry = duramen_format::entry::header_trusted(label.add(2).cast());
                 (*label, *label.add(1) as u32, entry.padded_bytes())
             };
-            let found = at;
-            at += LABEL_BYTES + bytes;
             let (set, _) = self.set_of(location);
             let points = |place: &&AtomicU64| place.load(Ordering::Relaxed) & LOCATION_MASK == copy;
-            let Some(place) = set.iter().find(points) else {
-                continue;
-            };
-            let reads = place.swap(0, Ordering::Relaxed) & READ_MASK;
-            let home = space.window_of(location);
-            if reads != 0 && space.segments[home].incarnation() == incarnation {
-                kept.push(Kept {
+            if let Some(place) = set.iter().find(points) {
+                show(Copied {
+                    place,
                     location,
                     incarnation,
-                    at: found,
+                    at,
                     bytes,
-                    reads,
                 });
             }
+            at += LABEL_BYTES + bytes;
         }
-        kept
     }
 
     fn retire(&self, space: &Space, window: u32, epochs: &Epochs) {

@@ -15,9 +15,18 @@ const HOT: u64 = OBJECTS / HOT_EVERY;
 const SEED: u64 = 7;
 
 fn filled(flash: &Arc<Flash>, value_bytes: usize, objects: u64) -> (Arc<Store>, Session) {
+    filled_with(4 * MIB, flash, value_bytes, objects)
+}
+
+fn filled_with(
+    memory: u64,
+    flash: &Arc<Flash>,
+    value_bytes: usize,
+    objects: u64,
+) -> (Arc<Store>, Session) {
     let options = Options {
         hash_seed: Some(SEED),
-        ..options(4 * MIB, flash)
+        ..options(memory, flash)
     };
     let store = Store::new(options).unwrap();
     let mut session = store.session().unwrap();
@@ -37,9 +46,9 @@ fn read_hot(store: &Store, session: &mut Session, value_bytes: usize, objects: u
     store.stats().flash.fetches - before
 }
 
-fn warm_up(store: &Store, session: &mut Session) {
+fn warm_up(store: &Store, session: &mut Session, value_bytes: usize) {
     wait_for("the hot keys are copied", || {
-        read_hot(store, session, VALUE_BYTES, OBJECTS) <= HOT / 50
+        read_hot(store, session, value_bytes, OBJECTS) <= HOT / 50
     });
 }
 
@@ -68,7 +77,7 @@ fn all_told(heat: &mut Heat) -> Vec<HotKey> {
 fn what_is_told_in_one_life_is_copied_in_the_next() {
     let flash = Flash::new(32 * MIB);
     let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
-    warm_up(&store, &mut session);
+    warm_up(&store, &mut session, VALUE_BYTES);
     let mut heat = store.heat().unwrap().expect("there is a tier");
     assert!(heat.counts().iter().sum::<u64>() >= HOT / 2);
     let told = all_told(&mut heat);
@@ -123,17 +132,51 @@ fn hints_that_mean_nothing_copy_nothing() {
     assert_eq!(store.stats().flash.read_errors, 0);
 }
 
+/// A store in which the hot keys are copied and were read often, and then all that memory takes of the rest.
+fn refilled_with_everything(
+    memory: u64,
+    flash: &Arc<Flash>,
+    value_bytes: usize,
+) -> (Arc<Store>, Session) {
+    let (store, mut session) = filled_with(memory, flash, value_bytes, OBJECTS);
+    warm_up(&store, &mut session, value_bytes);
+    for _ in 0..Heat::MAX {
+        read_hot(&store, &mut session, value_bytes, OBJECTS);
+    }
+    let everything = keys(0..OBJECTS);
+    let mut refill = store.refill().unwrap().expect("there is a tier");
+    let done = refill.copy(0, &everything, &|| false);
+    assert!(done.is_over, "{done:?}: more than memory has");
+    check_budget(&store);
+    (store, session)
+}
+
 #[test]
 fn a_refill_of_everything_ends_and_leaves_what_is_hot_where_it_is() {
     let flash = Flash::new(32 * MIB);
-    let (store, mut session) = filled(&flash, VALUE_BYTES, OBJECTS);
-    warm_up(&store, &mut session);
-    let everything = keys(0..OBJECTS);
-    let mut refill = store.refill().unwrap().expect("there is a tier");
-    let done = refill.copy(Heat::MAX, &everything, &|| false);
-    assert!(done.is_over, "{done:?}: more than memory has");
-    check_budget(&store);
+    let (store, mut session) = refilled_with_everything(4 * MIB, &flash, VALUE_BYTES);
     let fetches = read_hot(&store, &mut session, VALUE_BYTES, OBJECTS);
+    assert!(fetches <= HOT / 2, "{fetches} for {HOT}");
+}
+
+#[test]
+fn what_is_hot_stays_when_copies_give_memory_back_to_writers() {
+    const LONG: usize = 3000;
+    let flash = Flash::new(64 * MIB);
+    let (store, mut session) = refilled_with_everything(16 * MIB, &flash, LONG);
+    let copies = store.stats().flash.promoted_bytes;
+    assert!(
+        copies > 9 * MIB,
+        "{copies}: a refill serves as much as it copies"
+    );
+    warm_up(&store, &mut session, LONG); // some went to flash only now
+    let mut n = OBJECTS;
+    wait_for("copies give memory back", || {
+        write(&mut session, &key(n), &value(n, 0, LONG)).unwrap();
+        n = OBJECTS + (n + 1 - OBJECTS) % OBJECTS;
+        store.stats().flash.promoted_bytes <= 8 * MIB // P4
+    });
+    let fetches = read_hot(&store, &mut session, LONG, OBJECTS);
     assert!(fetches <= HOT / 2, "{fetches} for {HOT}");
 }
 
