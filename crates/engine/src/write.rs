@@ -428,6 +428,7 @@ impl<'s> Guard<'s> {
     #[cold]
     pub(crate) fn make_index_room(&mut self, attempts: &mut u32) -> Result<(), Error> {
         *attempts += 1;
+        self.core.evict_for_index();
         let patience = if self.core.waits_for_flash() {
             INDEX_ATTEMPTS_FLASH
         } else {

@@ -288,6 +288,7 @@ impl Context {
             must_evict
         } else if self.may_wait(core) && core.flash_wants_eviction() {
             let chosen = select_on_flash_of_cache(core, self.node);
+            core.note_eviction();
             if !chosen.0.is_empty() {
                 return chosen;
             }

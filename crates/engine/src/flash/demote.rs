@@ -172,9 +172,28 @@ impl Core {
         self.evicts_from_flash() && self.space.tier.as_deref().is_some_and(short)
     }
 
-    /// True if what is on flash takes nearly as much index as there may be.
+    /// True if what is on flash takes nearly as much index as there may be, or as much as could be found: where its memory is in
+    /// pieces, a part of the index finds no place to grow before it has what it may.
     pub fn index_is_large(&self) -> bool {
+        let wants = |tier: &Tier| tier.index_wants.load(Ordering::Relaxed);
         self.arena.allocated_bytes() as f64 > INDEX_PART * self.space.budget.limit() as f64
+            || self.space.tier.as_deref().is_some_and(wants)
+    }
+
+    /// The index lacks memory for a new key: of a cache, a victim's entries go for it.
+    pub fn evict_for_index(&self) {
+        if self.evicts_from_flash()
+            && let Some(tier) = &self.space.tier
+        {
+            tier.index_wants.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Entries are evicted now: who lacks index still says so again.
+    pub fn note_eviction(&self) {
+        if let Some(tier) = &self.space.tier {
+            tier.index_wants.store(false, Ordering::Relaxed);
+        }
     }
 
     /// True if a writer that has no memory should wait for a cleaner thread: the device is to take a segment, or to be cleaned

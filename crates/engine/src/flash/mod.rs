@@ -119,6 +119,8 @@ pub(crate) struct Tier {
     pressed_for_copies: AtomicBool,
     /// When the index or a writer lacked memory the last time, in ms.
     pressed_ms: AtomicU64,
+    /// A writer of a cache found no memory for the index: one victim's entries are to go for it.
+    index_wants: AtomicBool,
     /// Segments that are being written.
     writing: AtomicU64,
     /// Live bytes in cold windows, as last summed.
@@ -164,6 +166,7 @@ impl Tier {
             pressed: AtomicBool::new(false),
             pressed_for_copies: AtomicBool::new(false),
             pressed_ms: AtomicU64::new(0),
+            index_wants: AtomicBool::new(false),
             writing: AtomicU64::new(0),
             live: AtomicU64::new(0),
             gain: Default::default(),
