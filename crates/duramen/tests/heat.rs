@@ -57,7 +57,11 @@ fn read_hot(store: &Store, session: &mut Session, round: u64) -> u64 {
 fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
+        let waited = started.elapsed();
+        assert!(
+            waited < PATIENCE,
+            "{waited:.0?} passed and still not: {what}"
+        );
         std::thread::yield_now();
     }
 }
@@ -119,7 +123,10 @@ fn a_hot_set_is_in_memory_again_after_the_refill() {
     std::fs::write(dir.path().join("heat"), saved).unwrap();
     let with = fetches_after(dir.path(), 0);
     // Some that were in memory with their segments may go to flash after it.
-    assert!(4 * with < without, "{with} and {without} of {HOT}");
+    assert!(
+        4 * with < without,
+        "every value was right, but {with} and {without} of {HOT} were fetched"
+    );
 }
 
 #[test]
@@ -140,7 +147,10 @@ fn hints_are_there_without_a_clean_end() {
     drop(session);
     drop(store);
     let with = fetches_after(dir.path(), 0);
-    assert!(5 * with < 2 * HOT, "{with} of {HOT}");
+    assert!(
+        5 * with < 2 * HOT,
+        "every value was right, but {with} of {HOT} were fetched"
+    );
 }
 
 /// Keys that were written again, or are gone: their places in the hints lead to what there is now, or nowhere.

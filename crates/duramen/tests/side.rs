@@ -45,7 +45,11 @@ fn fill(side: &SideLog, keys: u64, version: u64) {
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what} never came");
+        let waited = begun.elapsed();
+        assert!(
+            waited < PATIENCE,
+            "{waited:.0?} passed and still not: {what}"
+        );
         std::thread::yield_now();
     }
 }

@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. Nothing is hidden: what failed is printed as it failed, and the list at the end names each test that passed only when repeated.
 //! 2. What may be a lost or wrong value is never repeated: such a failure counts, however rare. `PROOFS` names the tests that judge
-//!    data; of those only a failure by patience (`LATE`) is repeated.
+//!    data; of those only a failure by patience (`LATE`), or of how often memory had what was asked for (`RATE`), is repeated.
 //! 3. A run in which more than `REPEATS_MAX` tests failed is broken, and none of them is repeated.
 
 use std::collections::BTreeMap;
@@ -13,8 +13,11 @@ use crate::tally::Tally;
 /// More failures than a busy machine explains: runs whose failures were all by chance had three at most.
 const REPEATS_MAX: usize = 4;
 
-/// How the client tests say that a state did not come in time (`wait_until` of tests/harness.py).
+/// How tests say that a state did not come in time (`wait_until` of tests/harness.py, `wait_for` of those in Rust).
 const LATE: &str = "passed and still not";
+
+/// How tests say that every value was right, and too many of them came from a device.
+const RATE: &str = "every value was right, but";
 
 /// Tests that judge data which was acknowledged, by a part of how they are run: `-p PACKAGE --test TARGET`, or a Python file.
 const PROOFS: [&str; 15] = [
@@ -58,7 +61,7 @@ impl Failure {
             return false;
         }
         let judges_data = PROOFS.iter().any(|proof| self.place.contains(proof));
-        !judges_data || self.said.contains(LATE)
+        !judges_data || [LATE, RATE].iter().any(|mark| self.said.contains(mark))
     }
 
     /// As the list at the end names it.
@@ -224,12 +227,14 @@ mod tests {
     }
 
     #[test]
-    fn what_judges_data_is_repeated_only_if_it_was_late() {
+    fn what_judges_data_is_repeated_only_if_the_data_was_right() {
         assert!(failure("-p duramen-server --test idle", "5 < 4").may_be_repeated());
         assert!(!failure("-p duramen-engine --test threads", "5 < 4").may_be_repeated());
         assert!(!failure("cluster/test_kills.py::test_a", "assert 1 == 0").may_be_repeated());
         let late = "AssertionError: 60 s passed and still not: its state";
         assert!(failure("cluster/test_kills.py::test_a", late).may_be_repeated());
+        let slow = "every value was right, but 200 reads of the device, 100 at most wanted";
+        assert!(failure("-p duramen-engine --test flash", slow).may_be_repeated());
     }
 
     #[test]

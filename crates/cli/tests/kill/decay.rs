@@ -41,7 +41,7 @@ fn wait_for(wire: &mut Wire, what: &str, is: impl Fn(&HashMap<String, String>) -
         }
         assert!(
             Instant::now() < deadline,
-            "{what} does not come: {fields:?}"
+            "60 s passed and still not: {what}: {fields:?}"
         );
         std::thread::park_timeout(Duration::from_millis(5));
     }

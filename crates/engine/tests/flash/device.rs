@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 pub const TABLE: TableId = TableId::DEFAULT;
 pub const MIB: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Flash {
     bytes: RwLock<Vec<u8>>,
@@ -162,7 +163,11 @@ pub fn parked<T>(
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
+        let waited = started.elapsed();
+        assert!(
+            waited < PATIENCE,
+            "{waited:.0?} passed and still not: {what}"
+        );
         std::thread::yield_now();
     }
 }
