@@ -22,7 +22,7 @@ const HORDE: u64 = 60_000;
 const HORDE_BASE: u64 = 1 << 42;
 const RUNNING: Duration = Duration::from_secs(6);
 /// How long a slow machine may take to do something worth judging.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 struct World {
     store: Arc<Store>,

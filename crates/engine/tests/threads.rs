@@ -89,7 +89,7 @@ fn writers_readers_and_cleaners_share_the_store() {
                 }
             });
         }
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + Duration::from_secs(300);
         while writes.load(Ordering::Relaxed) < 300_000 && Instant::now() < deadline {
             std::thread::yield_now();
         }
@@ -402,7 +402,7 @@ fn memory_follows_the_data_down() {
         report.index_slots,
         report.objects
     );
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_secs(300);
     loop {
         let now = store.stats();
         if now.committed_bytes < full.committed_bytes / 4 {
@@ -435,7 +435,7 @@ fn expired_entries_go_by_themselves() {
     }
     assert_eq!(store.expiring_objects(TABLE), 25_000);
     clock.store(5_002_000, Ordering::Relaxed);
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while store.stats().objects > 25_000 {
         assert!(Instant::now() < deadline, "{:?}", store.stats());
         std::thread::yield_now();

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 pub const TABLE: TableId = TableId::DEFAULT;
 pub const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Nothing that is waited for takes longer on a busy machine, unless it never comes.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub struct Flash {
     bytes: RwLock<Vec<u8>>,

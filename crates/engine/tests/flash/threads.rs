@@ -84,7 +84,7 @@ fn readers_and_writers_beyond_memory() {
         }
         // Readers that a busy machine kept from running begin now.
         let started = Instant::now();
-        while reads.load(Ordering::Relaxed) <= 100 && started.elapsed() < Duration::from_secs(60) {
+        while reads.load(Ordering::Relaxed) <= 100 && started.elapsed() < PATIENCE {
             std::thread::yield_now();
         }
         over.store(true, Ordering::Relaxed); // also when a writer failed, or the readers would go on for ever
