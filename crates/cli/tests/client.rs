@@ -8,7 +8,9 @@ mod server;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use server::{DURAMEN, Server};
 
 impl Server {
@@ -519,4 +521,34 @@ fn strange_servers_are_exit_code_4() {
         }
         peer.join().expect("the peer ends");
     }
+}
+
+/// A command that was stopped and went on waited anew each time: stopped once a second it never said that there was no answer.
+#[test]
+fn stops_do_not_prolong_the_wait() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it has an address").port();
+    let mut process = Command::new(DURAMEN)
+        .args(["get", "k", "--timeout", "1", "--port", &port.to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary under test runs");
+    let _stream = listener.accept().expect("the client connects");
+    let pid = rustix::process::Pid::from_child(&process);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        if let Some(status) = process.try_wait().expect("it can be asked") {
+            break Some(status);
+        }
+        if Instant::now() > deadline {
+            break None;
+        }
+        for signal in [Signal::STOP, Signal::CONT] {
+            rustix::process::kill_process(pid, signal).expect("it is not waited for yet");
+            std::thread::sleep(Duration::from_millis(100)); // the pace of the stops
+        }
+    };
+    let _ = process.kill();
+    let _ = process.wait();
+    assert_eq!(status.and_then(|status| status.code()), Some(4));
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser, RequestEncoder};
@@ -47,6 +47,8 @@ pub(crate) struct ConnectArgs {
 /// One request at a time; replies are read into memory whole.
 pub(crate) struct Connection {
     stream: TcpStream,
+    /// Longest wait for some bytes; `None`: for ever.
+    timeout: Option<Duration>,
     address: String,
     parser: ReplyParser,
     request: Vec<u8>,
@@ -64,9 +66,9 @@ impl Connection {
         } else {
             format!("{}:{}", args.host, args.port)
         };
+        let timeout = (args.timeout > 0).then(|| Duration::from_secs(args.timeout));
         let stream = dial(&args.host, args.port)
             .and_then(|stream| {
-                let timeout = (args.timeout > 0).then(|| Duration::from_secs(args.timeout));
                 stream.set_read_timeout(timeout)?;
                 stream.set_write_timeout(timeout)?;
                 stream.set_nodelay(true)?;
@@ -78,6 +80,7 @@ impl Connection {
             })?;
         let mut connection = Connection {
             stream,
+            timeout,
             address,
             parser: ReplyParser::new(ReplyLimits::default()),
             request: Vec::new(),
@@ -129,7 +132,19 @@ impl Connection {
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
-        match self.stream.read(&mut self.input) {
+        let began = Instant::now();
+        let read = loop {
+            match self.stream.read(&mut self.input) {
+                // A stop ends the wait of the socket (signal(7)), which then begins anew: not beyond the timeout.
+                Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {
+                    if self.timeout.is_some_and(|most| began.elapsed() >= most) {
+                        break Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                read => break read,
+            }
+        };
+        match read {
             Ok(0) => {
                 let reason = io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed it");
                 Err(self.broken(reason))
@@ -139,7 +154,6 @@ impl Connection {
                     .feed(self.input.get(..bytes).unwrap_or_default());
                 Ok(())
             }
-            Err(reason) if reason.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(reason) => Err(self.broken(reason)),
         }
     }
