@@ -1,7 +1,8 @@
 //! One HTTP/1.1 connection to etcd's JSON gateway, for one question at a time.
 //!
 //! **Invariants**
-//! - W1: nothing that the other side sends makes it wait longer than its timeout or take more memory than its limits.
+//! - W1: the other side's silence is waited for no longer than the timeout, also by a process that is stopped and goes on meanwhile;
+//!   nothing that it sends takes more memory than the limits.
 //! - W2: after any error the connection is dropped: a late answer never meets another question.
 
 use base64::Engine;
@@ -9,7 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most bytes of a header.
 const HEADER_BYTES_MAX: u64 = 16 << 10;
@@ -17,8 +18,31 @@ const HEADER_BYTES_MAX: u64 = 16 << 10;
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
 pub(super) struct Connection {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Patient>,
     host: String,
+}
+
+/// A socket with a timeout, which `Read` obeys (W1).
+struct Patient {
+    stream: TcpStream,
+    timeout: Duration,
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
+        let began = Instant::now();
+        loop {
+            match self.stream.read(buffer) {
+                // A stop ends the socket's wait (signal(7)); whoever reads on begins a whole one.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    if began.elapsed() >= self.timeout {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                }
+                read => return read,
+            }
+        }
+    }
 }
 
 /// An answer: its HTTP status, and what it says.
@@ -38,7 +62,7 @@ impl Connection {
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
         Ok(Connection {
-            stream: BufReader::new(stream),
+            stream: BufReader::new(Patient { stream, timeout }),
             host: endpoint.to_owned(),
         })
     }
@@ -53,7 +77,7 @@ impl Connection {
         );
         let mut question = head.into_bytes();
         question.extend_from_slice(body.as_bytes());
-        self.stream.get_mut().write_all(&question)?;
+        self.stream.get_mut().stream.write_all(&question)?;
         self.answer()
     }
 
