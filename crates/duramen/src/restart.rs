@@ -130,6 +130,28 @@ fn frames_of(segments: u64, mode: Mode) -> u32 {
     u32::try_from(frames).unwrap_or(u32::MAX)
 }
 
+/// Segments that so many frames have room for: `frames_of`, backwards.
+fn segments_of(frames: u32) -> u64 {
+    u64::from(frames).saturating_sub(16) * 8 / 9
+}
+
+/// Frames of a copy: as many as here, or as the options ask for now (memory or flash may have been added since).
+pub(crate) fn frames_of_copy(here: &Geometry, options: &Options) -> u32 {
+    let wanted = segments_wanted(options, u64::from(here.segment_bytes));
+    here.frames.max(frames_of(wanted, options.mode))
+}
+
+/// Bytes of segments that the directory has room for and that the options ask for, if those are more: it was made for less
+/// memory or flash than there is now.
+pub(crate) fn lacking_room(here: &Geometry, options: &Options) -> Option<(u64, u64)> {
+    let segment_bytes = u64::from(here.segment_bytes);
+    let (room, wanted) = (
+        segments_of(here.frames),
+        segments_wanted(options, segment_bytes),
+    );
+    (room < wanted).then(|| (room * segment_bytes, wanted * segment_bytes))
+}
+
 /// A number that nobody can guess or repeat.
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
@@ -332,8 +354,7 @@ fn make_engine(
     } else {
         seen.max(state.next_segment.0) + ID_GAP
     };
-    // `frames_of`, backwards.
-    let room = u64::from(geometry.frames).saturating_sub(16) * 8 / 9;
+    let room = segments_of(geometry.frames);
     let log = LogOptions {
         disk_segments_max: segments_wanted(options, segment_bytes).min(room),
         first_segment,

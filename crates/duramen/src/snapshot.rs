@@ -8,7 +8,7 @@
 //!   short anywhere before, it is refused.
 
 use crate::commit::LOCAL;
-use crate::restart::replication_config;
+use crate::restart::{frames_of_copy, replication_config};
 use crate::throttle::{Pace, READ_STEP_BYTES, throttled};
 use crate::writer::LogWriter;
 use crate::{DurabilityStats, Error, Phase, Progress, SnapshotReport};
@@ -95,6 +95,7 @@ fn take(
     let source = log.durable.backup();
     let geometry = Geometry {
         wal_bytes: source.geometry().wal_bytes.clamp(WAL_BYTES_MIN, 64 * MIB),
+        frames: frames_of_copy(source.geometry(), &log.durable.options),
         ..*source.geometry()
     };
     let options = duramen_backup::Options::default();

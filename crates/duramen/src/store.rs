@@ -343,6 +343,13 @@ impl Store {
         heat.damage()
     }
 
+    /// Bytes of log that the directory has room for, and that the options ask for, if those are more; `None`: there is room. A
+    /// snapshot has it, too.
+    pub fn lacking_room(&self) -> Option<(u64, u64)> {
+        let durable = &self.durable.as_ref()?.log.durable;
+        restart::lacking_room(durable.backup().geometry(), &durable.options)
+    }
+
     /// How the store was opened; `None` without a directory.
     pub fn options(&self) -> Option<&Options> {
         self.durable

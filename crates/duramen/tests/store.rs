@@ -413,3 +413,35 @@ fn number(session: &mut Session, key: &[u8]) -> i64 {
         String::from_utf8(bytes).unwrap().parse().unwrap()
     })
 }
+
+/// A directory has the room that it was made with. Who asks for more later is told, and a snapshot has it.
+#[test]
+fn a_directory_that_has_become_too_small_says_so_and_a_snapshot_has_room() {
+    let (dir, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let copy = copies.path().join("copy");
+    let sized = |dir: &Path, disk_bytes: u64| {
+        let disk_bytes = disk_bytes << 20;
+        Store::open(
+            Options {
+                disk_bytes,
+                ..options(dir)
+            },
+            |_| {},
+        )
+        .unwrap()
+    };
+    let store = sized(dir.path(), 32);
+    assert_eq!(store.lacking_room(), None);
+    let mut session = store.session().unwrap();
+    session.set(T, b"key", b"value").unwrap();
+    drop((session, store));
+    let store = sized(dir.path(), 8192);
+    let (room, wanted) = store.lacking_room().expect("made for less");
+    assert!(room < wanted && wanted >= 8192 << 20, "{room} {wanted}");
+    store.snapshot(&copy, |_| {}).unwrap();
+    drop(store);
+    let store = sized(&copy, 8192);
+    assert_eq!(store.lacking_room(), None);
+    let mut session = store.session().unwrap();
+    assert_eq!(value(&mut session, b"key").unwrap(), b"value");
+}

@@ -153,6 +153,14 @@ impl Durability {
                 "what was read often before the start is not all known ({damage}): it is fetched from flash when it is asked for"
             );
         }
+        if let Some((room, wanted)) = store.lacking_room() {
+            tracing::warn!(
+                "the directory was made for {} MiB of log, and the settings ask for {}: writes are refused when that is full; a snapshot \
+                 taken now has the room, if it is served instead",
+                room >> 20,
+                wanted >> 20
+            );
+        }
         store.watch_repairs(log_repair);
         Ok(Durability {
             store,
