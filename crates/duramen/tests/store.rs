@@ -8,7 +8,7 @@ use duramen_backup::os::OsDisk;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
@@ -349,19 +349,28 @@ fn a_store_in_memory_has_no_directory() {
     assert!(matches!(store.close(), Err(Error::Closed)));
 }
 
+/// Ends who goes on until then.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// A snapshot is one moment: of two counters that one thread raises in turn, the copy never has the second ahead.
 #[test]
 fn a_snapshot_is_one_moment_and_opens_as_a_store() {
     let dir = tempfile::tempdir().unwrap();
     let copies = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let done = AtomicU64::new(0);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut session = store.session().unwrap();
             session.set_level(Some(Level::Memory));
             let mut n = 0i64;
-            while done.load(Ordering::Acquire) == 0 {
+            while !done.load(Ordering::Acquire) {
                 n += 1;
                 session.increment(T, b"first", 1).unwrap();
                 session.increment(T, b"second", 1).unwrap();
@@ -370,6 +379,8 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
                     .unwrap_or_else(|error| panic!("{error}: {:?}", store.stats()));
             }
         });
+        // Also where a snapshot is wrong: the scope waits for the counter before it says so.
+        let end = End(&done);
         let mut last = 0;
         for n in 0..3 {
             let mut session = store.session().unwrap();
@@ -396,7 +407,7 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
             assert!(second >= before && first > last, "{second} after {before}");
             last = first;
         }
-        done.store(1, Ordering::Release);
+        drop(end);
     });
     let refused = store
         .snapshot(&copies.path().join("0"), |_| {})

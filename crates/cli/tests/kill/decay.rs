@@ -93,6 +93,15 @@ fn hurt(frames: &Path, values: &[Vec<u8>]) -> usize {
     found.len()
 }
 
+/// Ends who goes on until then.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 #[test]
 fn damage_under_a_running_server_is_repaired() {
     for mode in ["buffered", "direct"] {
@@ -118,6 +127,8 @@ fn damage_under_a_running_server_is_repaired() {
         // Others go on writing meanwhile.
         let done = AtomicBool::new(false);
         let rounds = std::thread::scope(|scope| {
+            // Also where what is waited for never comes: the scope waits for the writer before it says so.
+            let end = End(&done);
             let writer = scope.spawn(|| {
                 let mut wire = Wire::connect(server.port).expect("it serves");
                 let mut round = 1;
@@ -138,7 +149,7 @@ fn damage_under_a_running_server_is_repaired() {
                 number(fields, "duramen_bad_frames") > 0
                     && number(fields, "duramen_scrub_pending") == 0
             });
-            done.store(true, Ordering::Release);
+            drop(end);
             writer.join().expect("the writer ends")
         });
         let fields = info(&mut wire);
