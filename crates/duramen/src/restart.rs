@@ -121,8 +121,13 @@ pub(crate) fn segments_wanted(options: &Options, segment_bytes: u64) -> u64 {
 const FRAMES_SMALL: u64 = 4096;
 
 /// Frames for so many segments: some more for control segments and for victims whose swap is under way.
+fn frames_needed(segments: u64) -> u64 {
+    segments + segments / 8 + 16
+}
+
+/// Frames of a directory that is made for so many segments.
 fn frames_of(segments: u64, mode: Mode) -> u32 {
-    let needed = segments + segments / 8 + 16;
+    let needed = frames_needed(segments);
     let frames = match mode {
         Mode::Raw => needed,
         Mode::Buffered | Mode::Direct => needed.max(FRAMES_SMALL.min(4 * needed)),
@@ -130,7 +135,7 @@ fn frames_of(segments: u64, mode: Mode) -> u32 {
     u32::try_from(frames).unwrap_or(u32::MAX)
 }
 
-/// Segments that so many frames have room for: `frames_of`, backwards.
+/// Segments that so many frames have room for: `frames_needed`, backwards, or one less.
 fn segments_of(frames: u32) -> u64 {
     u64::from(frames).saturating_sub(16) * 8 / 9
 }
@@ -145,11 +150,14 @@ pub(crate) fn frames_of_copy(here: &Geometry, options: &Options) -> u32 {
 /// memory or flash than there is now.
 pub(crate) fn lacking_room(here: &Geometry, options: &Options) -> Option<(u64, u64)> {
     let segment_bytes = u64::from(here.segment_bytes);
-    let (room, wanted) = (
-        segments_of(here.frames),
-        segments_wanted(options, segment_bytes),
-    );
-    (room < wanted).then(|| (room * segment_bytes, wanted * segment_bytes))
+    let wanted = segments_wanted(options, segment_bytes);
+    let lacks = u64::from(here.frames) < frames_needed(wanted);
+    lacks.then(|| {
+        (
+            segments_of(here.frames) * segment_bytes,
+            wanted * segment_bytes,
+        )
+    })
 }
 
 /// A number that nobody can guess or repeat.
@@ -401,4 +409,33 @@ pub(crate) fn replication_config(backup: &Backup) -> Config {
         segment_bytes,
         CONTROL_ROLL_BYTES.min(segment_bytes / 4),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_the_room_that_it_was_made_for() {
+        for segments in (16..6000).chain([1 << 20, (1 << 20) + 7]) {
+            let options = Options {
+                disk_bytes: segments * MIB,
+                mode: Mode::Raw,
+                ..Options::new("/nowhere", 1 << 30)
+            };
+            let geometry = Geometry {
+                segment_bytes: MIB as u32,
+                wal_bytes: 64 * MIB,
+                frames: frames_of(segments, Mode::Raw),
+            };
+            assert_eq!(lacking_room(&geometry, &options), None, "{segments}");
+            assert!(segments_of(geometry.frames) + 1 >= segments);
+            let smaller = Geometry {
+                frames: geometry.frames - 1,
+                ..geometry
+            };
+            let (room, wanted) = lacking_room(&smaller, &options).expect("one less");
+            assert!(room < wanted, "{segments}");
+        }
+    }
 }
