@@ -170,6 +170,14 @@ struct Open {
     end: usize,
 }
 
+impl Shelf {
+    /// True if the window that is filled has room for so many bytes.
+    fn fits(&self, bytes: usize) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|open| open.end - open.cursor >= bytes)
+    }
+}
+
 /// Set and tag of an entry's location.
 fn place_of(location: u64, sets: usize) -> (usize, u64) {
     // Fibonacci hashing: the high bits depend on all of the location.
@@ -341,7 +349,7 @@ impl Promoted {
         }
     }
 
-    /// True if there is a copy of the entry. That is not counted as a read of it. The caller is pinned.
+    /// True if there is a copy of the entry. That is not counted as a read of it. The caller is pinned, or has the shelf.
     pub(super) fn has(&self, space: &Space, location: u64, incarnation: u32) -> bool {
         let (set, tag) = self.set_of(location);
         set.iter().any(|place| {
@@ -371,8 +379,7 @@ impl Promoted {
         if bytes > self.segment_bytes - SEGMENT_HEADER_BYTES || set.iter().all(is_hotter) {
             return Put::Done;
         }
-        let fits = |open: &Open| open.end - open.cursor >= bytes;
-        if shelf.spare.is_none() && !shelf.current.as_ref().is_some_and(fits) {
+        if shelf.spare.is_none() && !shelf.fits(bytes) {
             if self.windows.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed) {
                 // Wanting a window would give up one of copies. What waits counts as served, or `weigh` never heard of it.
                 self.refilled_bytes
@@ -406,14 +413,7 @@ impl Promoted {
         entry: &[u8],
         reads: u64,
     ) -> bool {
-        let (set, tag) = self.set_of(location);
-        let known = set.iter().any(|place| {
-            let slot = place.load(Ordering::Relaxed);
-            slot != 0
-                && slot >> TAG_SHIFT == tag
-                && Self::is_of(space, slot & LOCATION_MASK, location, incarnation)
-        });
-        if known {
+        if self.has(space, location, incarnation) {
             return true;
         }
         let Some(copy) = self.take(space, shelf, LABEL_BYTES + entry.len()) else {
@@ -428,6 +428,7 @@ impl Promoted {
             at.add(LABEL_BYTES)
                 .copy_from_nonoverlapping(entry.as_ptr(), entry.len());
         }
+        let (set, tag) = self.set_of(location);
         // An empty place, or that of a copy that nobody has read since it came.
         let value = |place: &&AtomicU64| {
             let slot = place.load(Ordering::Relaxed);
@@ -440,8 +441,7 @@ impl Promoted {
 
     /// Location of so many bytes of the window that is filled.
     fn take(&self, space: &Space, shelf: &mut Shelf, bytes: usize) -> Option<u64> {
-        let fits = |open: &Open| open.end - open.cursor >= bytes;
-        if !shelf.current.as_ref().is_some_and(fits) {
+        if !shelf.fits(bytes) {
             let window = shelf.spare.take()?;
             if let Some(open) = shelf.current.take() {
                 shelf.full.push_back((open.window, open.cursor));
