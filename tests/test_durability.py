@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -598,6 +599,111 @@ def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):
             assert wire.call("GET", key) == value
 
 
+def fill(folder, left):
+    """Takes all room there but for so many bytes; returns the file to be removed again."""
+    ballast = folder / "ballast"
+    with open(ballast, "wb") as file:
+        while (free := shutil.disk_usage(folder).free) > left:
+            file.write(b"\0" * min(free - left, 1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+    return ballast
+
+
+def test_a_stop_on_a_full_disk_is_refused_and_loses_nothing(small_disk, durable):
+    """SHUTDOWN answered nothing, exited with 0 and had thrown away 88 MB that level `memory` had acknowledged."""
+    server = durable(dir=small_disk / "data", memory="128mb", level="memory")
+    ballast = fill(small_disk, 6 << 20)
+    kept = []
+    with server.connect() as wire:
+        for n in range(40):
+            asked = [("SET", f"k{n}:{m}", b"x" * 100_000) for m in range(16)]
+            for request, reply in zip(asked, wire.pipeline(asked)):
+                if reply == b"OK":
+                    kept.append(request[1])
+        with pytest.raises(ErrorReply, match="Errors trying to SHUTDOWN"):
+            wire.call("SHUTDOWN")
+        os.kill(server.process.pid, signal.SIGTERM)
+        harness.wait_until(lambda: server.log().count("not stopping") == 2, "the signal is refused as well")
+        assert wire.call("PING") == b"PONG" and wire.call("GET", kept[-1]) == b"x" * 100_000
+        ballast.unlink()
+    assert server.stop() == 0
+    server.start()
+    with server.connect() as wire:
+        lost = [key for key in kept if wire.call("STRLEN", key) != 100_000]
+    assert not lost, (len(lost), len(kept))
+
+
+def test_a_stop_on_a_full_disk_is_not_refused_if_nothing_can_be_lost(small_disk, durable):
+    server = durable(dir=small_disk / "data", memory="128mb")
+    fill(small_disk, 6 << 20)
+    with server.connect() as wire:
+        replies = wire.pipeline([("SET", f"k{n}", b"x" * 200_000) for n in range(200)])
+    assert b"OK" in replies and any(reply != b"OK" for reply in replies)
+    server.process.terminate()
+    server.process.wait(timeout=harness.PATIENCE_S)
+    assert "not stopping" not in server.log() and "panicked" not in server.log()
+
+
+def test_shutdown_nosave_ends_on_a_full_disk(small_disk, durable):
+    server = durable(dir=small_disk / "data", memory="128mb", level="memory")
+    fill(small_disk, 6 << 20)
+    with server.connect() as wire:
+        wire.pipeline([("SET", f"k{m}", b"x" * 100_000) for m in range(600)])
+        with pytest.raises(Closed):
+            wire.call("SHUTDOWN", "NOSAVE")
+    assert server.process.wait(timeout=harness.PATIENCE_S) == 0
+
+
+def test_a_failed_save_leaves_nothing_and_keeps_the_last_one(small_disk, durable, tmp_path):
+    """`dump.new` stayed, and took the room that the server's own log needed."""
+    server = durable("--snapshot-dir", small_disk / "saves")
+    with server.connect() as wire:
+        wire.call("SET", "k", "first")
+        assert wire.call("SAVE") == b"OK"
+        ballast = fill(small_disk, 4 << 20)
+        wire.call("SET", "big", b"x" * 1_000_000)
+        with pytest.raises(ErrorReply):
+            wire.call("SAVE")
+        assert [path.name for path in (small_disk / "saves").iterdir()] == ["dump"]
+        ballast.unlink()
+        assert wire.call("SAVE") == b"OK"
+        # What a killed one leaves goes at the next start.
+        shutil.copytree(small_disk / "saves" / "dump", small_disk / "saves" / "dump.new")
+    restart(server)
+    assert [path.name for path in (small_disk / "saves").iterdir()] == ["dump"]
+
+
+@pytest.mark.parametrize("name", ["dump.new", "dump", "dump.old"])
+def test_a_save_never_removes_what_is_no_snapshot(durable, tmp_path, name):
+    """SAVE removed whole directories of these names under any snapshot-dir."""
+    taken = tmp_path / "saves" / name
+    taken.mkdir(parents=True)
+    (taken / "mine").write_text("precious")
+    server = durable("--snapshot-dir", tmp_path / "saves")
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        if name == "dump.old":
+            assert wire.call("SAVE") == b"OK"
+        else:
+            with pytest.raises(ErrorReply, match="mine"):
+                wire.call("SAVE")
+    assert (taken / "mine").read_text() == "precious"
+
+
+def test_a_file_size_limit_counts_as_a_full_disk(durable, tmp_path):
+    """SIGXFSZ ended the server."""
+    server = durable()
+    limit = (tmp_path / "data" / "frames").stat().st_size
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    with server.connect() as wire:
+        replies = [wire.pipeline([("SET", f"k{n}", b"x" * 500_000)])[0] for n in range(80)]
+        refused = [reply for reply in replies if reply != b"OK"]
+        assert refused and "disk is full" in str(refused[0]), refused[:1]
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        harness.wait_until(lambda: wire.pipeline([("SET", "k", "v")])[0] == b"OK", "writes go on without the limit")
+
+
 # redis-py.
 
 
@@ -677,6 +783,33 @@ def test_fsck_says_where_the_damage_is_and_a_server_refuses_it(durable, tmp_path
     server.start()
     with server.connect() as wire:
         assert wire.call("DBSIZE") == 30_000
+
+
+def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
+    """A server refused all of a store for one flipped bit, and no tool gave the rest."""
+    server = durable()
+    with server.connect() as wire:
+        assert wire.pipeline([("SET", f"k{n}", b"%04d" % n * 500) for n in range(3000)]) == [b"OK"] * 3000
+        wire.call("SELECT", 1)
+        wire.call("SET", "there", "v")
+    assert server.stop() == 0
+    frames = tmp_path / "data" / "frames"
+    content = bytearray(frames.read_bytes())
+    content[content.index(b"1234" * 200) + 100] ^= 1
+    frames.write_bytes(content)
+    assert "do not match its certificate" in refusal("--dir", tmp_path / "data")
+    before = without_lock(tmp_path / "data")
+    out = tmp_path / "repaired"
+    told = json.loads(offline("fsck", "--repair", tmp_path / "data", "--out", out, "--json", code=1))
+    assert told["keys"] == 3000 and len(told["lost"]) == 1 and 0 < told["unproved"] <= 3000
+    assert len(pathlib.Path(f"{out}.unproved").read_text().splitlines()) == told["unproved"]
+    assert without_lock(tmp_path / "data") == before
+    server = durable(dir=out, memory="256mb")
+    with server.connect() as wire:
+        for n in range(3000):
+            assert wire.call("GET", f"k{n}") == (None if n == 1234 else b"%04d" % n * 500)
+        wire.call("SELECT", 1)
+        assert wire.call("GET", "there") == b"v"
 
 
 def test_there_is_nothing_to_look_at(tmp_path):

@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 import harness
+import native
 
 pytestmark = pytest.mark.duramen
 
@@ -203,10 +204,17 @@ def test_people_see_how_a_member_is(cluster):
 
 def test_garbage_on_the_native_port_harms_nobody(cluster):
     member = cluster.members[0]
-    hello = b"DURAMENN\x01\x00\x01\x00\x02\x01\x00\x00t"
-    for garbage in (b"", b"PING\r\n", b"\xff" * 100_000, hello, hello + b"\xff" * 64, hello + bytes(200), hello.replace(b"t", b"u")):
+    opening = native.opening(native.SERVER)
+    known = [b"\xff" * 64, bytes(200), native.frame(native.PROOF, bytes(33))]
+    for name, garbage in (
+        *((None, strange) for strange in (b"", b"PING\r\n", b"\xff" * 100_000, opening, opening + b"\xff" * 64, opening + bytes(200))),
+        *((b"t", strange) for strange in known),
+        (b"u", b""),
+    ):
         with socket.create_connection(("127.0.0.1", member.native_port), timeout=harness.PATIENCE_S) as peer:
             try:
+                if name:
+                    native.shake(peer, native.SERVER, cluster=name)
                 peer.sendall(garbage)
                 peer.shutdown(socket.SHUT_WR)
                 while peer.recv(1 << 16):

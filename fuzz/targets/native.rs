@@ -3,11 +3,12 @@
 #![no_main]
 
 use duramen_wire::native::codec::{
-    Envelope, Frame, FrameError, HEADER_BYTES, MultiAnswer, MultiRequest, ObjectsAnswer, Parsed,
-    Question, Reply, decode_question, decode_reply, encode_coordinator_answer, encode_enumerate,
+    Credentials, Envelope, Frame, FrameError, HANDSHAKE_BYTES_MAX, HEADER_BYTES, Handshake,
+    MultiAnswer, MultiRequest, ObjectsAnswer, Parsed, Progress, Question, Reply, Role,
+    decode_question, decode_reply, encode_coordinator_answer, encode_enumerate,
     encode_enumerate_problem, encode_from_coordinator, encode_outcome, encode_peer,
     encode_peer_answer, encode_ping, encode_pong, encode_server_answer, encode_single,
-    encode_to_coordinator, encode_trouble, parse_frame, parse_hello,
+    encode_to_coordinator, encode_trouble, parse_frame,
 };
 use duramen_wire::native::message::{Answer, Request};
 use libfuzzer_sys::fuzz_target;
@@ -109,11 +110,35 @@ fn reply(frame: &Frame<'_>) {
     }
 }
 
+/// Whoever connected or answered and has not the token: nothing that it says, cut anywhere, makes it known or grows without bound.
+fn strangers(input: &[u8], step: usize) {
+    let ours = Credentials {
+        cluster: "here",
+        token: b"unknown to the fuzzer",
+    };
+    let mut opening = Vec::new();
+    for mut handshake in [
+        Handshake::accept(Role::Server, [1; 32]),
+        Handshake::dial(Role::Server, [1; 32], &mut opening),
+    ] {
+        let (mut buffer, mut out) = (Vec::new(), Vec::new());
+        for chunk in input.chunks(step) {
+            buffer.extend_from_slice(chunk);
+            match handshake.advance(ours, &buffer, &mut out) {
+                Ok(Progress::Waiting { used }) => drop(buffer.drain(..used)),
+                Ok(Progress::Done { .. }) => panic!("it is known"),
+                Err(_) => break,
+            }
+            assert!(buffer.len() < HANDSHAKE_BYTES_MAX && out.len() < HANDSHAKE_BYTES_MAX);
+        }
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((step, input)) = data.split_first() else {
         return;
     };
-    let _ = parse_hello(input);
+    strangers(input, usize::from(*step) + 1);
     let (whole, error) = frames(input, input.len().max(1));
     let (cut, cut_error) = frames(input, usize::from(*step) + 1);
     assert_eq!((&whole, error), (&cut, cut_error));

@@ -4,14 +4,15 @@ import contextlib
 import random
 import shutil
 import socket
-import struct
 import subprocess
 import threading
 
 import pytest
 
 import harness
+import native
 from harness import PATIENCE_S, wait_until
+from native import COORDINATOR, REPLICA, SERVER, frame, opening
 from processes import HEALTH_S, Cluster, Member
 from runs import clients_of
 
@@ -20,8 +21,6 @@ pytestmark = pytest.mark.duramen
 FILL = (2000, 400)
 # More than one server has room for.
 LARGE = (120, 600_000)
-# Roles of a hello.
-SERVER, COORDINATOR, REPLICA = 2, 3, 4
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +104,7 @@ def coordinator_of_the_future():
                 while True:
                     peer, _ = listener.accept()
                     with peer, contextlib.suppress(OSError):
-                        peer.sendall(hello(COORDINATOR, versions=(7, 9)))
+                        peer.sendall(opening(COORDINATOR, versions=(7, 9)))
                         while peer.recv(1 << 12):
                             pass
 
@@ -272,44 +271,46 @@ def is_told(cluster, least_bytes):
 # --- bytes on the native port
 
 
-def hello(role, cluster=b"test", versions=(1, 1), magic=b"DURAMENN", token=b""):
-    return magic + struct.pack("<HHBBH", *versions, role, len(cluster), len(token)) + cluster + token
-
-
-def frame(kind, body, payload=b"", length=None, flags=0, request=1, crc=None):
-    head = struct.pack("<IHHQQQI", len(body) + len(payload) if length is None else length, kind, flags, request, 0, 0, len(body))
-    sealed = harness.crc32c(head + body) if crc is None else crc
-    return head + struct.pack("<I", sealed) + body + payload
+def greet(role, **words):
+    """What goes through the handshake in this role; it may be refused."""
+    return lambda peer: native.shake(peer, role, **{"cluster": b"test", **words})
 
 
 def bad_inputs():
-    """Name, bytes, and whether the other side must end the connection (else it may answer, and wait for more)."""
+    """Name, handshake, bytes behind it, and whether the other side must end the connection (else it may answer, and wait for more)."""
     dice = random.Random(2026)
     noise = dice.randbytes(200_000)
-    yield "random bytes", noise, True
-    yield "wrong magic", hello(SERVER, magic=b"DURAMENX"), True
-    yield "wrong version", hello(SERVER, versions=(40, 41)), True
-    yield "versions upside down", hello(SERVER, versions=(9, 1)), True
-    yield "no role", hello(77), True
-    yield "another cluster", hello(SERVER, cluster=b"other"), True
-    yield "a token too much", hello(SERVER, token=b"guess"), True
+    yield "random bytes", None, noise, True
+    yield "wrong magic", None, opening(SERVER, magic=b"DURAMENX"), True
+    yield "wrong version", None, opening(SERVER, versions=(40, 41)), True
+    yield "the hello of version 1", None, b"DURAMENN\1\0\1\0\2\4\0\0test", True
+    yield "versions upside down", None, opening(SERVER, versions=(9, 1)), True
+    yield "no role", None, opening(77), True
+    yield "noise instead of a proof", None, opening(SERVER) + noise, True
+    yield "frames instead of a proof", None, opening(SERVER) + frame(3, b"\0\1") * 40, True
+    yield "another cluster", greet(SERVER, cluster=b"other"), b"", True
+    yield "a token too much", greet(SERVER, token=b"guess"), b"", True
     for role in (SERVER, REPLICA, COORDINATOR):
-        begin = hello(role)
-        yield f"noise after a hello of {role}", begin + noise, True
-        yield f"too long of {role}", begin + frame(3, b"", length=0xFFFF_FFFF), True
-        yield f"a wrong checksum of {role}", begin + frame(3, b"\0\1", crc=0), True
-        yield f"unknown flags of {role}", begin + frame(3, b"\0\1", flags=0x8000), True
-        yield f"an answer of {role}", begin + frame(3, b"\0\1", flags=1), True
-        yield f"an unknown kind of {role}", begin + frame(999, b"\0"), False
+        begin = greet(role)
+        yield f"noise after the handshake of {role}", begin, noise, True
+        yield f"too long of {role}", begin, frame(3, b"", length=0xFFFF_FFFF), True
+        yield f"a wrong checksum of {role}", begin, frame(3, b"\0\1", crc=0), True
+        yield f"unknown flags of {role}", begin, frame(3, b"\0\1", flags=0x8000), True
+        yield f"an answer of {role}", begin, frame(3, b"\0\1", flags=1), True
+        yield f"an unknown kind of {role}", begin, frame(999, b"\0"), False
+        yield f"a proof once more of {role}", begin, frame(native.PROOF, bytes(36)), False
         for kind in (1, 2, 3, 4, 17, 18, 19):
-            yield f"a body of noise, kind {kind}, of {role}", begin + frame(kind, noise[:300], noise[:5000]), False
+            yield f"a body of noise, kind {kind}, of {role}", begin, frame(kind, noise[:300], noise[:5000]), False
     for cut in (3, 12, 30, 50):
-        yield f"cut off at {cut}", (hello(SERVER) + frame(3, b"\0\1"))[:cut], False
+        yield f"cut off at {cut}", None, (opening(SERVER) + frame(3, b"\0\1"))[:cut], False
 
 
-def send(port, data, must_end):
+def send(port, begin, data, must_end):
     """Sends; if the other side must end the connection, waits until it has, else ends it itself."""
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as peer, contextlib.suppress(ConnectionError):
+        if begin:
+            with contextlib.suppress(native.RefusedError):
+                begin(peer)
         peer.sendall(data)
         if not must_end:
             peer.shutdown(socket.SHUT_WR)
@@ -330,14 +331,14 @@ def offences(member):
 
 def both_are_logged(process, port):
     """Some lines are written each second: one of each kind, if nobody else asks for them."""
-    for data, line in (
-        (hello(SERVER, magic=b"DURAMENX"), "a connection is refused: the other side does not speak"),
-        (hello(SERVER) + frame(3, b"", length=0xFFFF_FFFF), "a connection is closed: a malformed frame"),
+    for begin, data, line in (
+        (None, opening(SERVER, magic=b"DURAMENX"), "a connection is refused: the other side does not speak"),
+        (greet(SERVER), frame(3, b"", length=0xFFFF_FFFF), "a connection is closed: a malformed frame"),
     ):
 
-        def is_logged(data=data, line=line):
+        def is_logged(begin=begin, data=data, line=line):
             before = len(process.log())
-            send(port, data, True)
+            send(port, begin, data, True)
             return line in process.log()[before:]
 
         wait_until(is_logged, f"it logs `{line}`", pause_s=0.3)
@@ -347,12 +348,12 @@ def test_what_makes_no_sense_on_a_peer_port(cluster):
     member = cluster.members[1]
     counted, memory, log = offences(member), rss_bytes(member), len(member.log())
     bad = list(bad_inputs())
-    for name, data, must_end in bad:
+    for name, begin, data, must_end in bad:
         try:
-            send(member.native_port, data, must_end)
+            send(member.native_port, begin, data, must_end)
         except TimeoutError:
             raise AssertionError(f"the connection stays open: {name}") from None
-    least = sum(must_end for _, _, must_end in bad)
+    least = sum(must_end for *_, must_end in bad)
     wait_until(lambda: offences(member) >= counted + least, f"{least} offences are counted")
     # A flood of them is no flood of lines, and none of memory.
     assert member.log()[log:].count("a connection is") <= len(bad)
@@ -364,10 +365,11 @@ def test_lengths_are_believed_only_as_bytes_arrive(cluster):
     """Many who announce the longest frame and send nothing of it cost next to nothing."""
     member = cluster.members[2]
     memory = rss_bytes(member)
-    announced = hello(SERVER) + frame(3, b"", length=64 << 20)[:40]
+    announced = frame(3, b"", length=64 << 20)[:40]
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             peer = stack.enter_context(socket.create_connection(("127.0.0.1", member.native_port), timeout=PATIENCE_S))
+            native.shake(peer, SERVER, cluster=b"test")
             peer.sendall(announced + b"x" * 1000)
         cluster.await_health()
         assert rss_bytes(member) < memory + (64 << 20)
@@ -376,9 +378,9 @@ def test_lengths_are_believed_only_as_bytes_arrive(cluster):
 def test_what_makes_no_sense_to_a_coordinator(cluster):
     coordinator = cluster.coordinators[0]
     memory, term = rss_bytes(coordinator), cluster.certain_status()["term"]
-    for name, data, must_end in bad_inputs():
+    for name, begin, data, must_end in bad_inputs():
         try:
-            send(coordinator.port, data, must_end)
+            send(coordinator.port, begin, data, must_end)
         except TimeoutError:
             raise AssertionError(f"the connection stays open: {name}") from None
     assert cluster.certain_status()["term"] == term

@@ -5,6 +5,9 @@
 //!   and at `Synced` after its sync.
 //! - V2: after a failed write or sync of the write-ahead log, of a slot or of a header, nothing is written any more. What
 //!   reached the device is then unknown, and the next opening finds out.
+//! - V3: while buffers take more than `Options::memory_bytes`, a commit writes replicas to frames
+//!   before it is written itself, as it does when the write-ahead log is full. Above that there is
+//!   what one commit stages; more only while there is no frame.
 //!
 //! **Concurrency**: five locks, taken in this order: `committing` (who commits, for a whole commit: commits are written one
 //! after another), `staging` (who stages, and a commit at its start, when it takes the batch: while it is written the next one
@@ -24,7 +27,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::wal::{self, COMMIT_BYTES, Commit, HEADER_AT, Header, RING_AT, Record};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Held};
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
@@ -32,9 +35,7 @@ use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
 use crate::staging::Batch;
-use crate::types::{
-    Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, ReplicaInfo, Stats,
-};
+use crate::types::{Chunk, Committed, Damaged, Geometry, Identity, Options, ReplicaId, Stats};
 
 /// Segment replicas on one device. See the crate's documentation for who may call what.
 pub struct Backup {
@@ -52,8 +53,10 @@ pub struct Backup {
     pub(crate) flushing: Mutex<()>,
     pub(crate) straight: Mutex<()>,
     pub(crate) state: Mutex<State>,
+    /// What its buffers take in memory.
+    pub(crate) held: Arc<Held>,
     /// Memory that scrubbing reads into.
-    pub(crate) scrubbing: Mutex<Vec<u8>>,
+    pub(crate) scrubbing: Mutex<Buffer>,
     /// Held as long as the store is open.
     pub(crate) _lock: Box<dyn Any + Send + Sync>,
 }
@@ -74,8 +77,10 @@ pub(crate) struct State {
     pub(crate) damaged: Vec<Damaged>,
     /// Buffers to be used again: fresh memory is slow to touch.
     pub(crate) pool: Vec<Buffer>,
+    pub(crate) held: Arc<Held>,
     /// Logs that take nothing any more.
     pub(crate) fenced: BTreeSet<u64>,
+    /// The replica that was verified last in this round.
     pub(crate) scrub_after: ReplicaId,
     pub(crate) stats: Stats,
 }
@@ -89,14 +94,15 @@ struct Fitting<'a> {
 /// From this many bytes on, writing from the caller's memory as well as from ours costs less than copying them here.
 const UNCOPIED_BYTES: usize = 512 << 10;
 
-/// Most buffers kept for reuse: as many as segments are commonly open at once.
-const POOL_MAX: usize = 4;
+/// Most buffers kept for reuse: a segment of each of two heads is commonly begun while others go to
+/// their frames.
+const POOL_MAX: usize = 2;
 
 impl State {
     pub(crate) fn buffer(&mut self, bytes: u32) -> Buffer {
-        self.pool
-            .pop()
-            .unwrap_or_else(|| Buffer::with_capacity(bytes as usize))
+        let kept = self.pool.pop();
+        kept.filter(|buffer| buffer.capacity() >= bytes as usize)
+            .unwrap_or_else(|| Buffer::counted(bytes as usize, &self.held))
     }
 
     pub(crate) fn recycle(&mut self, mut buffer: Buffer) {
@@ -126,7 +132,9 @@ impl Backup {
         let at = HEADER_AT[(header.sequence % 2) as usize];
         self.wal
             .write_durably(at, &header.encode())
-            .map_err(|error| self.failed_write("write the log's header", &error))
+            .map_err(|error| self.failed_write("write the log's header", &error))?;
+        self.state().ring.header_clock_ms = header.clock_ms;
+        Ok(())
     }
 
     /// Who the store belongs to.
@@ -137,6 +145,37 @@ impl Backup {
     /// Its sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// What the owner's clock said when the store was written last, in milliseconds since the Unix epoch; 0 = not known.
+    pub fn clock_ms(&self) -> u64 {
+        self.state().ring.clock_ms
+    }
+
+    /// Tells what the owner's clock says. It goes with the next commit, and with every header of the write-ahead log; of both the
+    /// greater counts, so after a step back a header is written at once.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Failed`].
+    pub fn set_clock_ms(&self, now_ms: u64) -> Result<(), Error> {
+        let mut state = self.state();
+        state.ring.clock_ms = now_ms;
+        let is_back = now_ms < state.ring.header_clock_ms;
+        drop(state);
+        if is_back { self.note_clock() } else { Ok(()) }
+    }
+
+    /// Makes durable what the owner's clock said last.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Failed`].
+    pub fn note_clock(&self) -> Result<(), Error> {
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.working(&self.state())?;
+        let header = self.state().ring.header();
+        self.write_header(&header)?;
+        self.state().ring.sequence = header.sequence;
+        Ok(())
     }
 
     /// The disk it is on.
@@ -419,7 +458,7 @@ impl Backup {
         let _straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = self.state();
         let state = &mut *guard;
-        let rest = state.buffer(self.geometry.segment_bytes);
+        let rest = Buffer::counted(0, &self.held); // as a rule less than a block
         let replica = state.replicas.get_mut(&id);
         let replica = replica.ok_or(Error::UnknownSegment {
             segment: id.segment,
@@ -568,21 +607,35 @@ impl Backup {
     fn room(&self, bytes: u64) -> Result<u64, Error> {
         let mut stalled = false;
         loop {
-            let state = self.state();
+            let mut state = self.state();
             self.working(&state)?;
-            if let Some(start) = state.ring.place(bytes) {
+            let place = state.ring.place(bytes);
+            if place.is_some() && self.held.bytes() > self.options.memory_bytes {
+                state.pool.clear();
+            }
+            let crowded = self.held.bytes() > self.options.memory_bytes;
+            if let Some(start) = place.filter(|_| !crowded) {
                 return Ok(start);
             }
+            state.stats.stalls += u64::from(!stalled);
+            stalled = true;
             drop(state);
-            if !stalled {
-                self.state().stats.stalls += 1;
-                stalled = true;
-            }
-            if !self.make_room()? {
-                return Err(Error::CommitTooLarge {
-                    needed: bytes,
-                    wal: self.geometry.wal_bytes - RING_AT,
-                });
+            let made = match place {
+                None => self.make_room()?,
+                Some(_) => match self.make_memory() {
+                    Err(Error::Full { .. }) => false, // the write-ahead log is all that is left
+                    made => made?,                    // V3
+                },
+            };
+            match place {
+                _ if made => {}
+                Some(start) => return Ok(start), // nothing more can go to a frame now
+                None => {
+                    return Err(Error::CommitTooLarge {
+                        needed: bytes,
+                        wal: self.geometry.wal_bytes - RING_AT,
+                    });
+                }
             }
         }
     }
@@ -600,6 +653,7 @@ impl Backup {
             body_bytes: (batch.bytes.len() - COMMIT_BYTES) as u32,
             records: batch.records,
             body_crc: batch.body_crc,
+            clock_ms: ring.clock_ms,
         };
         let place = (ring.at(start), ring.durable_lsn == ring.committed_lsn);
         drop(state);
@@ -689,39 +743,18 @@ impl Backup {
         self.sync()
     }
 
-    /// All replicas, by id.
-    pub fn replicas(&self) -> Vec<ReplicaInfo> {
-        let state = self.state();
-        state
-            .replicas
-            .iter()
-            .filter(|(_, replica)| replica.committed)
-            .map(|(id, replica)| replica.info(*id))
-            .collect()
-    }
-
-    /// Figures.
-    pub fn stats(&self) -> Stats {
-        let state = self.state();
-        Stats {
-            wal_bytes: state.ring.capacity,
-            wal_used_bytes: state.ring.used(),
-            frames: self.geometry.frames,
-            frames_used: state.frames.used(),
-            replicas: state.replicas.len() as u32,
-            quarantined: state.frames.quarantined(),
-            unflushed: state.needs.len() as u32,
-            ..state.stats.clone()
-        }
-    }
-
-    /// Syncs, and notes the end of the write-ahead log, so that a restart need not search for it.
+    /// Writes what commits hold to frames, so that a restart needs nothing of the write-ahead log, and notes its end, so that a
+    /// restart need not search for it. Without room for frames the commits stay.
     ///
     /// # Errors
-    /// [`Error::Failed`].
+    /// [`Error::Full`], [`Error::Failed`]: the end is not noted.
     pub fn close(&self) -> Result<(), Error> {
         let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.sync()?;
+        match self.drain() {
+            Ok(()) | Err(Error::Full { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let state = self.state();
         let mut header = state.ring.header();
         header.end_lsn = state.ring.committed_lsn + 1;

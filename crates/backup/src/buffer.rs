@@ -2,10 +2,44 @@
 //!
 //! **Invariants**
 //! - A1: `start` was chosen for this very allocation, which never moves: the vector is never grown, only replaced.
+//! - A2: a counted buffer adds to [`Held`] each byte that it writes to for the first time, and
+//!   takes all of them back when it is dropped: `Held` is what all counted buffers can have
+//!   resident. (Large allocations are fresh from the system.)
+//!
+//! **Concurrency**: a buffer belongs to one owner. `Held` is shared by all buffers of a backup.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::disk::BLOCK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// A buffer with less memory than this keeps it when bytes at its front are forgotten.
+const SHRUNK_BYTES: usize = 128 << 10;
+
+/// Bytes of memory that the counted buffers of a backup take.
+///
+/// Relaxed everywhere: the counters count, and order nothing.
+#[derive(Default)]
+pub(crate) struct Held {
+    /// Written to.
+    touched: AtomicU64,
+    /// Allocated.
+    reserved: AtomicU64,
+}
+
+impl Held {
+    /// What they can have resident now.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.touched.load(Ordering::Relaxed)
+    }
+
+    /// What was allocated for them.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.reserved.load(Ordering::Relaxed)
+    }
+}
 
 /// A buffer of fixed capacity that starts at a multiple of [`BLOCK_BYTES`] in memory.
 pub(crate) struct Buffer {
@@ -13,6 +47,10 @@ pub(crate) struct Buffer {
     start: usize,
     length: usize,
     capacity: usize,
+    /// Bytes from `start` on that were ever written to: what is resident of a large allocation.
+    touched: usize,
+    /// Who counts them (A2); `None`: nobody.
+    held: Option<Arc<Held>>,
 }
 
 impl Buffer {
@@ -28,7 +66,53 @@ impl Buffer {
             start,
             length: 0,
             capacity,
+            touched: 0,
+            held: None,
         }
+    }
+
+    /// As [`with_capacity`](Self::with_capacity), counted by `held`.
+    pub(crate) fn counted(bytes: usize, held: &Arc<Held>) -> Buffer {
+        let mut buffer = Buffer::with_capacity(bytes);
+        buffer.count(held);
+        buffer
+    }
+
+    /// From now on `held` counts it, if nobody does.
+    pub(crate) fn count(&mut self, held: &Arc<Held>) {
+        if self.held.is_none() {
+            held.touched
+                .fetch_add(self.touched as u64, Ordering::Relaxed);
+            held.reserved
+                .fetch_add(self.storage.len() as u64, Ordering::Relaxed);
+            self.held = Some(held.clone());
+        }
+    }
+
+    /// Bytes before `end` are about to be written to.
+    fn touch(&mut self, end: usize) {
+        if let Some(more) = end.checked_sub(self.touched) {
+            self.touched = end;
+            if let Some(held) = &self.held {
+                held.touched.fetch_add(more as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Goes on in a larger allocation.
+    fn replace(&mut self, capacity: usize, keep: bool) {
+        let mut larger = Buffer::with_capacity(capacity);
+        if let Some(held) = &self.held {
+            larger.count(held);
+        }
+        if keep {
+            larger.extend(self.bytes());
+        }
+        *self = larger; // A1
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -51,10 +135,9 @@ impl Buffer {
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
         if end > self.capacity {
-            let mut larger = Buffer::with_capacity(end.max(self.capacity * 2));
-            larger.extend(self.bytes());
-            *self = larger; // A1
+            self.replace(end.max(self.capacity * 2), true);
         }
+        self.touch(end);
         self.storage[self.start + self.length..self.start + end].copy_from_slice(bytes);
         self.length = end;
     }
@@ -68,8 +151,9 @@ impl Buffer {
     /// Makes it so long, all zeros.
     pub(crate) fn resize_zeroed(&mut self, length: usize) {
         if length > self.capacity {
-            *self = Buffer::with_capacity(length); // A1
+            self.replace(length, false);
         }
+        self.touch(length);
         self.storage[self.start..self.start + length].fill(0);
         self.length = length;
     }
@@ -77,9 +161,17 @@ impl Buffer {
     /// Makes it so long; what is in it is to be overwritten.
     pub(crate) fn resize(&mut self, length: usize) {
         if length > self.capacity {
-            *self = Buffer::with_capacity(length); // A1
+            self.replace(length, false);
         }
+        self.touch(length);
         self.length = length;
+    }
+
+    /// Gives the memory back if it takes more than `most` bytes, with what is in it.
+    pub(crate) fn shrink(&mut self, most: usize) {
+        if self.touched > most {
+            self.replace(BLOCK, false);
+        }
     }
 
     /// Forgets bytes at the end.
@@ -87,9 +179,20 @@ impl Buffer {
         self.length = self.length.min(length);
     }
 
-    /// Forgets bytes at the front and moves the others there.
+    /// Forgets bytes at the front and moves the others there; into less memory, if most of it was
+    /// forgotten.
     pub(crate) fn drop_front(&mut self, bytes: usize) {
         assert!(bytes <= self.length, "drops no more than there is");
+        let rest = self.length - bytes;
+        if self.touched > SHRUNK_BYTES && rest < self.touched / 4 {
+            let mut smaller = Buffer::with_capacity(rest);
+            smaller.extend(&self.bytes()[bytes..]);
+            if let Some(held) = &self.held {
+                smaller.count(held);
+            }
+            *self = smaller; // A1
+            return;
+        }
         self.storage
             .copy_within(self.start + bytes..self.start + self.length, self.start);
         self.length -= bytes;
@@ -98,6 +201,7 @@ impl Buffer {
     /// Zeros from the end to the end of its block.
     pub(crate) fn fill_last_block(&mut self) {
         let end = self.length.next_multiple_of(BLOCK);
+        self.touch(end);
         self.storage[self.start + self.length..self.start + end].fill(0);
     }
 
@@ -109,9 +213,45 @@ impl Buffer {
     }
 }
 
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(held) = &self.held {
+            // A2
+            held.touched
+                .fetch_sub(self.touched as u64, Ordering::Relaxed);
+            held.reserved
+                .fetch_sub(self.storage.len() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_touched_is_counted_once_and_taken_back() {
+        let held = Arc::new(Held::default());
+        let mut buffer = Buffer::counted(1 << 20, &held);
+        assert_eq!(held.bytes(), 0, "a large allocation costs nothing yet");
+        buffer.extend(&[1; 5000]);
+        buffer.clear();
+        buffer.extend(&[2; 6000]);
+        assert_eq!(held.bytes(), 6000);
+        buffer.fill_last_block();
+        assert_eq!(held.bytes(), 8192);
+        buffer.extend(&vec![3; 2 << 20]); // it moves
+        assert_eq!(held.bytes(), 6000 + (2 << 20));
+        let mut other = Buffer::with_capacity(10);
+        other.extend(&[4; 10]);
+        other.count(&held);
+        other.count(&held);
+        assert_eq!(held.bytes(), 6010 + (2 << 20));
+        buffer.drop_front(6000 + (2 << 20) - 100);
+        assert_eq!((held.bytes(), buffer.bytes()), (110, &[3; 100][..]));
+        drop((buffer, other));
+        assert_eq!((held.bytes(), held.reserved_bytes()), (0, 0));
+    }
 
     #[test]
     fn it_stays_aligned_and_keeps_its_bytes() {

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use duramen_format::frame;
 use duramen_format::superblock::{self, COPY_AT, Damage, Superblock};
-use duramen_format::wal::{HEADER_AT, Header, RING_AT};
+use duramen_format::wal::{self, HEADER_AT, Header, RING_AT};
 
 use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
 use crate::error::Error;
@@ -24,6 +24,9 @@ const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 
 /// Sequence of the header block that creation writes; every opening writes a greater one.
 const FIRST_SEQUENCE: u64 = 1;
+
+/// What a device writes as a whole or not at all.
+const SECTOR_BYTES: usize = 512;
 
 /// What is on a disk.
 #[derive(Debug)]
@@ -83,16 +86,28 @@ fn is_unused(disk: &dyn Disk) -> bool {
     let mut blank = 0;
     for at in HEADER_AT {
         let mut block = vec![0; BLOCK_BYTES as usize];
-        if at + BLOCK_BYTES <= bytes && wal.read_at(at, &mut block).is_err() {
+        let there = bytes.saturating_sub(at).min(BLOCK_BYTES) as usize;
+        if there > 0 && wal.read_at(at, &mut block[..there]).is_err() {
             return false;
         }
         match Header::decode(&block) {
             Ok(header) if header.sequence > FIRST_SEQUENCE => return false,
             Ok(_) => {}
-            Err(_) => blank += u32::from(block.iter().all(|byte| *byte == 0)),
+            Err(_) if block.iter().all(|byte| *byte == 0) => blank += 1,
+            // A file of somebody else's may have any name.
+            Err(_) if !is_torn_header(&block) => return false,
+            Err(_) => {}
         }
     }
     blank > 0
+}
+
+/// Whether a block can be a header of which a power cut left some sectors: what it has is where a header has it.
+fn is_torn_header(block: &[u8]) -> bool {
+    let is_zero = |part: Option<&[u8]>| part.is_none_or(|part| part.iter().all(|byte| *byte == 0));
+    let begins =
+        block.starts_with(&wal::HEADER_MAGIC.to_le_bytes()) || is_zero(block.get(..SECTOR_BYTES));
+    begins && is_zero(block.get(SECTOR_BYTES..block.len().saturating_sub(SECTOR_BYTES)))
 }
 
 /// Reads both copies of the superblock. `unused`: blank copies mean an unfinished creation, not damage.
@@ -272,6 +287,7 @@ pub(crate) fn format(
         tail_at: RING_AT,
         tail_generation: 0,
         end_lsn: 1,
+        clock_ms: 0,
     };
     wal.write_at(HEADER_AT[(FIRST_SEQUENCE % 2) as usize], &header.encode())
         .map_err(step(making))?;

@@ -58,6 +58,14 @@ pub enum Error {
         offset: u64,
     },
     #[error(
+        "the file `{file}` in `{place}` is damaged: {reason}. Nothing was changed; restore from a snapshot or a replica, or run `duramen fsck`"
+    )]
+    DamagedFile {
+        place: String,
+        file: &'static str,
+        reason: String,
+    },
+    #[error(
         "segment {segment} in `{place}` is damaged: {reason}. Nothing was changed; restore from a snapshot or a replica, or run `duramen fsck`"
     )]
     DamagedSegment {
@@ -148,6 +156,24 @@ impl Error {
         }
     }
 
+    /// A file of a store could not be opened: one that is gone is damage.
+    pub(crate) fn opening(place: &str, file: &'static str, source: io::Error) -> Error {
+        if source.kind() == io::ErrorKind::NotFound {
+            return Error::short(place, file, "it is gone".to_owned());
+        }
+        Error::io(place, "open the files", source)
+    }
+
+    /// A file of a store is not all there.
+    pub(crate) fn short(place: &str, file: &'static str, reason: String) -> Error {
+        let place = place.to_owned();
+        Error::DamagedFile {
+            place,
+            file,
+            reason,
+        }
+    }
+
     /// An operating system's error, sorted by what to do about it.
     pub(crate) fn io(place: &str, doing: &'static str, source: io::Error) -> Error {
         let place = place.to_owned();
@@ -169,7 +195,7 @@ impl Error {
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
     )
 }
 
@@ -186,7 +212,7 @@ mod tests {
                 io::Error::from_raw_os_error(code),
             )
         };
-        let (denied, read_only, no_space, over_quota, broken) = (13, 30, 28, 122, 5);
+        let (denied, read_only, no_space, over_quota, too_large, broken) = (13, 30, 28, 122, 27, 5);
         for code in [denied, read_only] {
             let error = sorted(code);
             assert!(matches!(error, Error::Permission { .. }));
@@ -196,7 +222,7 @@ mod tests {
                     .contains("no permission to open the frames in `/data`")
             );
         }
-        for code in [no_space, over_quota] {
+        for code in [no_space, over_quota, too_large] {
             assert!(matches!(sorted(code), Error::Full { .. }));
         }
         assert!(matches!(sorted(broken), Error::Io { .. }));

@@ -9,7 +9,7 @@
 //! back at the end (`doomed`).
 
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use duramen_base::ids::SegmentId;
 use duramen_base::units::MIB;
@@ -29,6 +29,9 @@ use crate::types::ReplicaId;
 const ATTEMPTS: u32 = 3;
 /// A trim that frees less than this part of the write-ahead log waits: each costs a sync.
 const TRIM_PART: u64 = 8;
+/// The background writes no part of an open replica for less than this part of the memory for
+/// copies: each part costs syncs.
+const AHEAD_PART: u64 = 16;
 /// Bytes written at once.
 const WRITE_BYTES: usize = (4 * MIB) as usize;
 
@@ -39,6 +42,8 @@ struct Flush {
     frame: u32,
     /// Bytes of the replica before these are in the frame already.
     base: u32,
+    /// A later part was written straight to the frame: what is staged names it.
+    is_shared: bool,
     /// What comes next, up to the end of a block; of a closed replica the last block is filled with zeros.
     data: Arc<Buffer>,
     tail: Vec<u8>,
@@ -58,7 +63,9 @@ impl Backup {
             let allowed =
                 state.ring.capacity / 100 * u64::from(self.options.wal_fill_percent.min(100));
             let crowded = state.ring.used() > allowed;
-            closed_first(&state).or_else(|| oldest(&state, false).filter(|_| crowded))
+            closed_first(&state)
+                .or_else(|| oldest(&state, false).filter(|_| crowded))
+                .or_else(|| self.ahead_of_memory(state))
         };
         if let Some(id) = chosen {
             self.flush(id, false)?;
@@ -66,6 +73,35 @@ impl Backup {
             return Ok(true);
         }
         self.trim(self.state_capacity() / TRIM_PART)
+    }
+
+    /// Writes everything that commits hold alone to frames and forgets those commits: at an orderly end, or as a commit can't be
+    /// read any more. What waits for a certificate stays. The caller holds `flushing`.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: the rest stays in the write-ahead log. [`Error::Failed`].
+    pub(crate) fn drain(&self) -> Result<(), Error> {
+        let until = {
+            let state = self.state();
+            self.working(&state)?;
+            state.ring.committed_lsn
+        };
+        loop {
+            let next = next_to_drain(&self.state(), until);
+            let Some(id) = next else { break };
+            self.flush(id, false)?;
+        }
+        self.trim(1).map(|_| ())
+    }
+
+    /// What the background writes before commits have to wait for memory.
+    fn ahead_of_memory(&self, mut state: MutexGuard<'_, State>) -> Option<ReplicaId> {
+        let most = self.options.memory_bytes / 4 * 3;
+        if self.held.bytes() > most {
+            state.pool.clear();
+        }
+        let least = self.options.memory_bytes / AHEAD_PART;
+        largest(&state, least.max(BLOCK_BYTES)).filter(|_| self.held.bytes() > most)
     }
 
     fn state_capacity(&self) -> u64 {
@@ -88,6 +124,20 @@ impl Backup {
         Ok(true)
     }
 
+    /// Writes to frames what takes most memory, for a commit that waits. `false`: nothing that can
+    /// go there does.
+    pub(crate) fn make_memory(&self) -> Result<bool, Error> {
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.held.bytes() <= self.options.memory_bytes {
+            return Ok(true); // the background was faster
+        }
+        let Some(id) = largest(&self.state(), BLOCK_BYTES) else {
+            return Ok(false);
+        };
+        self.flush(id, false)?;
+        Ok(true)
+    }
+
     /// Writes what is certified of a replica to its frame. `in_commit`: the caller is the log writer, so nothing that is
     /// staged is on its way to that frame at the same time.
     fn flush(&self, id: ReplicaId, in_commit: bool) -> Result<(), Error> {
@@ -102,8 +152,9 @@ impl Backup {
                     self.abandon(&flush, false);
                     return Err(self.full());
                 }
-                Err(error) if flush.base > 0 => {
-                    // A first part lies in the same frame: there is no second copy of it to move elsewhere.
+                Err(error) if flush.base > 0 || flush.is_shared => {
+                    // A part lies in the same frame, or was written straight to it: no second copy
+                    // of it moves elsewhere.
                     self.abandon(&flush, false);
                     return Err(self.fail("write a frame", &error));
                 }
@@ -156,7 +207,8 @@ impl Backup {
             }
             Data::Growing(_) => {
                 let full = length - length % BLOCK_BYTES as usize;
-                let (mut copy, mut tail) = (Buffer::with_capacity(full), vec![0; length - full]);
+                let (mut copy, mut tail) =
+                    (Buffer::counted(full, &self.held), vec![0; length - full]);
                 copy.resize_zeroed(full);
                 let copied = replica.copy_from(replica.base, copy.bytes_mut())
                     + replica.copy_from(replica.base + full as u32, &mut tail);
@@ -188,6 +240,7 @@ impl Backup {
             slot,
             frame: replica.frame.unwrap_or_default(),
             base: replica.base,
+            is_shared: !replica.lent.is_empty(),
             data,
             tail,
         }))
@@ -609,9 +662,37 @@ fn closed_first(state: &State) -> Option<ReplicaId> {
 /// The replica that keeps the oldest commit from being trimmed, if flushing it helps.
 fn oldest(state: &State, in_commit: bool) -> Option<ReplicaId> {
     let (_, id) = state.needs.first()?;
-    let replica = state.replicas.get(id)?;
-    let helps = replica
-        .uncertified_from
-        .is_none_or(|from| replica.wal_from.is_some_and(|needed| needed < from));
-    (flushable(replica, in_commit) && helps).then_some(*id)
+    helps(state, *id, in_commit).then_some(*id)
+}
+
+/// The next replica that needs a commit up to `until`, and would not if it were flushed.
+fn next_to_drain(state: &State, until: u64) -> Option<ReplicaId> {
+    let needs = state.needs.iter().take_while(|(lsn, _)| *lsn <= until);
+    let mut ids = needs.map(|(_, id)| *id);
+    ids.find(|id| helps(state, *id, false))
+}
+
+/// Whether flushing a replica makes the oldest commit that it needs unneeded.
+fn helps(state: &State, id: ReplicaId, in_commit: bool) -> bool {
+    state.replicas.get(&id).is_some_and(|replica| {
+        let certified = replica
+            .uncertified_from
+            .is_none_or(|from| replica.wal_from.is_some_and(|needed| needed < from));
+        flushable(replica, in_commit) && certified
+    })
+}
+
+/// The replica whose flush gives back most memory, if it is `least` bytes, or the replica is closed.
+fn largest(state: &State, least: u64) -> Option<ReplicaId> {
+    let gain = |id: &ReplicaId| {
+        let replica = state.replicas.get(id)?;
+        let bytes = replica.certificate.length.checked_sub(replica.base)?;
+        let worth = replica.closed || u64::from(bytes) >= least;
+        (worth && flushable(replica, false)).then_some(bytes)
+    };
+    let gains = state
+        .needs
+        .iter()
+        .filter_map(|(_, id)| Some((gain(id)?, *id)));
+    gains.max().map(|(_, id)| id)
 }

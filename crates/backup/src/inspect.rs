@@ -94,10 +94,10 @@ impl Inspector {
                 }
             })
             .collect();
-        let wal = region::wal(disk, how)
-            .map_err(|error| Error::io(&place, "open the write-ahead log", error))?;
+        let wal =
+            region::wal(disk, how).map_err(|error| Error::opening(&place, region::WAL, error))?;
         let frames = region::frames(disk, how, geometry.wal_bytes)
-            .map_err(|error| Error::io(&place, "open the frames", error))?;
+            .map_err(|error| Error::opening(&place, region::FRAMES, error))?;
         Ok(Inspector {
             place,
             superblock,

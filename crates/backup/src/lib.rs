@@ -16,6 +16,7 @@ mod buffer;
 mod create;
 pub mod disk;
 mod error;
+mod figures;
 mod flush;
 mod frames;
 mod group;
@@ -31,7 +32,9 @@ mod rebuild;
 mod region;
 mod replica;
 mod ring;
+pub mod salvage;
 mod scan;
+mod scrub;
 mod staging;
 mod types;
 
@@ -41,6 +44,6 @@ pub use error::Error;
 pub use group::{Answered, Group};
 pub use many::{Sorted, Spare, Wanted};
 pub use types::{
-    Chunk, Committed, Damaged, Expected, Geometry, Identity, Mode, Options, Place, ReplicaId,
-    ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,
+    Chunk, Committed, Copies, Damaged, Expected, Geometry, Identity, LogDamage, Mode, Options,
+    Place, ReplicaId, ReplicaInfo, ScrubStep, Stats, WAL_BYTES_MIN,
 };

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex};
 use duramen_format::wal::RING_AT;
 
 use crate::backup::{Backup, State};
+use crate::buffer::Buffer;
 use crate::create::{self, Probe, Purpose};
 use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
 use crate::frames::Frames;
 use crate::rebuild::{self, Rebuild};
 use crate::region::{self, Region};
+use crate::replica::Data;
 use crate::ring::{Live, Ring};
 use crate::scan::{self, Reader, Whose};
 use crate::staging::Batch;
@@ -139,10 +141,10 @@ impl Backup {
             return Err(Error::Absent { place });
         };
         let (identity, geometry) = create::accept(&place, &superblock, expected, purpose)?;
-        let wal = region::wal(&*disk, how)
-            .map_err(|error| Error::io(&place, "open the write-ahead log", error))?;
+        let wal =
+            region::wal(&*disk, how).map_err(|error| Error::opening(&place, region::WAL, error))?;
         let frames = region::frames(&*disk, how, geometry.wal_bytes)
-            .map_err(|error| Error::io(&place, "open the frames", error))?;
+            .map_err(|error| Error::opening(&place, region::FRAMES, error))?;
         #[cfg(feature = "planted")]
         let look_ahead = options.planted != Some(crate::planted::Bug::NoLookAhead);
         #[cfg(not(feature = "planted"))]
@@ -153,20 +155,22 @@ impl Backup {
         } else {
             sync_all(&*disk, &place, &wal, &frames)?;
         }
+        let held = state.held.clone();
         let backup = Backup {
             disk,
             place,
+            held: held.clone(),
             options: *options,
             identity,
             geometry,
             wal,
             frames,
-            committing: Mutex::new(Batch::new()),
-            staging: Mutex::new(Batch::new()),
+            committing: Mutex::new(Batch::new(&held)),
+            staging: Mutex::new(Batch::new(&held)),
             flushing: Mutex::new(()),
             straight: Mutex::new(()),
             state: Mutex::new(state),
-            scrubbing: Mutex::new(Vec::new()),
+            scrubbing: Mutex::new(Buffer::counted(0, &held)),
             _lock: lock,
         };
         if how != OpenHow::Read {
@@ -229,17 +233,17 @@ fn restore(
         offset,
     };
     if wal_bytes < geometry.wal_bytes {
-        return Err(damaged(0, wal_bytes));
+        let reason = format!("it has {wal_bytes} bytes of {}", geometry.wal_bytes);
+        return Err(Error::short(place, region::WAL, reason));
     }
     let frames_bytes = frames
         .bytes()
         .map_err(|error| Error::io(place, "measure the frames", error))?;
     // All slots were written at creation.
-    if frames_bytes < duramen_format::frame::data_start(geometry.frames) {
-        return Err(Error::DamagedSuperblock {
-            place: place.to_owned(),
-            reason: "it names more frames than there are".to_owned(),
-        });
+    let needed = duramen_format::frame::data_start(geometry.frames);
+    if frames_bytes < needed {
+        let reason = format!("it has {frames_bytes} bytes, and its slots alone take {needed}");
+        return Err(Error::short(place, region::FRAMES, reason));
     }
     let (header, _) = scan::headers(wal, identity.server);
     let header = header.ok_or_else(|| damaged(0, 0))?;
@@ -256,6 +260,7 @@ fn restore(
     })?;
     let tail = header.tail_at - RING_AT;
     let mut live = VecDeque::new();
+    let mut clock_ms = 0;
     let whose = Whose {
         place,
         server: identity.server,
@@ -265,6 +270,7 @@ fn restore(
         for record in &found.records {
             rebuild.record(found.commit.lsn, record);
         }
+        clock_ms = found.commit.clock_ms;
         live.push_back(Live {
             lsn: found.commit.lsn,
             start: tail + found.offset,
@@ -276,6 +282,12 @@ fn restore(
         return Err(damaged(end.lsn, tail + end.bytes));
     }
     let taken = rebuild.finish();
+    let held = Arc::default();
+    for replica in rebuild.replicas.values_mut() {
+        if let Data::Growing(buffer) = &mut replica.data {
+            buffer.count(&held);
+        }
+    }
     let data = duramen_format::frame::data_start(geometry.frames);
     let allocated = frames_bytes.saturating_sub(data) / u64::from(geometry.segment_bytes);
     let needs = rebuild
@@ -301,6 +313,8 @@ fn restore(
             durable_lsn: end.lsn - 1,
             sequence: header.sequence,
             live,
+            clock_ms: clock_ms.max(header.clock_ms),
+            header_clock_ms: header.clock_ms,
         },
         stamp: rebuild.stamp,
         replicas: rebuild.replicas,
@@ -308,6 +322,7 @@ fn restore(
         doomed: BTreeMap::new(),
         damaged: Vec::new(),
         pool: Vec::new(),
+        held,
         fenced: BTreeSet::new(),
         scrub_after: ReplicaId::default(),
         stats: Stats::default(),

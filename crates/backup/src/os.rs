@@ -10,8 +10,8 @@
 
 use std::any::Any;
 use std::fs::{self, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,9 +19,11 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 
 use crate::buffer::Buffer;
+use crate::create;
 use crate::disk::{BLOCK_BYTES, Disk, File, OpenHow};
+use crate::error::Error;
 use crate::parallel::Parallel;
-use crate::region::LOCK;
+use crate::region::{FRAMES, LOCK, SUPERBLOCK, WAL};
 use crate::types::Mode;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -97,31 +99,44 @@ impl Disk for OsDisk {
     }
 
     fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
-        let mut file = if self.is_raw() {
-            self.open_with(&self.path, OpenHow::ReadWrite, OFlags::empty())?
-        } else {
-            fs::create_dir_all(&self.path)?;
-            self.open_with(&self.path.join(LOCK), OpenHow::Create, OFlags::empty())?
-        };
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        if !self.is_raw() {
-            // For people who wonder which process it is.
-            file.set_len(0)?;
-            writeln!(file, "{}", std::process::id())?;
+        let exclusive = FlockOperation::NonBlockingLockExclusive;
+        if self.is_raw() {
+            let file = self.open_with(&self.path, OpenHow::ReadWrite, OFlags::empty())?;
+            rustix::fs::flock(&file, exclusive)?;
+            return Ok(Box::new(file));
         }
-        Ok(Box::new(file))
+        fs::create_dir_all(&self.path)?;
+        let file = self.open_with(&self.path.join(LOCK), OpenHow::Create, OFlags::empty())?;
+        rustix::fs::flock(&file, exclusive)?;
+        // The directory as well: somebody may delete the file. Not every file system can.
+        let dir = fs::File::open(&self.path)?;
+        if rustix::fs::flock(&dir, exclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        // For people who wonder which process it is; on a full disk they have to look elsewhere.
+        let _ = write_process_id(&file);
+        Ok(Box::new((file, dir)))
     }
 
     fn sync_dir(&self) -> io::Result<()> {
         if self.is_raw() {
             return Ok(());
         }
-        fs::File::open(&self.path)?.sync_all()?;
-        // The directory itself may be new.
-        match self.path.parent().filter(|parent| *parent != Path::new("")) {
-            Some(parent) => fs::File::open(parent)?.sync_all(),
-            None => Ok(()),
+        let path = fs::canonicalize(&self.path)?;
+        let dir = fs::File::open(&path)?;
+        let device = dir.metadata()?.dev();
+        dir.sync_all()?;
+        // The directory itself may be new, and so may those above it. What is on another file system, or is not ours to open,
+        // was there before.
+        for parent in path.ancestors().skip(1) {
+            match fs::File::open(parent) {
+                Ok(parent) if parent.metadata()?.dev() == device => parent.sync_all()?,
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+                Ok(_) => break,
+                Err(_) => {}
+            }
         }
+        Ok(())
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
@@ -146,6 +161,66 @@ impl Disk for OsDisk {
     fn label(&self) -> String {
         self.path.display().to_string()
     }
+}
+
+/// Puts this process's id into the lock's file, unless that holds something else than such an id.
+fn write_process_id(mut file: &fs::File) -> io::Result<()> {
+    let mut known = String::new();
+    file.read_to_string(&mut known)?;
+    if known
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'\n')
+    {
+        file.set_len(0)?;
+        file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)?;
+    }
+    Ok(())
+}
+
+/// Names of everything that a store has in its directory.
+const NAMES: [&str; 6] = [LOCK, SUPERBLOCK, WAL, FRAMES, "heat", "heat.new"];
+
+/// Whether there is a store, or the beginning of one, in this directory, or it is empty; false: there is no such directory.
+///
+/// # Errors
+/// It holds something else.
+pub fn is_store(dir: &Path) -> io::Result<bool> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        if NAMES.iter().all(|ours| name.as_os_str() != *ours) {
+            let text = format!("it holds `{}`, which is no part of a store", name.display());
+            return Err(io::Error::other(text));
+        }
+    }
+    match create::probe(&OsDisk::new(dir, Mode::Buffered)) {
+        Ok(_) | Err(Error::Unfinished { .. }) => Ok(true),
+        Err(error) => Err(io::Error::other(error.to_string())),
+    }
+}
+
+/// Removes a store, or the beginning of one, with its directory; nothing, if there is no such directory.
+///
+/// # Errors
+/// It holds something else, or a server has it open: everything is left as it is.
+pub fn remove_store(dir: &Path) -> io::Result<()> {
+    if !is_store(dir)? {
+        return Ok(());
+    }
+    let disk = OsDisk::new(dir, Mode::Buffered);
+    let lock = disk.lock()?;
+    for name in NAMES {
+        match fs::remove_file(dir.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    drop(lock);
+    fs::remove_dir(dir)
 }
 
 struct OsFile {

@@ -1,6 +1,5 @@
-//! Reads replicas back, verified; and verifies them without being asked.
+//! Reads replicas back, verified.
 
-use std::ops::Bound;
 use std::sync::PoisonError;
 
 use duramen_base::ids::SegmentId;
@@ -9,8 +8,8 @@ use duramen_format::frame::{SLOT_BYTES, slot_at};
 use crate::backup::Backup;
 use crate::error::Error;
 use crate::rebuild;
-use crate::replica::{Data, Decay, Replica};
-use crate::types::{Damaged, Place, ReplicaId, ReplicaInfo, ScrubStep};
+use crate::replica::{Data, Decay};
+use crate::types::{Damaged, Place, ReplicaId, ReplicaInfo};
 
 /// Times to look again when a replica moved while it was read.
 const ATTEMPTS: u32 = 8;
@@ -28,7 +27,7 @@ struct Source {
 
 /// How the bytes of a frame are read.
 #[derive(Clone, Copy)]
-enum How<'a> {
+pub(crate) enum How<'a> {
     Usual,
     /// Past all caches, and the slot is verified too.
     Medium,
@@ -67,7 +66,7 @@ impl Backup {
         self.read_from(self.own(segment), into, How::Steps(step_bytes, before))
     }
 
-    fn read_from(
+    pub(crate) fn read_from(
         &self,
         id: ReplicaId,
         into: &mut [u8],
@@ -187,13 +186,6 @@ impl Backup {
         self.state().replicas.contains_key(&self.own(segment))
     }
 
-    /// Replicas that scrubbing would look at now.
-    pub fn scrubbable(&self) -> u64 {
-        let state = self.state();
-        let replicas = state.replicas.values();
-        replicas.filter(|replica| scrubs(replica)).count() as u64
-    }
-
     /// Replicas that were found damaged since the last call, by scrubbing or by who read them. They stay as they are until
     /// they are freed, or written again with [`write_frame`](Self::write_frame).
     pub fn take_damaged(&self) -> Vec<Damaged> {
@@ -256,55 +248,4 @@ impl Backup {
             || replica.frame != source.frame
             || replica.place() != source.info.place)
     }
-
-    /// Verifies one replica, as far as it lies in a frame. For one background thread, or the simulator.
-    ///
-    /// # Errors
-    /// None today; what is found is in the result.
-    pub fn scrub_step(&self) -> Result<ScrubStep, Error> {
-        let (id, bytes) = {
-            let mut state = self.state();
-            let in_frame = |range: (Bound<ReplicaId>, Bound<ReplicaId>)| {
-                state
-                    .replicas
-                    .range(range)
-                    .find(|(_, replica)| scrubs(replica))
-                    .map(|(id, replica)| (*id, replica.certificate.length))
-            };
-            let last = state.scrub_after;
-            let next = in_frame((Bound::Excluded(last), Bound::Unbounded));
-            let next = next.or_else(|| in_frame((Bound::Unbounded, Bound::Included(last))));
-            let Some(next) = next else {
-                return Ok(ScrubStep::Idle);
-            };
-            state.scrub_after = next.0;
-            state.stats.scrubbed += 1;
-            next
-        };
-        let mut scratch = {
-            let mut scratch = self
-                .scrubbing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *scratch)
-        };
-        scratch.resize(self.geometry.segment_bytes as usize, 0); // it may grow meanwhile
-        let segment = id.segment;
-        let read = self.read_from(id, &mut scratch, How::Medium);
-        *self
-            .scrubbing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = scratch;
-        match read {
-            Ok(_) => Ok(ScrubStep::Good { segment, bytes }),
-            Err(Error::UnknownSegment { .. }) => Ok(ScrubStep::Good { segment, bytes: 0 }), // freed meanwhile
-            Err(_) => Ok(ScrubStep::Damaged { segment }),
-        }
-    }
-}
-
-/// Whether there is something to verify: in a frame, and not known to be damaged.
-fn scrubs(replica: &Replica) -> bool {
-    let in_frame = replica.place() == Place::Frame || replica.base > 0 || replica.in_slot;
-    replica.committed && in_frame && replica.damage().is_none()
 }

@@ -31,6 +31,10 @@ pub(crate) struct Ring {
     /// Sequence of the newest header block.
     pub(crate) sequence: u64,
     pub(crate) live: VecDeque<Live>,
+    /// What the owner's clock said last, in milliseconds since the Unix epoch.
+    pub(crate) clock_ms: u64,
+    /// What the newest header says of it.
+    pub(crate) header_clock_ms: u64,
 }
 
 impl Ring {
@@ -87,6 +91,7 @@ impl Ring {
             tail_at: self.at(tail),
             tail_generation: first.map_or(self.generation, |live| live.generation),
             end_lsn: 0,
+            clock_ms: self.clock_ms,
         };
         (header, tail)
     }
@@ -129,6 +134,8 @@ mod tests {
             durable_lsn: 0,
             sequence: 0,
             live: VecDeque::new(),
+            clock_ms: 0,
+            header_clock_ms: 0,
         }
     }
 

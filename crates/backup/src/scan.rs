@@ -91,15 +91,24 @@ impl<'a> Reader<'a> {
             let wanted = (length.max(WINDOW_BYTES) as u64)
                 .next_multiple_of(BLOCK)
                 .min(self.ring_bytes - at);
-            self.window.resize(wanted as usize);
             self.start = at;
-            if let Err(error) = self.wal.read_at(RING_AT + at, self.window.bytes_mut()) {
-                self.window.clear();
-                return Err(error);
+            // A block that can't be read must not hide those before it.
+            let needed = (length as u64).next_multiple_of(BLOCK);
+            if self.fill(at, wanted).is_err() {
+                self.fill(at, needed.min(wanted))?;
             }
         }
         let from = (at - self.start) as usize;
         Ok(self.window.bytes().get(from..from + length))
+    }
+
+    fn fill(&mut self, at: u64, bytes: u64) -> std::io::Result<()> {
+        self.window.resize(bytes as usize);
+        let read = self.wal.read_at(RING_AT + at, self.window.bytes_mut());
+        if read.is_err() {
+            self.window.clear();
+        }
+        read
     }
 
     /// The head of a commit at `at` of the ring, if one stands there.
@@ -226,4 +235,31 @@ fn was_durable(reader: &mut Reader<'_>, server: u64, end: &End) -> std::io::Resu
         at += BLOCK;
     }
     Ok(false)
+}
+
+/// Every commit in the ring that is sound by itself and not older than `from`, with its body, wherever it stands. For what is beyond a
+/// restart.
+pub(crate) fn sound_commits(
+    reader: &mut Reader<'_>,
+    server: u64,
+    from: u64,
+) -> Vec<(Commit, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < reader.ring_bytes {
+        let head = reader.head(at).ok().flatten();
+        let commit = head.filter(|commit| commit.server == server && commit.lsn >= from);
+        let body = commit.and_then(|commit| {
+            let body = reader.body(at, &commit).ok().flatten()?;
+            commit.records(body).is_ok().then(|| body.to_vec())
+        });
+        at += match (commit, body) {
+            (Some(commit), Some(body)) => {
+                found.push((commit, body));
+                commit.padded_bytes()
+            }
+            _ => BLOCK,
+        };
+    }
+    found
 }

@@ -3,15 +3,22 @@
 //! **Invariants**
 //! - T1: a batch is written as one commit, in the order of its being staged; while it is written, the next one grows beside it.
 //! - T2: `body_crc` is the CRC32C of everything after the commit's head: no byte of a payload is read again for it.
+//! - T3: between commits a batch keeps at most [`KEPT_BYTES`] of memory.
+
+use std::sync::Arc;
 
 use duramen_format::certificate::Certificate;
 use duramen_format::wal::{COMMIT_BYTES, Record};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Held};
 use crate::replica::Staged;
 
 /// From this many bytes on, deriving a CRC from others costs less than going over the bytes once more.
 const DERIVE_BYTES: usize = 16 << 10;
+
+/// Memory that a batch leaves to the next one: most commits are smaller, so that they need no fresh
+/// memory.
+const KEPT_BYTES: usize = 1 << 20;
 
 /// What one commit will hold.
 pub(crate) struct Batch {
@@ -26,9 +33,9 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new() -> Batch {
+    pub(crate) fn new(held: &Arc<Held>) -> Batch {
         Batch {
-            bytes: Buffer::with_capacity(COMMIT_BYTES),
+            bytes: Buffer::counted(COMMIT_BYTES, held),
             body_crc: 0,
             records: 0,
             payload_bytes: 0,
@@ -75,6 +82,7 @@ impl Batch {
 
     pub(crate) fn reset(&mut self) {
         self.bytes.clear();
+        self.bytes.shrink(KEPT_BYTES); // T3
         self.body_crc = 0;
         self.records = 0;
         self.payload_bytes = 0;
@@ -92,7 +100,7 @@ mod tests {
     #[test]
     fn the_body_crc_is_that_of_the_body() {
         let payload: Vec<u8> = (0..40_001u32).map(|n| (n * 3) as u8).collect();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(&Arc::default());
         let mut known = Certificate::of(b"before");
         for part in [&payload[..5], &payload[..], &[]] {
             let before = known;

@@ -67,6 +67,10 @@ pub struct Options {
     pub bypass_bytes: u32,
     /// The background flush empties the write-ahead log down to this part of it, in percent.
     pub wal_fill_percent: u8,
+    /// Most memory for copies of what is staged, or committed and not yet in a frame; above it
+    /// commits wait for frames. The background flush begins at three quarters of it. `u64::MAX`: as much as
+    /// the write-ahead log holds.
+    pub memory_bytes: u64,
     /// Closed segments go to their frames past the page cache in mode buffered too: nobody reads them again but a recovery, and
     /// copying them costs the processor several times what the device needs for them.
     pub frames_past_cache: bool,
@@ -75,11 +79,22 @@ pub struct Options {
     pub planted: Option<crate::planted::Bug>,
 }
 
+impl Options {
+    /// Memory for copies beside a budget of so many bytes: a thirty-second part, as the process
+    /// stays within a tenth above its budget by it; at least four segments of the smallest size, as
+    /// two heads fill one each while two are written; no more than the fastest devices take in a
+    /// tenth of a second.
+    pub fn copies_of(budget_bytes: u64) -> u64 {
+        (budget_bytes / 32).clamp(8 * MIB, 512 * MIB)
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
             bypass_bytes: (128 * KIB) as u32,
             wal_fill_percent: 50,
+            memory_bytes: u64::MAX,
             frames_past_cache: false,
             #[cfg(feature = "planted")]
             planted: None,
@@ -174,14 +189,27 @@ impl ReplicaInfo {
 }
 
 /// What one step of scrubbing found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScrubStep {
-    /// Nothing is in frames.
+    /// Nothing is on the device.
     Idle,
     /// This one is as it was written.
     Good { segment: SegmentId, bytes: u32 },
     /// This one isn't: see [`take_damaged`](crate::Backup::take_damaged).
     Damaged { segment: SegmentId },
+    /// All of the write-ahead log that a restart would read is as it was written.
+    GoodLog { bytes: u64 },
+    /// A commit isn't.
+    DamagedLog(LogDamage),
+}
+
+/// A commit in the write-ahead log that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogDamage {
+    pub lsn: u64,
+    pub reason: String,
+    /// What it held is in frames now, and no restart reads it. False: it will be tried again.
+    pub is_mended: bool,
 }
 
 /// A replica that was whole, and was found not to be any more.
@@ -196,6 +224,27 @@ pub struct Damaged {
     /// The device gave an error: when the replica is freed, its frame is not used again in this run.
     pub unreadable: bool,
     pub reason: String,
+}
+
+/// Memory for copies of what is staged, or committed and not yet in a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// What they take now.
+    pub bytes: u64,
+    /// What was allocated for them: a part may not have been touched yet.
+    pub reserved_bytes: u64,
+    /// What `bytes` is kept below: [`Options::memory_bytes`].
+    pub bytes_max: u64,
+}
+
+impl std::iter::Sum for Copies {
+    fn sum<I: Iterator<Item = Copies>>(all: I) -> Copies {
+        all.fold(Copies::default(), |sum, one| Copies {
+            bytes: sum.bytes + one.bytes,
+            reserved_bytes: sum.reserved_bytes + one.reserved_bytes,
+            bytes_max: sum.bytes_max.saturating_add(one.bytes_max),
+        })
+    }
 }
 
 /// Figures of a backup since it was opened, unless said otherwise.
@@ -223,7 +272,8 @@ pub struct Stats {
     pub unflushed: u32,
     /// Closed replicas and parts of open ones written to frames.
     pub flushes: u64,
-    /// Times that a commit had to wait for the write-ahead log to be emptied.
+    /// Times that a commit had to wait for the write-ahead log, or the memory of what waits for
+    /// frames, to be emptied.
     pub stalls: u64,
     pub scrubbed: u64,
     pub damaged: u64,

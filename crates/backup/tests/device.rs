@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use duramen_backup::disk::{Disk, File, Front, Fronted};
-use duramen_backup::os::OsDisk;
+use duramen_backup::os::{OsDisk, remove_store};
 use duramen_backup::{
     Backup, Chunk, Error, Expected, Geometry, Identity, Mode, Options, Place, ReplicaInfo,
     ScrubStep,
@@ -161,7 +161,7 @@ fn what_goes_in_comes_out_in_every_mode() {
         for _ in 0..6 {
             assert!(matches!(
                 backup.scrub_step().unwrap(),
-                ScrubStep::Good { .. }
+                ScrubStep::Good { .. } | ScrubStep::GoodLog { .. }
             ));
         }
     }
@@ -538,7 +538,8 @@ fn everybody_at_once() {
         scope.spawn(|| {
             while running() {
                 let step = backup.scrub_step().unwrap();
-                assert!(!matches!(step, ScrubStep::Damaged { .. }), "{step:?}");
+                let is_bad = matches!(step, ScrubStep::Damaged { .. } | ScrubStep::DamagedLog(_));
+                assert!(!is_bad, "{step:?}");
                 let_others_in();
             }
         });
@@ -589,5 +590,200 @@ fn everybody_at_once() {
     let (backup, _) = Backup::open(open(), &options, &Expected::default()).unwrap();
     for (segment, length) in &lengths {
         check(&backup, *segment, *length);
+    }
+}
+
+/// A user's file called `wal` was taken for the beginning of a store, as its length was none of a header's, and written over.
+#[test]
+fn a_file_that_happens_to_be_called_wal_is_left_alone() {
+    for content in [&b"my notes about walls\n"[..], &[b'x'; 5000], &[0; 5000]] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut content = content.to_vec();
+        if let Some(last) = content.last_mut() {
+            *last = b'!';
+        }
+        let path = dir.path().join("wal");
+        std::fs::write(&path, &content).unwrap();
+        let disk = Arc::new(OsDisk::new(dir.path(), Mode::Buffered));
+        let refused = Backup::create(disk, &Options::default(), &GEOMETRY, &identity());
+        assert!(refused.is_err(), "{} bytes", content.len());
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+    }
+}
+
+/// The lock was a file that people delete ("a stale lock"): then two servers wrote to one directory.
+#[test]
+fn a_deleted_lock_file_does_not_let_a_second_server_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = || Arc::new(OsDisk::new(dir.path(), Mode::Buffered));
+    let first = Backup::create(disk(), &Options::default(), &GEOMETRY, &identity()).unwrap();
+    let open = || Backup::open(disk(), &Options::default(), &Expected::default()).map(|_| ());
+    std::fs::remove_file(dir.path().join("LOCK")).unwrap();
+    assert!(matches!(open(), Err(Error::Locked { .. })));
+    drop(first);
+    open().unwrap();
+}
+
+/// A truncated `frames` was called a damaged superblock, a truncated `wal` a commit that could not be read.
+#[test]
+fn a_short_or_missing_file_is_named() {
+    for name in ["wal", "frames"] {
+        for length in [None, Some(0), Some(100_000)] {
+            let dir = tempfile::tempdir().unwrap();
+            let disk = || Arc::new(OsDisk::new(dir.path(), Mode::Buffered));
+            drop(Backup::create(disk(), &Options::default(), &GEOMETRY, &identity()).unwrap());
+            let path = dir.path().join(name);
+            match length {
+                None => fs::remove_file(&path).unwrap(),
+                Some(length) => {
+                    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+                    file.set_len(length).unwrap();
+                }
+            }
+            let opened = Backup::open(disk(), &Options::default(), &Expected::default());
+            match opened.map(|_| ()) {
+                Err(Error::DamagedFile { file, .. }) => assert_eq!(file, name, "{length:?}"),
+                other => panic!("{name}, {length:?}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// What a failed or a killed snapshot leaves is removed; what is not ours never is, whatever its directory is called.
+#[test]
+fn only_a_store_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("dump.new");
+    remove_store(&place).unwrap();
+    let disk = || Arc::new(OsDisk::new(&place, Mode::Buffered));
+    let copy = Backup::create_copy(disk(), &Options::default(), &GEOMETRY, &identity()).unwrap();
+    assert!(remove_store(&place).is_err(), "it is being written");
+    drop(copy);
+    std::fs::write(place.join("mine"), "precious").unwrap();
+    assert!(remove_store(&place).is_err());
+    assert!(place.join("mine").exists() && place.join("superblock").exists());
+    std::fs::remove_file(place.join("mine")).unwrap();
+    remove_store(&place).unwrap();
+    assert!(!place.exists());
+    for name in ["superblock", "wal"] {
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join(name), [b'x'; 100_000]).unwrap();
+        assert!(remove_store(&place).is_err(), "{name}");
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+}
+
+/// Sixteen segments of a megabyte wait for their frames, and nobody flushes. Copies of all of them
+/// once stood in memory, beside the budget: as many as the write-ahead log held.
+#[test]
+fn what_waits_for_frames_takes_no_more_memory_than_stated() {
+    let folder = tempfile::tempdir().unwrap();
+    let geometry = Geometry {
+        wal_bytes: 24 << 20,
+        frames: 30,
+        ..GEOMETRY
+    };
+    let options = Options {
+        memory_bytes: 3 << 20,
+        ..Options::default()
+    };
+    let open = || disk(folder.path(), Mode::Buffered, true);
+    let backup = Backup::create(open(), &options, &geometry, &identity()).unwrap();
+    let writer = Writer { backup: &backup };
+    let step = 100_000; // less than goes straight to a frame
+    for segment in 1..=16 {
+        for from in (0..1_000_000).step_by(step) {
+            writer
+                .append(segment, from, from + step, from == 900_000)
+                .unwrap();
+            backup.commit(Level::Buffered).unwrap();
+            let held = backup.copies().bytes;
+            // Above the limit there is one commit, as it is staged and as it waits.
+            assert!(
+                held <= options.memory_bytes + 4 * step as u64,
+                "{held} at segment {segment}"
+            );
+        }
+    }
+    assert!(backup.stats().stalls > 0, "commits waited for frames");
+    let all = |backup: &Backup| {
+        for segment in 1..=16 {
+            assert!(check(backup, segment, 1_000_000).closed);
+        }
+    };
+    all(&backup);
+    drop(backup); // as after kill -9
+    let (backup, _) = Backup::open(open(), &options, &Expected::default()).unwrap();
+    let held = backup.copies().bytes;
+    assert!(
+        held <= options.memory_bytes + 2 * step as u64,
+        "{held} after the restart"
+    );
+    all(&backup);
+    flush_all(&backup);
+    let held = backup.copies().bytes;
+    assert!(
+        held <= 2 * u64::from(geometry.segment_bytes) + 100_000,
+        "{held} when nothing waits"
+    );
+    all(&backup);
+}
+
+/// What goes straight to its frame is not kept in memory. Each replica that waited for its slot
+/// once had memory for a segment all the same, of which it used less than a block: at 256 MiB of
+/// budget 400 MiB, after seconds of writing.
+#[test]
+fn what_went_straight_to_its_frame_takes_no_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let geometry = Geometry {
+        frames: 30,
+        ..GEOMETRY
+    };
+    let options = Options::default();
+    let open = || disk(folder.path(), Mode::Buffered, true);
+    let backup = Backup::create(open(), &options, &geometry, &identity()).unwrap();
+    let writer = Writer { backup: &backup };
+    for segment in 1..=20 {
+        for (from, to) in [(0, 300_001), (300_001, 600_003), (600_003, 900_007)] {
+            writer.append(segment, from, to, to == 900_007).unwrap();
+            backup.commit(Level::Buffered).unwrap();
+        }
+    }
+    let held = backup.copies().bytes;
+    assert!(held < 3 << 20, "{held}");
+    flush_all(&backup);
+    for segment in 1..=20 {
+        assert!(check(&backup, segment, 900_007).closed);
+    }
+}
+
+/// Segments that stay open give their memory back as well, when what is certified of them has gone
+/// to their frames.
+#[test]
+fn open_segments_take_no_more_memory_than_stated() {
+    let folder = tempfile::tempdir().unwrap();
+    let geometry = Geometry {
+        wal_bytes: 24 << 20,
+        frames: 30,
+        ..GEOMETRY
+    };
+    let options = Options {
+        memory_bytes: 2 << 20,
+        ..Options::default()
+    };
+    let disk = disk(folder.path(), Mode::Buffered, true);
+    let backup = Backup::create(disk, &options, &geometry, &identity()).unwrap();
+    let writer = Writer { backup: &backup };
+    let step = 100_000;
+    for from in (0..1_000_000).step_by(step) {
+        for segment in 1..=8 {
+            writer.append(segment, from, from + step, false).unwrap();
+            backup.commit(Level::Buffered).unwrap();
+        }
+        let held = backup.copies().bytes;
+        assert!(held <= options.memory_bytes + 4 * step as u64, "{held}");
+    }
+    for segment in 1..=8 {
+        check(&backup, segment, 1_000_000);
     }
 }

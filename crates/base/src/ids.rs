@@ -1,5 +1,6 @@
 //! Ids and ordered kinds that every crate of the durable part shares.
 
+use crate::limits::TABLES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -241,7 +242,9 @@ macro_rules! number_ids {
 }
 
 number_ids! {
-    /// A table, for ever: ids of dropped tables are not given again. Table 0 always exists and is called `default`.
+    /// A table, for ever: ids of dropped tables are not given again. Table 0 always exists and is
+    /// called `default`. Any number may be an id, as long as no two tables that exist at once share
+    /// a [`place`](TableId::place).
     TableId(u32);
     /// A client's lease, by which masters know whose requests they have already executed. The coordinator gives each id once.
     /// 0 is no client.
@@ -262,6 +265,21 @@ number_ids! {
 
 impl TableId {
     pub const DEFAULT: TableId = TableId(0);
+
+    /// Where a store keeps what it knows of the table: one of [`TABLES_MAX`] places. The other bits
+    /// of the id count the tables that had the place before.
+    #[inline(always)]
+    pub fn place(self) -> usize {
+        self.0 as usize % TABLES_MAX
+    }
+
+    /// The first id from this one on whose place is free; `None`: none is. Whoever gives ids goes
+    /// on behind the id that it gave last, so that none is given twice.
+    pub fn first_free(self, is_taken: impl Fn(usize) -> bool) -> Option<TableId> {
+        (0..TABLES_MAX as u32)
+            .map(|ahead| TableId(self.0.wrapping_add(ahead)))
+            .find(|id| !is_taken(id.place()))
+    }
 }
 
 impl ClientId {
@@ -283,6 +301,24 @@ mod tests {
         assert_eq!(Level::from_name("SYNCED"), Some(Level::Synced));
         assert_eq!(Level::from_name("sync"), None);
         assert_eq!(Level::from_number(3), None);
+    }
+
+    /// Ids went back to tables that had nothing to do with the one that was dropped, and who still
+    /// used that one wrote to them.
+    #[test]
+    fn ids_go_on_and_leave_out_those_whose_place_is_taken() {
+        let n = TABLES_MAX as u32;
+        assert_eq!(TableId(5).first_free(|_| false), Some(TableId(5)));
+        assert_eq!(
+            TableId(n).first_free(|place| place == 0),
+            Some(TableId(n + 1))
+        );
+        assert_eq!(
+            TableId(3).first_free(|place| place != 2),
+            Some(TableId(n + 2))
+        );
+        assert_eq!(TableId(7).first_free(|_| true), None);
+        assert_eq!(TableId(2 * n + 9).place(), 9);
     }
 
     #[test]

@@ -5,3 +5,4 @@ pub mod limits;
 pub mod sync;
 pub mod ticks;
 pub mod units;
+pub mod waits;

@@ -6,6 +6,9 @@ pub const KEY_BYTES_MAX: usize = 65_535;
 /// Longest value, in bytes. A value never spans segments, and the smallest segment is 2 MiB.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
+/// Tables of a store at once. Each counter of a store keeps 8 bytes per possible table.
+pub const TABLES_MAX: usize = 1024;
+
 /// Smallest memory budget a store accepts, in bytes: 32 segments of the smallest size.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 

@@ -21,6 +21,14 @@ pub use std::sync::atomic::{
 #[cfg(not(any(loom, shuttle)))]
 pub use std::sync::{Mutex, MutexGuard};
 
+/// Locks that are held over many steps of their holder, so that shuttle must know of them; loom's scenarios have one thread there.
+pub mod coarse {
+    #[cfg(all(shuttle, not(loom)))]
+    pub use shuttle::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+    #[cfg(not(all(shuttle, not(loom))))]
+    pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+}
+
 /// Waiting for another thread's short critical section: spins, then gives the core away.
 ///
 /// The holder may have been descheduled (this machine may have fewer cores than busy threads), so a waiter that only

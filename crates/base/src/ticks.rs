@@ -44,6 +44,15 @@ impl Ticks {
         }
     }
 
+    /// A stamp for the start of something: nothing that follows it in program order has happened yet, so whatever is seen to
+    /// happen later on another core gets at least as high a stamp from `now_after`.
+    pub fn now_before(&self) -> u64 {
+        match &self.counter {
+            None => tsc_before(),
+            Some(counter) => counter.load(Ordering::SeqCst),
+        }
+    }
+
     /// A stamp for the end of something: everything before it in program order has happened, and later `now`s on
     /// other cores that follow it return more.
     pub fn now_after(&self) -> u64 {
@@ -78,6 +87,18 @@ fn tsc_fenced() -> u64 {
     }
 }
 
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+fn tsc_before() -> u64 {
+    // SAFETY: RDTSC and LFENCE exist on every x86-64 processor; the fence keeps what follows from running ahead of the read.
+    let now = unsafe {
+        let now = std::arch::x86_64::_rdtsc();
+        std::arch::x86_64::_mm_lfence();
+        now
+    };
+    crate::sync::fence(Ordering::SeqCst);
+    now
+}
+
 #[cfg(any(not(target_arch = "x86_64"), loom, shuttle))]
 fn tsc_is_invariant() -> bool {
     false
@@ -88,5 +109,9 @@ fn tsc() -> u64 {
 }
 #[cfg(any(not(target_arch = "x86_64"), loom, shuttle))]
 fn tsc_fenced() -> u64 {
+    unreachable!("only the counter is used here")
+}
+#[cfg(any(not(target_arch = "x86_64"), loom, shuttle))]
+fn tsc_before() -> u64 {
     unreachable!("only the counter is used here")
 }

@@ -104,9 +104,21 @@ fn die_of_panics() {
     }));
 }
 
+/// A file that has reached the process's limit gives an error (EFBIG), which counts as a full disk, instead of a signal that ends
+/// the process.
+fn survive_file_limit() {
+    // Nobody looks at the flag: that there is a handler is enough, and it is not inherited by what this process starts.
+    let flag = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    if let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, flag) {
+        eprintln!("duramen: file size limits will end this process: {error}");
+    }
+}
+
 fn main() -> ExitCode {
+    duramen_server::heap::settle();
     up::tie_to_parent();
     die_of_panics();
+    survive_file_limit();
     let matches = command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,

@@ -4,6 +4,7 @@
 
 mod dump;
 mod fsck;
+mod repair;
 
 use clap::{Args, Subcommand, ValueEnum};
 use duramen_backup::Mode;
@@ -29,17 +30,29 @@ pub(crate) struct FsckArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Copy what can be proved of it into a new directory, and say what cannot.
+    #[arg(long, requires = "out")]
+    repair: bool,
+    /// The new directory; it must not exist, or be empty.
+    #[arg(long, value_name = "NEW", requires = "repair")]
+    out: Option<PathBuf>,
 }
 
 const FSCK_HELP: &str = "\
 Reads every byte of a data directory that no server uses, and verifies it: superblock, write-ahead log, segments, every entry
 in them, and whether all that the control log lists is there. Writes nothing.
 
+With --repair, a store that a server refuses is copied into a new directory, entry by entry, each by its own checksum. DIR is not
+changed. Where bytes are lost there may have been newer values or deletions: keys of which that cannot be ruled out are in the copy, and
+are listed in the file NEW.unproved.
+
 EXAMPLES
   duramen fsck /var/lib/duramen
+  duramen fsck --repair /var/lib/duramen --out /var/lib/duramen-repaired
   duramen fsck /backup/monday --json | jq .problems
 
-Exit codes: 0 sound, 1 damaged, 2 wrong usage, 5 cannot look (no store, in use, no permission).";
+Exit codes: 0 sound (--repair: everything was copied and proved), 1 damaged (--repair: something is lost or not proved), 2 wrong usage, 5 cannot
+look (no store, in use, no permission), or --repair could not write.";
 
 #[derive(Subcommand)]
 pub(crate) enum LogCommand {
@@ -77,7 +90,10 @@ enum Part {
 
 pub(crate) fn fsck(args: &FsckArgs) -> ExitCode {
     match Place::open(&args.dir) {
-        Ok((place, _)) => fsck::run(&place, args.json),
+        Ok((place, _)) => match &args.out {
+            Some(out) => repair::run(&place, out, args.json),
+            None => fsck::run(&place, args.json),
+        },
         Err(why) => cannot_look(&why),
     }
 }

@@ -3,6 +3,7 @@
 use crate::config::{self, Given, Loaded};
 use clap::{Arg, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
+use duramen_server::durability::Stopping;
 use duramen_server::shared::{Shared, Stop};
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// The coordinators will never let it in.
 const EXIT_REFUSED: u8 = 3;
+/// A thread did not end when the server was told to stop.
+const EXIT_STUCK: u8 = 6;
 /// The server could not start, or broke.
 pub(crate) const EXIT_FAILED: u8 = 5;
 
@@ -34,11 +37,12 @@ EXAMPLES
   duramen serve --coordinator 10.0.0.1:7400 --cluster NAME --dir /var/lib/duramen
                                               a member of a cluster
 
-SIGTERM or SIGINT stops after clients have got their replies; a second one stops at once.
+SIGTERM or SIGINT stops after clients have got their replies; a second one stops at once. A thread that does not come back
+is given up 5 s after --stop-timeout-ms, or 2 s after the second signal, and the exit code is 6.
 While the data is being loaded, clients are told so, and INFO and http://ADMIN/loading say how far it is.
 
 Exit codes: 0 stopped as asked, 2 wrong settings, 3 the coordinator belongs to another cluster or speaks another version,
-5 could not start.";
+5 could not start, 6 a thread did not end in time.";
 
 /// Flags of `duramen serve`: one per setting, and the file.
 pub(crate) struct ServeArgs {
@@ -108,6 +112,7 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
             match error {
                 ServerError::Config(_) => ExitCode::from(2),
                 ServerError::Foreign { .. } => ExitCode::from(EXIT_REFUSED),
+                ServerError::Stuck { .. } => ExitCode::from(EXIT_STUCK),
                 _ => ExitCode::from(EXIT_FAILED),
             }
         }
@@ -185,11 +190,13 @@ fn live(
         0 => "not known yet".to_owned(),
         bytes => duramen_server::config::format_size(bytes),
     };
+    let copies_max = server.shared().copies().bytes_max;
     tracing::info!(
         memory = duramen_server::config::format_size(config.memory_bytes),
         level = config.write_level().name(),
         dir = dir.map(|dir| dir.display().to_string()),
         page_bytes,
+        log_buffers = (copies_max > 0).then(|| duramen_server::config::format_size(copies_max)),
         threads = server.shared().threads.len(),
         start_ms = started.elapsed().as_millis() as u64,
         "serving"
@@ -270,6 +277,8 @@ struct Seen {
     /// Servers so far.
     servers: AtomicUsize,
     shared: Mutex<Option<Arc<Shared>>>,
+    /// The stop that the first signal asked for, while something has to be written before.
+    stopping: Mutex<Option<Arc<Stopping>>>,
 }
 
 impl Seen {
@@ -277,17 +286,42 @@ impl Seen {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// After a second signal: ends the process if it does not do so itself, whatever it waits for.
+    fn end_soon(&self) {
+        std::thread::sleep(END_WITHIN);
+        let table = self.shared().as_ref().map(|shared| shared.table_of_waits());
+        let table = table.unwrap_or_default();
+        tracing::error!("the process does not end by itself: ending it\n{table}");
+        std::process::exit(EXIT_STUCK.into());
+    }
+
     fn stop(&self) {
-        let how = match self.signals.load(Ordering::SeqCst) {
-            0 => return,
-            1 => Stop::Graceful,
-            _ => Stop::AtOnce,
-        };
-        if let Some(shared) = &*self.shared() {
-            shared.stop(how);
+        let signals = self.signals.load(Ordering::SeqCst);
+        let shared = self.shared();
+        match (signals, &*shared) {
+            (0, _) | (_, None) => {}
+            (1, Some(shared)) => {
+                let stopping = shared.stop_written(Stop::Graceful, false);
+                *self.stopping.lock().unwrap_or_else(PoisonError::into_inner) = stopping;
+            }
+            (_, Some(shared)) => shared.stop(Stop::AtOnce),
         }
     }
+
+    /// One more signal; whether it is the first. After a stop that could not be, it is again.
+    fn count(&self) -> bool {
+        let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_refused = |stopping: &Arc<Stopping>| matches!(stopping.result(), Some(Err(_)));
+        if stopping.as_ref().is_some_and(is_refused) {
+            *stopping = None;
+            self.signals.store(0, Ordering::SeqCst);
+        }
+        self.signals.fetch_add(1, Ordering::SeqCst) == 0
+    }
 }
+
+/// After a second signal the process has this long to end by itself.
+const END_WITHIN: Duration = Duration::from_secs(3);
 
 impl Watcher {
     fn start(mut signals: Signals) -> Watcher {
@@ -295,19 +329,22 @@ impl Watcher {
         let seen = Arc::new(Seen::default());
         let watched = Arc::clone(&seen);
         let thread = std::thread::spawn(move || {
-            for (n, signal) in signals.forever().enumerate() {
+            for signal in signals.forever() {
                 let name = if signal == SIGTERM {
                     "SIGTERM"
                 } else {
                     "SIGINT"
                 };
-                if n == 0 {
+                let is_first = watched.count();
+                if is_first {
                     tracing::info!("{name}: stopping; once more stops at once");
                 } else {
                     tracing::warn!("{name} again: stopping at once");
                 }
-                watched.signals.fetch_add(1, Ordering::SeqCst);
                 watched.stop();
+                if !is_first {
+                    watched.end_soon();
+                }
             }
         });
         Watcher {

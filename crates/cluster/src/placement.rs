@@ -3,6 +3,9 @@
 //! **Rules**
 //! - L1: the replicas of a segment lie on different servers, none of them its master, in different racks where racks are named.
 //!   Two lives of one machine are one server: until there is a verdict about the old one both are in the list.
+//!   With fewer racks than replicas a segment stays incomplete, and nothing of it is acknowledged.
+//! - L4: nor do they lie in the master's own rack, as long as there is somebody elsewhere: the master's memory is one of the copies.
+//!   With just as many racks as replicas there is nobody else, and one of them lies there.
 //! - L2: of five random candidates the one is taken that would be done reading first, were its master to crash now.
 //! - L3: copysets depend on the members alone, not on the order in which they came and went: all masters see the same ones. Server
 //!   slots, written in base R, are grouped R by R where they differ in one digit alone: as many digits, as many groups for each
@@ -83,6 +86,8 @@ impl Member {
 pub struct Placement {
     layout: Layout,
     replicas: usize,
+    /// The master itself, as others know it; `None`: nobody has said.
+    master: Option<Member>,
     members: BTreeMap<BackupId, Member>,
     /// They keep what they have, and get nothing more; `true`: as long as there is another life of the same machine.
     retired: BTreeMap<BackupId, (Member, bool)>,
@@ -100,6 +105,7 @@ impl Placement {
         Placement {
             layout,
             replicas,
+            master: None,
             members: BTreeMap::new(),
             retired: BTreeMap::new(),
             load: BTreeMap::new(),
@@ -109,8 +115,23 @@ impl Placement {
         }
     }
 
+    /// Where the master itself is, to be told before there are members (L1, L4).
+    pub fn set_master(&mut self, master: Member) {
+        self.master = Some(master);
+    }
+
+    /// Whether it is in the master's rack (L4).
+    fn is_near(&self, backup: BackupId) -> bool {
+        let known = self.members.get(&backup).zip(self.master.as_ref());
+        known.is_some_and(|(member, master)| !master.goes_with(member))
+    }
+
     /// It may be chosen from now on, and an older life of the same machine no more: it may be over.
     pub fn add(&mut self, member: Member) {
+        let master = self.master.as_ref();
+        if master.is_some_and(|master| master.is_one_machine_with(&member)) {
+            return; // L1: an earlier life of the master's machine
+        }
         self.retired.remove(&member.backup);
         let older = self.members.values();
         let older = older
@@ -182,17 +203,22 @@ impl Placement {
         }
     }
 
-    /// L1, and what the layout allows.
+    /// L1, L4, and what the layout allows.
     fn possible(&mut self, holding: &[BackupId]) -> Vec<BackupId> {
         if let Layout::Copysets { groups } = self.layout {
             if std::mem::take(&mut self.stale) {
                 self.groups = copysets(self.members.values(), self.replicas, groups);
             }
-            let fitting = self
-                .groups
-                .iter()
-                .filter(|group| holding.iter().all(|backup| group.contains(backup)));
-            let members: BTreeSet<BackupId> = fitting.flatten().copied().collect();
+            let has_all =
+                |group: &&Vec<BackupId>| holding.iter().all(|backup| group.contains(backup));
+            let is_away =
+                |group: &&Vec<BackupId>| !group.iter().any(|backup| self.is_near(*backup));
+            let fitting = || self.groups.iter().filter(has_all);
+            let mut members: BTreeSet<BackupId> =
+                fitting().filter(is_away).flatten().copied().collect();
+            if members.is_empty() {
+                members = fitting().flatten().copied().collect();
+            }
             let others: Vec<BackupId> = members
                 .into_iter()
                 .filter(|backup| !holding.contains(backup))
@@ -210,11 +236,11 @@ impl Placement {
             let mut holders = holders.iter();
             !holding.contains(&member.backup) && holders.all(|holder| holder.goes_with(member))
         };
-        self.members
-            .values()
-            .filter(fits)
-            .map(|member| member.backup)
-            .collect()
+        let fitting = self.members.values().filter(fits);
+        let fitting: Vec<BackupId> = fitting.map(|member| member.backup).collect();
+        let away = fitting.iter().filter(|backup| !self.is_near(**backup));
+        let away: Vec<BackupId> = away.copied().collect();
+        if away.is_empty() { fitting } else { away }
     }
 
     /// L2.

@@ -45,6 +45,10 @@ pub enum Bug {
     EnlistsTwice,
     /// A check of a suspect that was late itself calls it crashed.
     LateVerdict,
+    /// Any failure of the coordinator's own connection is a sign that the server is dead.
+    OwnFaultIsDeath,
+    /// A leader that hears nobody gives verdicts.
+    JudgesAlone,
 }
 
 /// The bug that is planted, if any.

@@ -3,6 +3,7 @@
 
 use duramen_cluster::placement::{Layout, Member, Placement, copysets};
 use duramen_cluster::replication::BackupId;
+use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers from a seed.
@@ -54,6 +55,78 @@ fn replicas_lie_in_different_racks_and_nobody_who_refuses_is_asked() {
     assert_eq!(last, Some(member(8, None).backup));
     placement.remove(member(8, None).backup);
     assert_eq!(placement.choose(&[], &refusing), None);
+}
+
+proptest! {
+    /// The master's rack held replicas of its own log: its memory and a copy were lost with one rack.
+    #[test]
+    fn replicas_keep_away_from_each_other_and_from_their_master(
+        racks in proptest::collection::vec(proptest::option::weighted(0.8, 0u64..5), 1..14),
+        master_rack in proptest::option::weighted(0.8, 0u64..5),
+        replicas in 1usize..5,
+        groups in 0u32..3,
+        gone in proptest::collection::btree_set(0usize..14, 0..4),
+        seed: u64,
+    ) {
+        let layout = match groups {
+            0 => Layout::Scatter,
+            groups => Layout::Copysets { groups },
+        };
+        let mut placement = Placement::new(layout, replicas, seed);
+        let machine = |slot: u64, rack| Member { disk: slot + 1, ..member(slot, rack) };
+        let me = machine(0, master_rack);
+        // An earlier life of the master's machine that nobody has called crashed yet.
+        let old_me = Member { disk: me.disk, ..machine(90, master_rack) };
+        placement.set_master(me);
+        let others: Vec<Member> = (1..).zip(&racks).map(|(slot, rack)| machine(slot, *rack)).collect();
+        for other in others.iter().chain([&old_me]) {
+            placement.add(other.clone());
+        }
+        for at in &gone {
+            if let Some(other) = others.get(*at) {
+                placement.remove(other.backup);
+            }
+        }
+        let there: Vec<&Member> = (0..).zip(&others).filter(|(at, _)| !gone.contains(at)).map(|(_, m)| m).collect();
+        // As many as go together: each named rack once, and everybody without a rack.
+        let named: BTreeSet<&String> = there.iter().filter_map(|m| m.rack.as_ref()).collect();
+        let own = master_rack.map(|rack| format!("rack {rack}"));
+        let without_rack = there.iter().filter(|m| m.rack.is_none()).count();
+        let elsewhere = named.iter().filter(|rack| Some(**rack) != own.as_ref()).count() + without_rack;
+        for _ in 0..10 {
+            let holding = place(&mut placement, replicas);
+            let chosen: Vec<&Member> = holding.iter().filter_map(|id| there.iter().copied().find(|m| m.backup == *id)).collect();
+            prop_assert_eq!(chosen.len(), holding.len(), "somebody who is gone, or the master's machine");
+            let servers: BTreeSet<BackupId> = holding.iter().copied().collect();
+            prop_assert_eq!(servers.len(), holding.len(), "one server twice");
+            let racks: Vec<&String> = chosen.iter().filter_map(|m| m.rack.as_ref()).collect();
+            let distinct: BTreeSet<&&String> = racks.iter().collect();
+            prop_assert_eq!(distinct.len(), racks.len(), "one rack twice: {:?}", chosen);
+            if matches!(layout, Layout::Scatter) {
+                prop_assert!(holding.len() >= replicas.min(elsewhere), "too few: {:?}", chosen);
+                let in_own = chosen.iter().filter(|m| m.rack.is_some() && m.rack == own).count();
+                prop_assert!(in_own <= replicas.saturating_sub(elsewhere), "in the master's rack: {:?}", chosen);
+            }
+        }
+    }
+}
+
+/// With copysets, too, as long as there is one without it.
+#[test]
+fn copysets_keep_away_from_the_masters_rack() {
+    let mut placement = Placement::new(Layout::Copysets { groups: 2 }, 2, 1);
+    placement.set_master(member(0, Some(0)));
+    for slot in 1..9 {
+        placement.add(member(slot, Some(slot % 3)));
+    }
+    for _ in 0..100 {
+        let holding = place(&mut placement, 2);
+        assert_eq!(holding.len(), 2);
+        assert!(
+            holding.iter().all(|backup| backup.slot() % 3 != 0),
+            "{holding:?}"
+        );
+    }
 }
 
 /// A machine lost its disk and is back before anybody has called its old life crashed: both are in the list. Whatever one of them

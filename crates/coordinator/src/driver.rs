@@ -29,6 +29,13 @@ const POLL_MAX: Duration = Duration::from_secs(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Calls that are older were given up by the state machine long ago.
 const CALL_US_MAX: u64 = 30_000_000;
+/// A leader that cannot judge leaves the leadership to others for so long: several of their campaigns.
+const RESIGN_REST: Duration = Duration::from_secs(10);
+/// And does so again after this time at the earliest: when most servers are really gone, no leader can judge, and changing leaders
+/// is no help.
+const RESIGN_AGAIN: Duration = Duration::from_secs(600);
+/// What lasts is said again after this time.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// How often it is looked how far recoveries are.
 const CHRONICLE_US: u64 = 20_000;
 /// Connections of a cluster of 10,000 servers and their tools.
@@ -117,6 +124,11 @@ pub(crate) struct Driver {
     swept_us: u64,
     roles: Sender<Role>,
     told: Option<Role>,
+    /// When it last said that it cannot judge, and when it last resigned for that.
+    unfit: Option<Instant>,
+    /// When it last said that a server refused something.
+    refused: Option<Instant>,
+    resigned: Option<Instant>,
     figures: Figures,
     stops: Option<Instant>,
     /// It has ended, like this.
@@ -164,6 +176,7 @@ impl Driver {
             lease_end: lease_end.clone(),
             origin,
             epoch: 0,
+            rests_until: None,
         };
         let (roles, told) = mpsc::channel();
         let driver = Driver {
@@ -183,6 +196,9 @@ impl Driver {
             swept_us: 0,
             roles,
             told: None,
+            unfit: None,
+            refused: None,
+            resigned: None,
             figures: Figures::default(),
             stops: None,
             ended: None,
@@ -461,8 +477,57 @@ impl Driver {
                         leading.wake_at_us = at_us;
                     }
                 }
+                Output::Unfit {
+                    asked,
+                    answered,
+                    is_denied,
+                    resigns,
+                } => {
+                    self.say_unfit(asked, answered, is_denied);
+                    if resigns {
+                        self.resign(is_denied);
+                    }
+                }
             }
         }
+    }
+
+    fn say_unfit(&mut self, asked: usize, answered: usize, is_denied: bool) {
+        if self.unfit.is_some_and(|said| said.elapsed() < SAY_AGAIN) {
+            return;
+        }
+        self.unfit = Some(Instant::now());
+        if is_denied {
+            tracing::error!(
+                asked,
+                "no server admits this coordinator: it has another token, cluster name or version than they"
+            );
+        } else {
+            tracing::warn!(
+                asked,
+                answered,
+                "fewer than half of the servers answer this coordinator: it calls none of them crashed"
+            );
+        }
+    }
+
+    /// Another coordinator may hear the servers.
+    fn resign(&mut self, is_denied: bool) {
+        let has_just = |at: Instant| at.elapsed() < RESIGN_AGAIN;
+        let is_enough = !is_denied && self.resigned.is_some_and(has_just);
+        let Some(epoch) = self.epoch().filter(|_| !is_enough) else {
+            return;
+        };
+        if !self.options.store.has_standbys() {
+            return;
+        }
+        self.resigned = Some(Instant::now());
+        let rest = RESIGN_REST;
+        let _ = self.orders.send(Order::Resign { epoch, rest });
+        self.lose(
+            epoch,
+            "the servers do not answer it, another coordinator may be better placed",
+        );
     }
 
     fn tick(&mut self) {
@@ -500,10 +565,15 @@ impl Driver {
             State::Standby { leader } => (Role::Standby(leader.clone()), None),
             State::Away { .. } => (Role::Standby(None), None),
         };
+        let unanswered = match &self.state {
+            State::Leading(leading) => leading.machine.unanswered(),
+            _ => 0,
+        };
+        let malformed = self.hub.offences();
         Report {
             metrics: self
                 .figures
-                .text(status.as_ref(), &role, self.hub.offences()),
+                .text(status.as_ref(), &role, malformed, unanswered),
             status: status.as_ref().map(self.options.show),
             role,
         }

@@ -144,6 +144,11 @@ impl Running {
         self.roles.recv().ok()
     }
 
+    /// The next news about who leads, if there are any already.
+    pub fn try_next_role(&self) -> Option<Role> {
+        self.roles.try_recv().ok()
+    }
+
     /// Tells it to end: what is being stored is stored and answered, then others may lead.
     pub fn stopper(&self) -> Stopper {
         Stopper {

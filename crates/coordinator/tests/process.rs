@@ -2,7 +2,9 @@
 
 use duramen_base::ids::ServerId;
 use duramen_client::{Admin, AdminAnswer, Client, Error as ClientError, Options as ClientOptions};
-use duramen_cluster::coordinator::store::{Batch, Contents, Error, Memory, MetaStore, Term};
+use duramen_cluster::coordinator::store::{
+    Batch, Contents, Error, Memory, MetaStore, Renewal, Term,
+};
 use duramen_coordinator::{Options, Role, Running, StoreSpec, defaults, start, start_with};
 use duramen_net::{Event, Hub, Payload};
 use duramen_wire::native::codec::{
@@ -13,8 +15,8 @@ use duramen_wire::native::message::{
     Addresses, ClusterSettings, CoordinatorAnswer, Enlist, FromCoordinator, Roles, ServerAnswer,
     ServerStatus, Status, ToCoordinator,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Nothing takes longer, or the test fails.
@@ -46,14 +48,33 @@ struct Leased {
     away: Arc<AtomicU64>,
 }
 
+struct LeasedRenewal {
+    memory: Memory,
+    away: Arc<AtomicU64>,
+}
+
+impl Renewal for LeasedRenewal {
+    fn renew(&mut self) -> Result<(), Error> {
+        check(&self.away)?;
+        self.memory.check()
+    }
+    fn tidy(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+fn check(away: &AtomicU64) -> Result<(), Error> {
+    match away.load(Ordering::SeqCst) {
+        0 => Ok(()),
+        _ => Err(Error::Unavailable {
+            reason: "taken away".to_owned(),
+        }),
+    }
+}
+
 impl Leased {
     fn check(&self) -> Result<(), Error> {
-        match self.away.load(Ordering::SeqCst) {
-            0 => Ok(()),
-            _ => Err(Error::Unavailable {
-                reason: "taken away".to_owned(),
-            }),
-        }
+        check(&self.away)
     }
 }
 
@@ -62,9 +83,11 @@ impl MetaStore for Leased {
         self.check()?;
         self.memory.acquire()
     }
-    fn renew(&mut self) -> Result<(), Error> {
-        self.check()?;
-        self.memory.renew()
+    fn renewal(&self) -> Option<Box<dyn Renewal>> {
+        Some(Box::new(LeasedRenewal {
+            memory: self.memory.clone(),
+            away: Arc::clone(&self.away),
+        }))
     }
     fn lease_ms(&self) -> u64 {
         self.lease_ms
@@ -138,8 +161,12 @@ struct Server {
 
 impl Server {
     fn new(coordinator: &Running) -> Server {
-        let mut hub =
-            Hub::new(duramen_net::Options::new(HelloRole::Server, "trial")).expect("sockets");
+        let options = duramen_net::Options::new(HelloRole::Server, "trial");
+        Server::with(coordinator, options)
+    }
+
+    fn with(coordinator: &Running, options: duramen_net::Options) -> Server {
+        let mut hub = Hub::new(options).expect("sockets");
         let listen = "127.0.0.1:0".parse().expect("an address");
         let address = hub.listen(listen).expect("a free port").to_string();
         Server {
@@ -291,13 +318,16 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
     let asked = status(&client);
     assert_eq!(asked.servers[0].status, ServerStatus::Up);
     assert_eq!((asked.tablets.len(), asked.term), (3, 1));
-    // Nobody suspects it: the coordinator itself notices that its port is closed.
+    // Nobody suspects it: the coordinator itself notices that its port is closed, as the other one still answers.
+    let mut other = Server::new(&running);
+    assert!(matches!(other.enlist(6), CoordinatorAnswer::Enlisted(_)));
     drop(server);
     let since = Instant::now();
     while status(&client).servers[0].status == ServerStatus::Up {
         assert!(since.elapsed() < DEADLINE, "its end was not noticed");
-        std::thread::sleep(Duration::from_millis(5));
+        other.round();
     }
+    drop(other);
     running.stopper().stop();
     running.wait().expect("it ends as told");
     // What it knew is there for its next life, under the same name only.
@@ -320,6 +350,156 @@ fn a_member_is_told_what_it_owns_and_its_end_is_noticed() {
         .wait()
         .expect_err("another cluster's store");
     assert!(why.to_string().contains("`trial`, not `other`"), "{why}");
+}
+
+/// A standby with a wrong token took over, was refused by every server, and called all of them crashed within half a second.
+#[test]
+fn a_standby_with_a_wrong_token_leaves_the_leadership_and_calls_nobody_crashed() {
+    let memory = Memory::new("nobody");
+    let away = Arc::new(AtomicU64::new(0));
+    let with = |token: &[u8]| {
+        let mut options = options("etcd:nowhere");
+        options.token = token.to_vec();
+        options.settings.verdict_timeout_ms = 200;
+        let (memory, away) = (memory.clone(), Arc::clone(&away));
+        start_with(options, move |name, _| {
+            Ok(Box::new(Leased {
+                memory: memory.peer(name),
+                lease_ms: LONG_MS,
+                away,
+            }))
+        })
+        .expect("it listens")
+    };
+    let right = with(b"right");
+    is_role(&right, |role| *role == Role::Leader);
+    let mut servers = [1, 2].map(|nonce| {
+        let mut options = duramen_net::Options::new(HelloRole::Server, "trial");
+        options.token = b"right".to_vec();
+        let mut server = Server::with(&right, options);
+        assert!(matches!(
+            server.enlist(nonce),
+            CoordinatorAnswer::Enlisted(_)
+        ));
+        server
+    });
+    let wrong = with(b"wrong");
+    right.stopper().stop();
+    right.wait().expect("it ends as told");
+    let mut next = |running: &Running, wanted: fn(&Role) -> bool| {
+        let until = Instant::now() + DEADLINE;
+        while running.try_next_role().is_none_or(|role| !wanted(&role)) {
+            assert!(Instant::now() < until, "its role does not change");
+            servers.iter_mut().for_each(|server| _ = server.round());
+        }
+    };
+    next(&wrong, |role| *role == Role::Leader);
+    next(&wrong, |role| *role != Role::Leader); // it is denied
+    let right = with(b"right");
+    next(&right, |role| *role == Role::Leader);
+    let mut options = ClientOptions::new([right.name().to_owned()]);
+    options.deadline = DEADLINE;
+    options.token = b"right".to_vec();
+    let client = Client::new(options).expect("right options");
+    let up = status(&client).servers;
+    assert!(
+        up.len() == 2 && up.iter().all(|server| server.status == ServerStatus::Up),
+        "{up:?}"
+    );
+    for running in [wrong, right] {
+        running.stopper().stop();
+        running.wait().expect("it ends as told");
+    }
+}
+
+/// A store as etcd is: who has not renewed for a lease is deposed. What is there takes longer than a lease to load.
+struct Slow {
+    memory: Memory,
+    renewed: Arc<Mutex<Instant>>,
+    loads: Arc<AtomicU64>,
+}
+
+const SLOW_LEASE: Duration = Duration::from_millis(1_000);
+
+struct SlowRenewal(Memory, Arc<Mutex<Instant>>);
+
+impl Renewal for SlowRenewal {
+    fn renew(&mut self) -> Result<(), Error> {
+        self.0.check()?;
+        *self.1.lock().expect("nobody panicked") = Instant::now();
+        Ok(())
+    }
+    fn tidy(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl MetaStore for Slow {
+    fn acquire(&mut self) -> Result<Option<Term>, Error> {
+        let mut renewed = self.renewed.lock().expect("nobody panicked");
+        if renewed.elapsed() >= SLOW_LEASE {
+            self.memory.expire();
+        }
+        let term = self.memory.acquire()?;
+        if term.is_some() {
+            *renewed = Instant::now();
+        }
+        Ok(term)
+    }
+    fn renewal(&self) -> Option<Box<dyn Renewal>> {
+        let renewed = Arc::clone(&self.renewed);
+        Some(Box::new(SlowRenewal(self.memory.clone(), renewed)))
+    }
+    fn lease_ms(&self) -> u64 {
+        SLOW_LEASE.as_millis() as u64
+    }
+    fn load(&mut self) -> Result<Contents, Error> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(SLOW_LEASE * 5 / 2);
+        self.memory.load()
+    }
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        self.memory.commit(batch)
+    }
+    fn leader(&mut self) -> Result<Option<String>, Error> {
+        self.memory.leader()
+    }
+    fn resign(&mut self) {
+        self.memory.resign();
+    }
+}
+
+/// With 30,000 clients' leases in etcd, or 20 ms a question, loading took longer than the lease, which nobody renewed meanwhile: each
+/// coordinator was deposed while it loaded, and none ever led.
+#[test]
+fn a_leader_keeps_its_lease_while_it_loads() {
+    let memory = Memory::new("nobody");
+    let renewed = Arc::new(Mutex::new(Instant::now()));
+    let loads = Arc::new(AtomicU64::new(0));
+    let started = [1, 2].map(|_| {
+        let (memory, renewed, loads) = (memory.clone(), Arc::clone(&renewed), Arc::clone(&loads));
+        let make = move |name: &str, _: &str| {
+            let memory = memory.peer(name);
+            let slow = Slow {
+                memory,
+                renewed,
+                loads,
+            };
+            Ok(Box::new(slow) as Box<dyn MetaStore>)
+        };
+        start_with(options("etcd:nowhere"), make).expect("it listens")
+    });
+    let until = Instant::now() + DEADLINE;
+    let leads = |running: &Running| running.try_next_role() == Some(Role::Leader);
+    while !started.iter().any(leads) {
+        let loads = loads.load(Ordering::SeqCst);
+        assert!(Instant::now() < until, "nobody leads after {loads} loads");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for running in started {
+        running.stopper().stop();
+        running.wait().expect("it ends as told");
+    }
 }
 
 #[test]

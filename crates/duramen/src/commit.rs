@@ -1,8 +1,8 @@
 //! One commit: from what the engine appended to what the disk holds, and back.
 //!
 //! **Invariants** (docs/protocols.md)
-//! - G1: everything that one commit stages becomes durable in one atomic step of the backup, commits in order; so control
-//!   records ride with the data that needs them.
+//! - G1: everything that is collected at once becomes durable in one atomic step of the backup, steps in order; so control
+//!   records ride with the data that needs them. A long backlog takes several steps.
 //! - G2: the engine hears of a level only after the backup has returned it.
 //! - G3: a commit that fails for want of space stays staged; it is tried again before anything newer is staged.
 //! - G4: after a failure of the device nothing is acknowledged any more.
@@ -30,6 +30,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
+
+/// A commit takes this part of the write-ahead log and a segment at most, so that it fits also where it finds no frame: a quarter
+/// lets the next one in while the last one waits for its frames. More than that is committed in several steps.
+const PART_OF_WAL: u64 = 4;
 
 /// The only backup of a single server.
 pub(crate) const LOCAL: BackupId = BackupId(0);
@@ -161,17 +165,26 @@ impl Durable {
         if let DiskState::Failed(reason) = self.health.get() {
             return Err(Error::DiskFailed(reason)); // G4
         }
+        self.backup()
+            .set_clock_ms(self.options.engine.clock.now_ms())?;
         if commit.staged {
             self.stage_rest(commit)?;
             self.write(commit, level)?; // G3
         }
-        self.log().collect(&mut commit.collected);
-        self.tell(commit);
-        let staged = self.stage(commit)?;
-        if staged || !commit.collected.is_empty() {
-            commit.staged = true;
-            self.write(commit, level)?;
-        } else if level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
+        let part_max = self.backup().geometry().wal_bytes / PART_OF_WAL;
+        let is_cut = self.log().collect_part(&mut commit.collected, part_max);
+        // What was appended until now is committed here; what is appended meanwhile may be the next one's.
+        let until = is_cut.then(|| self.log().appended());
+        let mut wrote = self.commit_collected(commit, level)?;
+        if let Some(until) = until {
+            while self.log().reached(&until) < level
+                && self.log().collect_part(&mut commit.collected, part_max)
+            {
+                wrote |= self.commit_collected(commit, level)?;
+            }
+            wrote |= self.commit_collected(commit, level)?;
+        }
+        if !wrote && level == Level::Synced && self.unsynced.load(Ordering::Relaxed) {
             let started = Instant::now();
             self.backup().sync()?;
             self.meter.synced(started.elapsed());
@@ -179,6 +192,18 @@ impl Durable {
             self.acked(commit, Level::Synced);
         }
         Ok(())
+    }
+
+    /// One atomic step (G1); returns whether there was anything to be written.
+    fn commit_collected(&self, commit: &mut Commit, level: Level) -> Result<bool, Error> {
+        self.tell(commit);
+        let staged = self.stage(commit)?;
+        if !staged && commit.collected.is_empty() {
+            return Ok(false);
+        }
+        commit.staged = true;
+        self.write(commit, level)?;
+        Ok(true)
     }
 
     /// The rules hear of what was collected.
@@ -351,6 +376,18 @@ impl Durable {
             safe_version: self.engine.version_floor(),
         });
         self.commit_once(&mut commit, Level::Synced)
+    }
+
+    /// What has expired stays away after a restart, whatever the clock says then.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::DiskFailed`].
+    pub fn note_clock(&self) -> Result<(), Error> {
+        if let Some(backup) = &self.backup {
+            backup.set_clock_ms(self.options.engine.clock.now_ms())?;
+            backup.note_clock()?;
+        }
+        Ok(())
     }
 
     /// An error outside of a commit: the device's failure is everybody's.

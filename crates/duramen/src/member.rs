@@ -161,6 +161,7 @@ impl Store {
             level: store.level,
             segment_bytes,
             two_levels: store.two_levels,
+            group_bytes_max: 0, // each segment has replicas of its own
             ..LogOptions::new(options.log)
         };
         let engine = duramen_engine::Store::new(duramen_engine::Options {
@@ -563,9 +564,23 @@ impl LogWriter {
         self.hear(|commit| commit.master.control_head_noted(min_open));
     }
 
+    /// Where this server is, before the first [`backup_up`](Self::backup_up).
+    pub fn is_at(&self, me: Member) {
+        self.hear(|commit| commit.master.is_at(me));
+    }
+
     /// A server may be given replicas. Never this one itself.
     pub fn backup_up(&self, member: Member) {
-        self.hear(|commit| commit.master.backup_up(member));
+        self.backups_up([member]);
+    }
+
+    /// The same of several servers. Nothing is placed before all of them are known: with the first
+    /// alone there would be no choice.
+    pub fn backups_up(&self, members: impl IntoIterator<Item = Member>) {
+        self.hear(|commit| {
+            let members = members.into_iter();
+            members.for_each(|member| commit.master.backup_up(member));
+        });
     }
 
     /// A server has crashed: its replicas are made good for.

@@ -34,6 +34,8 @@ pub struct Options {
     pub heat_interval: Duration,
     /// Threads that load segments at a restart; 0 = two per core.
     pub restart_threads: usize,
+    /// Versions of a store that is made begin above this one: its objects come from elsewhere.
+    pub version_floor: u64,
     /// Name of the cluster; a directory of another one is refused.
     pub cluster: String,
     /// A bug for tests to find.
@@ -66,6 +68,7 @@ impl Options {
             scrub_interval: Duration::from_secs(1),
             heat_interval: Duration::from_secs(10),
             restart_threads: 0,
+            version_floor: 0,
             cluster: "duramen".to_owned(),
             #[cfg(feature = "planted")]
             planted: None,

@@ -9,7 +9,7 @@
 
 use crate::Error;
 use crate::commit::Durable;
-use duramen_backup::Damaged;
+use duramen_backup::{Damaged, LogDamage};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_engine::Relocation;
 use duramen_format::segment::Kind;
@@ -25,11 +25,12 @@ const AT_THE_END: Duration = Duration::from_secs(10);
 /// Victim bytes of one step of relocation, where no cleaner thread does it.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Something that a person should know about a replica on disk.
+/// Something that a person should know about a replica on disk, or about the write-ahead log.
 #[derive(Clone, Debug)]
 pub struct Repair {
-    pub segment: SegmentId,
-    /// Where it lies; `None` if it was freed meanwhile.
+    /// `None`: the write-ahead log.
+    pub segment: Option<SegmentId>,
+    /// Where it lies; `None` if it was freed meanwhile, or is the write-ahead log.
     pub frame: Option<u32>,
     pub step: RepairStep,
 }
@@ -67,7 +68,7 @@ struct Pending {
 impl Pending {
     fn found(&self) -> Repair {
         Repair {
-            segment: self.damaged.segment,
+            segment: Some(self.damaged.segment),
             frame: self.damaged.frame,
             step: RepairStep::Found {
                 reason: self.damaged.reason.clone(),
@@ -97,6 +98,26 @@ impl Repairs {
     fn tell(&self, event: &Repair) {
         if let Some(hook) = &*self.hook.lock().expect("who watches repairs") {
             hook(event);
+        }
+    }
+
+    /// Tells of a commit that went bad.
+    pub fn log_damaged(&self, damage: &LogDamage) {
+        let tell = |step| {
+            self.tell(&Repair {
+                segment: None,
+                frame: None,
+                step,
+            });
+        };
+        tell(RepairStep::Found {
+            reason: format!("commit {}: {}", damage.lsn, damage.reason),
+        });
+        if damage.is_mended {
+            self.repaired.fetch_add(1, Ordering::Relaxed);
+            tell(RepairStep::Repaired {
+                took: Duration::ZERO,
+            });
         }
     }
 
@@ -135,7 +156,7 @@ impl Durable {
             };
             ended = true;
             let event = Repair {
-                segment: *segment,
+                segment: Some(*segment),
                 frame: known.damaged.frame,
                 step,
             };

@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 /// Segment ids that a restart leaves out: more than can have been given without trace (a pass reserves a few dozen).
 const ID_GAP: u64 = 1 << 20;
 
+/// A group of entries takes this part of the write-ahead log at most: with what else is committed
+/// in the same step (`PART_OF_WAL`) it still fits where the disk has no frame left.
+const GROUP_PART_OF_WAL: u64 = 8;
 /// A control segment of this length, and twice as long as its snapshot, is replaced: rare, and quick to read at a restart.
 pub(crate) const CONTROL_ROLL_BYTES: u32 = 256 << 10;
 
@@ -67,8 +70,11 @@ pub(crate) fn open(
 }
 
 #[cfg(not(feature = "planted"))]
-fn backup_options(_: &Options) -> duramen_backup::Options {
-    duramen_backup::Options::default()
+fn backup_options(options: &Options) -> duramen_backup::Options {
+    duramen_backup::Options {
+        memory_bytes: duramen_backup::Options::copies_of(options.engine.memory_bytes),
+        ..duramen_backup::Options::default()
+    }
 }
 
 #[cfg(feature = "planted")]
@@ -80,6 +86,7 @@ fn backup_options(options: &Options) -> duramen_backup::Options {
     };
     duramen_backup::Options {
         planted,
+        memory_bytes: duramen_backup::Options::copies_of(options.engine.memory_bytes),
         ..duramen_backup::Options::default()
     }
 }
@@ -220,8 +227,11 @@ fn restart(
         heat,
         hints: None, // nobody else has its data
     };
-    // P4
-    durable.commit_once(&mut durable.lock(), Level::Synced)?;
+    // P4. Without room it stays staged: reads are served, writes are refused until there is some.
+    match durable.commit_once(&mut durable.lock(), Level::Synced) {
+        Ok(()) | Err(Error::DiskFull(_)) => {}
+        Err(error) => return Err(error),
+    }
     progress(&Progress {
         bytes_done: loaded.bytes,
         bytes_total: loaded.bytes,
@@ -247,7 +257,11 @@ fn read_control(
     };
     let Some(newest) = newest else {
         if replicas.is_empty() {
-            return Ok(new_state());
+            let safe_version = options.version_floor;
+            return Ok(State {
+                safe_version,
+                ..new_state()
+            });
         }
         return Err(damaged(format!(
             "there are {} segments, but no control segment that says which of them count",
@@ -367,9 +381,11 @@ fn make_engine(
         disk_segments_max: segments_wanted(options, segment_bytes).min(room),
         first_segment,
         version_floor: state.safe_version + 1,
+        expired_until_ms: backup.clock_ms(),
         level: options.level,
         segment_bytes,
         two_levels: options.two_levels,
+        group_bytes_max: geometry.wal_bytes / GROUP_PART_OF_WAL,
         ..LogOptions::new(backup.identity().server)
     };
     let engine = duramen_engine::Options {

@@ -1,4 +1,4 @@
-//! Scrubbing: frames are read again and verified, one at a time, all the time or because somebody asked.
+//! Scrubbing: frames are read again and verified, one at a time, then the write-ahead log; all the time or because somebody asked.
 //!
 //! What is found damaged goes to `repair`.
 
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// How far a scrub is that somebody asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubProgress {
-    /// Replicas still to be verified; 0 = it is done.
+    /// Replicas, and the write-ahead log, still to be verified; 0 = it is done.
     pub left: u64,
-    /// Replicas that there were when it began.
+    /// How many there were when it began.
     pub total: u64,
 }
 
@@ -41,7 +41,8 @@ impl Scrub {
 
     pub fn progress(&self) -> ScrubProgress {
         ScrubProgress {
-            left: self.left.load(Ordering::Relaxed),
+            // Pairs with the Release in `scrub_step`.
+            left: self.left.load(Ordering::Acquire),
             total: self.total.load(Ordering::Relaxed),
         }
     }
@@ -58,7 +59,7 @@ impl Scrub {
 }
 
 impl Durable {
-    /// Everything that lies in frames now is to be verified, one after the other. Returns how many that is.
+    /// Everything that lies on disk now is to be verified, one after the other. Returns how many that is.
     pub fn begin_scrub(&self) -> u64 {
         let total = self.backup.as_ref().map_or(0, |backup| backup.scrubbable());
         self.scrub.total.store(total, Ordering::Relaxed);
@@ -66,7 +67,7 @@ impl Durable {
         total
     }
 
-    /// Verifies one replica, as far as it lies in a frame. Returns whether there was one.
+    /// Verifies one replica, as far as it lies in a frame, or the write-ahead log. Returns whether there was something.
     ///
     /// # Errors
     /// As [`background_step`](Self::background_step): what is found damaged begins to be repaired.
@@ -81,13 +82,16 @@ impl Durable {
             return Ok(false);
         }
         self.scrubbed.fetch_add(1, Ordering::Relaxed);
-        // Asked again meanwhile: then one of them is verified twice.
-        let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+        match found {
+            ScrubStep::Damaged { .. } => drop(self.repair()?),
+            ScrubStep::DamagedLog(damage) => self.repairs.log_damaged(&damage),
+            ScrubStep::Idle | ScrubStep::Good { .. } | ScrubStep::GoodLog { .. } => {}
+        }
+        // After the repair was counted: a caller that sees 0 left sees what was found as well. If
+        // scrubbing was asked for again meanwhile, one of them is verified twice.
+        let _ = left.fetch_update(Ordering::Release, Ordering::Relaxed, |left| {
             left.checked_sub(1)
         });
-        if matches!(found, ScrubStep::Damaged { .. }) {
-            self.repair()?;
-        }
         Ok(true)
     }
 }

@@ -126,7 +126,10 @@ fn take(
     }
     let segments = cut.certificates.len() as u64;
     write_control(&target, cut)?;
-    target.finish_copy().map_err(Error::Disk)?; // N3
+    target
+        .set_clock_ms(source.clock_ms())
+        .and_then(|()| target.finish_copy())
+        .map_err(Error::Disk)?; // N3
     let report = SnapshotReport {
         segments,
         bytes: bytes_done,

@@ -15,6 +15,7 @@ use crate::{
 };
 use duramen_backup::disk::Disk;
 use duramen_backup::os::OsDisk;
+use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
 use duramen_engine::{Position, TableId};
 use std::path::Path;
@@ -337,6 +338,14 @@ impl Store {
         Some(stats)
     }
 
+    /// Memory of what is on its way to disk, beside the budget; zeros without a directory, and for
+    /// a member of a cluster.
+    pub fn copies(&self) -> Copies {
+        let durable = self.durable.as_ref();
+        let backup = durable.and_then(|durable| durable.log.durable.backup.as_ref());
+        backup.map_or_else(Copies::default, Backup::copies)
+    }
+
     /// What could not be used of the hints about what was hot, for a person; `None`: nothing to say.
     pub fn hint_damage(&self) -> Option<String> {
         let heat = self.durable.as_ref()?.log.durable.heat.as_ref()?;
@@ -357,26 +366,38 @@ impl Store {
             .map(|durable| &durable.log.durable.options)
     }
 
-    /// Makes everything durable and notes that the end was clean, so that the next start is fast. Writes after it are lost:
-    /// the caller has ended its own users first.
+    /// Makes everything that was written so far durable, whatever its level.
     ///
     /// # Errors
-    /// As [`LogWriter::wait`]; [`Error::Closed`] if it is.
+    /// As [`LogWriter::wait`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.wait_for_changes()
+    }
+
+    /// Makes everything durable and notes that the end was clean, so that the next start is fast. Writes after it are lost:
+    /// the caller has ended its own users first. What the disk has no room for is not lost: then nothing was closed, and the
+    /// store serves on; try again.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush); [`Error::Closed`] if it is.
     pub fn close(&self) -> Result<(), Error> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Err(Error::Closed);
         }
-        match &self.durable {
-            Some(durable) => {
-                if let Some(threads) = &durable.threads {
-                    threads.end();
-                }
-                let result = durable.log.durable.shut_down();
-                durable.log.tell();
-                result
+        let Some(durable) = &self.durable else {
+            return Ok(());
+        };
+        let result = self.flush().and_then(|()| {
+            if let Some(threads) = &durable.threads {
+                threads.end();
             }
-            None => Ok(()),
+            durable.log.durable.shut_down()
+        });
+        if matches!(result, Err(Error::DiskFull(_))) {
+            self.closed.store(false, Ordering::Release);
         }
+        durable.log.tell();
+        result
     }
 }
 
@@ -396,16 +417,28 @@ impl Drop for Store {
 }
 
 impl Durable {
-    /// Everything synced and in frames, and a record that says so.
+    /// Everything synced and in frames, and a record that says so. Without room for that it is enough that everything is
+    /// synced: the next start then takes the log as after a crash.
     fn shut_down(&self) -> Result<(), Error> {
+        let written = self.log().appended();
         self.engine.close_heads();
-        self.commit_once(&mut self.lock(), Level::Synced)?;
+        let closed = self.commit_once(&mut self.lock(), Level::Synced);
         if self.remote.is_some() {
-            return Ok(()); // its log is recovered, or empty: nobody restarts from it
+            return closed; // its log is recovered, or empty: nobody restarts from it
+        }
+        if closed.is_err() && self.log().reached(&written) < Level::Synced {
+            return closed;
         }
         if let Some(heat) = &self.heat {
             heat.write_last(&self.engine);
         }
+        match closed.and_then(|()| self.tidy_up()) {
+            Err(Error::DiskFull(_)) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn tidy_up(&self) -> Result<(), Error> {
         self.finish_repairs()?;
         while self.background_step()? {}
         self.write_clean_shutdown()?;

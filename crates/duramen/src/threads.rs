@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Tables are looked at this often for how their objects are spread.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
+/// That something has expired is noted on disk this often: bounds what comes back after a crash if the clock steps back.
+const NOTE_EXPIRED_EVERY: Duration = Duration::from_secs(1);
 /// After a step that could not be done (a full disk).
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
@@ -106,6 +108,7 @@ fn run_heat(log: &LogWriter) {
 fn run_background(log: &LogWriter) {
     let durable = &log.durable;
     let (mut scrubbed, mut counted) = (Instant::now(), Instant::now());
+    let (mut noted, mut expired) = (Instant::now(), 0);
     while !log.stop.load(Ordering::SeqCst) {
         let before = durable.ended.load(Ordering::Acquire);
         let done = durable.background_step();
@@ -116,6 +119,13 @@ fn run_background(log: &LogWriter) {
         if counted.elapsed() >= COUNT_EVERY {
             durable.statistics_step();
             counted = Instant::now();
+        }
+        if noted.elapsed() >= NOTE_EXPIRED_EVERY {
+            let now = durable.engine.stats().entries_expired;
+            if now != expired && durable.note_clock().is_ok() {
+                expired = now;
+            }
+            noted = Instant::now();
         }
         if durable.scrub.is_due(scrubbed) {
             // What it finds is repaired; a device that cannot be read shows itself there.

@@ -16,6 +16,8 @@ const T: TableId = TableId::DEFAULT;
 #[derive(Default)]
 struct Faults {
     full: AtomicBool,
+    /// Not even what was allocated can be written, but for headers: a file system that copies on write.
+    stuck: AtomicBool,
     syncs_fail: AtomicBool,
 }
 
@@ -49,13 +51,29 @@ impl FaultyFile {
     }
 }
 
+impl FaultyFile {
+    fn can_write(&self, at: u64) -> io::Result<()> {
+        let headers_end = 8192;
+        if at >= headers_end && self.faults.stuck.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+}
+
 impl Front for FaultyFile {
     fn below(&self) -> &dyn File {
         &*self.inner
     }
 
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.can_write(at)?;
+        self.inner.write_at(at, bytes)
+    }
+
     fn write_durably(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.can_sync()?;
+        self.can_write(at)?;
         self.inner.write_durably(at, bytes)
     }
 
@@ -244,5 +262,332 @@ fn damage_is_refused_and_nothing_is_changed() {
     for n in 0..2000 {
         let value = session.get(T, &key(n)).unwrap().unwrap();
         assert_eq!(value.bytes, [n as u8; 4000]);
+    }
+}
+
+/// A directory as `kill -9` would leave it now.
+fn copy_of(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["superblock", "wal", "frames"] {
+        std::fs::copy(dir.join(name), copy.path().join(name)).unwrap();
+    }
+    copy
+}
+
+/// Overwrites every commit that the write-ahead log has.
+fn wreck_wal(dir: &Path) {
+    let wal = std::fs::OpenOptions::new()
+        .write(true)
+        .open(dir.join("wal"));
+    let ring_at = 8192;
+    let ring = wal.as_ref().unwrap().metadata().unwrap().len() - ring_at;
+    std::os::unix::fs::FileExt::write_all_at(&wal.unwrap(), &vec![0xa5; ring as usize], ring_at)
+        .unwrap();
+}
+
+fn assert_holds(store: &Arc<Store>, keys: u32) {
+    let mut session = store.session().unwrap();
+    for n in 0..keys {
+        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+    }
+}
+
+/// After a clean stop 1 to 6 MB of commits lay in the write-ahead log for weeks, and one bad block of them refused the next
+/// start. A clean stop leaves nothing there that a start needs.
+#[test]
+fn after_a_clean_stop_the_write_ahead_log_is_not_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(faulty(dir.path()).0, dir.path(), true);
+    let mut session = store.session().unwrap();
+    for n in 0..300 {
+        session.set(T, &key(n), &[7; 1000]).unwrap();
+    }
+    drop(session);
+    store.create_table("made-late", None).unwrap();
+    store.close().unwrap();
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.wal_used_bytes, stats.disk), (0, DiskState::Ok));
+    drop(store);
+    wreck_wal(dir.path());
+    let store = open(faulty(dir.path()).0, dir.path(), true);
+    assert!(store.stats().unwrap().clean_start);
+    assert_holds(&store, 300);
+    assert!(store.engine().table_id("made-late").is_some());
+}
+
+/// Level `memory` acknowledges faster than a disk writes: when the disk was full, the backlog was one commit that could not
+/// fit, and a stop threw all of it away. It is written as far as there is room, a stop is refused while something is only in
+/// memory, and with room again it ends cleanly.
+#[test]
+fn a_stop_on_a_full_disk_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, faults) = faulty(dir.path());
+    let mut options = options(dir.path());
+    options.wal_bytes = 16 << 20;
+    options.level = Level::Memory;
+    let store = Store::open_on(disk.clone(), options.clone(), false, &|_| {}).unwrap();
+    faults.full.store(true, Ordering::Release);
+    let keys = 3000; // 30 MB
+    let mut session = store.engine().session().unwrap();
+    for n in 0..keys {
+        let mut guard = session.pin();
+        let key = key(n);
+        let hash = guard.hash(&key);
+        guard.write(T, hash, &key, &[7; 10_000], None).unwrap();
+        let _ = guard.take_position();
+    }
+    drop(session);
+    let refused = store.close().unwrap_err();
+    assert!(matches!(refused, Error::DiskFull(_)), "{refused}");
+    let left = store.stats().unwrap().undurable_bytes;
+    assert!(left < 26_000_000, "{left} bytes: what fits is written");
+    assert_holds(&store, keys);
+
+    faults.full.store(false, Ordering::Release);
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open_on(disk, options, true, &|_| {}).unwrap();
+    assert!(store.stats().unwrap().clean_start);
+    assert_holds(&store, keys);
+}
+
+/// Scrubbing read frames alone: a block of the write-ahead log that went bad was found by the next start, which refused the
+/// data, while memory had held all of it. Now it is found while the server runs, and what it held goes to frames.
+#[test]
+fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, faults) = faulty(dir.path());
+    let store = open(disk, dir.path(), true);
+    let events = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = events.clone();
+    store.watch_repairs(move |event| seen.lock().unwrap().push(event.clone()));
+    let mut session = store.session().unwrap();
+    for n in 0..50 {
+        session.set(T, &key(n), &[7; 1000]).unwrap();
+    }
+    let scrub = || {
+        store.scrub().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while store.stats().unwrap().scrub.left > 0 {
+            assert!(Instant::now() < deadline, "the scrub ends");
+            std::thread::yield_now();
+        }
+    };
+    scrub();
+    assert!(events.lock().unwrap().is_empty(), "nothing is damaged yet");
+    wreck_wal(dir.path());
+    scrub();
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.wal_used_bytes, stats.scrub_repaired), (0, 1));
+    assert_eq!(events.lock().unwrap().len(), 2, "found, and repaired");
+    session.set(T, &key(50), b"later").unwrap();
+    let killed = copy_of(dir.path());
+    drop(faults);
+    assert_holds(&open(faulty(killed.path()).0, killed.path(), true), 51);
+}
+
+/// A start wrote a new control segment before it served, so on a full disk there was no start: not even reads of what was
+/// there. It serves what it has, takes no writes, and takes them again when there is room.
+#[test]
+fn a_start_on_a_full_disk_serves_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, _) = faulty(dir.path());
+    let store = open(disk, dir.path(), true);
+    let mut session = store.session().unwrap();
+    let written = 500;
+    for n in 0..written {
+        session.set(T, &key(n), &[7; 10_000]).unwrap();
+    }
+    let killed = copy_of(dir.path());
+    let (disk, faults) = faulty(killed.path());
+    faults.stuck.store(true, Ordering::Release);
+    let again = open(disk, killed.path(), true);
+    assert_eq!(again.log().unwrap().disk(), DiskState::Full);
+    assert_holds(&again, written);
+    let mut session = again.session().unwrap();
+    assert!(session.set(T, b"after", b"value").is_err());
+    faults.stuck.store(false, Ordering::Release);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = session.set(T, b"after", b"value") {
+        assert!(Instant::now() < deadline, "{error}");
+        std::thread::yield_now();
+    }
+    assert_holds(&again, written);
+    drop(session);
+    again.close().unwrap();
+}
+
+/// An expired key leaves the index and nothing else: a start brought it back when the wall clock had been put back meanwhile, also
+/// after a clean stop, and counted it among the keys until a cleaner came by.
+#[test]
+fn what_has_expired_stays_away_when_the_clock_steps_back() {
+    for is_clean in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Arc::new(std::sync::atomic::AtomicU64::new(1_000_000));
+        let mut options = options(dir.path());
+        options.engine.clock = duramen::engine::Clock::Manual(clock.clone());
+        let open = || Store::open(options.clone(), |_| {}).unwrap();
+        let store = open();
+        let mut session = store.session().unwrap();
+        session.set(T, b"stays", b"value").unwrap();
+        session.set_until(T, b"older", b"value", None).unwrap();
+        session
+            .set_until(T, b"older", b"value", Some(2_000_000))
+            .unwrap();
+        session
+            .set_until(T, b"later", b"value", Some(4_000_000))
+            .unwrap();
+        clock.store(3_000_000, Ordering::Relaxed);
+        assert!(session.get(T, b"older").unwrap().is_none());
+        session.set(T, b"a commit", b"value").unwrap();
+        drop(session);
+        if is_clean {
+            store.close().unwrap();
+        }
+        drop(store);
+        clock.store(1_500_000, Ordering::Relaxed);
+        let store = open();
+        assert_eq!(store.engine().tables()[0].objects, 3, "clean: {is_clean}");
+        let mut session = store.session().unwrap();
+        assert!(session.get(T, b"older").unwrap().is_none());
+        assert!(session.get(T, b"later").unwrap().is_some());
+        drop(session);
+        drop(store);
+        let store = open();
+        let mut session = store.session().unwrap();
+        assert!(session.get(T, b"older").unwrap().is_none(), "for good");
+        // Written under the clock as it is now, it lives by that clock, over the next start too.
+        session
+            .set_until(T, b"older", b"new", Some(1_900_000))
+            .unwrap();
+        drop(session);
+        drop(store);
+        let store = open();
+        assert!(store.session().unwrap().get(T, b"older").unwrap().is_some());
+    }
+}
+
+/// What a repair of `dir` gives: the report, the keys that are not proved, and the new store.
+fn repaired(
+    dir: &Path,
+) -> (
+    duramen::Salvaged,
+    Vec<Vec<u8>>,
+    Arc<Store>,
+    tempfile::TempDir,
+) {
+    let before = std::fs::read(dir.join("frames")).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let mut unproved = Vec::new();
+    let damaged = OsDisk::new(dir, Mode::Buffered);
+    let done = duramen::salvage(&damaged, out.path(), &mut |_, key| {
+        unproved.push(key.to_vec())
+    });
+    assert!(
+        std::fs::read(dir.join("frames")).unwrap() == before,
+        "it was written to"
+    );
+    let store = open(faulty(out.path()).0, out.path(), true);
+    (done.unwrap(), unproved, store, out)
+}
+
+/// One flipped bit refused all of a store, although each entry has a checksum of its own. What is not damaged can be had, with a
+/// list of what might be old.
+#[test]
+fn a_damaged_store_is_repaired_entry_by_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path());
+    options.engine.heads = 1;
+    let store = Store::open(options, |_| {}).unwrap();
+    let table = store.create_table("others", None).unwrap();
+    let mut session = store.session().unwrap();
+    for n in 0..2000 {
+        session.set(T, &key(n), &[n as u8; 4000]).unwrap();
+    }
+    for n in 0..100 {
+        session.remove(T, &key(n)).unwrap();
+    }
+    session.set(table, b"another", b"value").unwrap();
+    drop(session);
+    store.close().unwrap();
+    drop(store);
+    let sound = repaired(dir.path());
+    assert_eq!(
+        (sound.0.keys, sound.0.unproved, sound.0.lost.len()),
+        (1901, 0, 0)
+    );
+
+    let frames = dir.path().join("frames");
+    let mut bytes = std::fs::read(&frames).unwrap();
+    let value = [199; 1000]; // of keys 199, 455, 711 and so on
+    let at = bytes
+        .windows(1000)
+        .position(|bytes| bytes == value)
+        .unwrap();
+    bytes[at + 500] ^= 0x10;
+    std::fs::write(&frames, &bytes).unwrap();
+    let opened = Store::open(Options::new(dir.path(), 64 << 20), |_| {});
+    assert!(opened.is_err(), "a start refuses it");
+    let (done, unproved, store, _out) = repaired(dir.path());
+    assert_eq!((done.keys, done.lost.len()), (1900, 1), "{:?}", done.lost);
+    let lost = done.lost[0].bytes.clone().unwrap();
+    assert!(
+        lost.len() < 4200,
+        "the one entry, and none behind it: {lost:?}"
+    );
+    let mut session = store.session().unwrap();
+    let mut missing = Vec::new();
+    for n in 100..2000 {
+        match session.get(T, &key(n)).unwrap() {
+            Some(value) => assert_eq!(value.bytes, [n as u8; 4000]),
+            None => missing.push(n),
+        }
+    }
+    assert_eq!((missing.len(), missing[0] % 256), (1, 199));
+    assert!(
+        (0..100).all(|n| session.get(T, &key(n)).unwrap().is_none()),
+        "deleted"
+    );
+    let made = store.engine().table_id("others").unwrap();
+    assert_eq!(
+        session.get(made, b"another").unwrap().unwrap().bytes,
+        b"value"
+    );
+    // What was written before the damage may have been replaced in it; what came after it cannot.
+    assert_eq!(unproved.len() as u64, done.unproved);
+    assert!(unproved.contains(&key(missing[0] - 1)) && !unproved.contains(&key(1999)));
+}
+
+/// After a kill the last writes are in the write-ahead log alone. With holes in that, the rest can be had, and nothing of it is
+/// proved.
+#[test]
+fn with_holes_in_its_write_ahead_log_a_store_gives_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(faulty(dir.path()).0, dir.path(), true);
+    let mut session = store.session().unwrap();
+    for n in 0..2000 {
+        session.set(T, &key(n), &[n as u8; 4000]).unwrap();
+    }
+    let killed = copy_of(dir.path());
+    let sound = repaired(killed.path());
+    assert_eq!((sound.0.keys, sound.0.unproved), (2000, 0), "{:?}", sound.0);
+    let path = killed.path().join("wal");
+    let mut wal = std::fs::read(&path).unwrap();
+    for block in wal[8192..].chunks_mut(4096).step_by(32) {
+        block.fill(0xa5);
+    }
+    std::fs::write(&path, wal).unwrap();
+    let (done, unproved, store, _out) = repaired(killed.path());
+    assert!(done.wal_damage.is_some() && !done.lost.is_empty());
+    assert!((1..2000).contains(&done.keys), "{}", done.keys);
+    assert_eq!(
+        (done.unproved, unproved.len() as u64),
+        (done.keys, done.keys)
+    );
+    let mut session = store.session().unwrap();
+    for n in 0..2000 {
+        if let Some(value) = session.get(T, &key(n)).unwrap() {
+            assert_eq!(value.bytes, [n as u8; 4000]);
+        }
     }
 }

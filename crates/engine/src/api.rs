@@ -68,6 +68,8 @@ pub struct LogOptions {
     pub first_segment: u64,
     /// Every version given is at least this one; above every version ever given in this log.
     pub version_floor: u64,
+    /// What expires by then had expired before, and stays away whatever the clock says now; milliseconds since the Unix epoch.
+    pub expired_until_ms: u64,
     /// Segments that the disk can hold.
     pub disk_segments_max: u64,
     /// Level of tables that are made without one.
@@ -78,6 +80,9 @@ pub struct LogOptions {
     pub pending_passes_max: usize,
     /// False: no compaction, memory is cleaned together with the disk only. For comparison.
     pub two_levels: bool,
+    /// Bytes of a group, where that is more than a segment: whatever is collected at once must
+    /// become durable in one step then.
+    pub group_bytes_max: u64,
 }
 
 /// Victims and survivors of a pass take room on the disk until its Swap, so a cleaner that is far ahead of the disk makes it
@@ -92,11 +97,13 @@ impl LogOptions {
             server,
             first_segment: 1,
             version_floor: 1,
+            expired_until_ms: 0,
             disk_segments_max: u64::MAX,
             level: Level::Synced,
             segment_bytes: 0,
             pending_passes_max: PENDING_PASSES_MAX,
             two_levels: true,
+            group_bytes_max: u64::MAX,
         }
     }
 }
@@ -158,6 +165,12 @@ pub enum TableChange {
 pub struct KeyHash(pub(crate) u64);
 
 impl KeyHash {
+    /// Whether a scan that is to go on at `cursor` has passed the place of this key.
+    #[inline]
+    pub fn is_before(self, cursor: u64) -> bool {
+        self.0 < cursor
+    }
+
     /// Where a cluster keeps the key that this is the hash of: its slot in front.
     #[inline]
     pub fn route(self, key: &[u8]) -> duramen_base::ids::RouteHash {
@@ -227,35 +240,18 @@ pub enum Stamp {
         version: u64,
     },
     Absent {
-        /// Above the version of every key ever deleted from the same range of hashes.
-        floor: u64,
-        /// Which index bucket the key belongs to, and how often a key was removed from it (modulo 256).
-        bucket: u64,
-        removals: u8,
+        /// Removals of keys that are counted with this one, before the look.
+        removals: u64,
     },
 }
 
 impl Stamp {
-    /// True if the key was neither written nor deleted between this stamp and `now`.
-    ///
-    /// For an absent key that is absent again there are two doubts, both harmless: it may be false after many deletes
-    /// of *other* keys once the index has been resized in between (the caller tries again), and it may miss exactly 256
-    /// deletions in the key's bucket, after which the state is the one that was seen.
+    /// True if the key was neither written nor deleted between this stamp and `now`. For an absent key that is absent again it
+    /// may be false because of removals of other keys: the caller tries again.
     pub fn still_holds(&self, now: &Stamp) -> bool {
         match (self, now) {
             (Stamp::Present { version: then }, Stamp::Present { version }) => then == version,
-            (
-                Stamp::Absent {
-                    floor: then,
-                    bucket: at,
-                    removals: before,
-                },
-                Stamp::Absent {
-                    floor,
-                    bucket,
-                    removals,
-                },
-            ) => then == floor || (at == bucket && before == removals),
+            (Stamp::Absent { removals: then }, Stamp::Absent { removals }) => then == removals,
             _ => false,
         }
     }
@@ -295,6 +291,11 @@ pub enum Error {
     /// The flash device did not give back what was written to it. Other keys go on; replace the device, and restart.
     #[error("the flash device failed: an entry cannot be read")]
     FlashFailed,
+    /// More keys than chance brings together share one bucket of the index: somebody knows the hash seed. Others go on.
+    #[error(
+        "too many keys whose hashes are alike: the keys were chosen so, or the hash seed is known"
+    )]
+    Crowded,
     /// Split the transaction.
     #[error("a transaction that writes {bytes} bytes is larger than a segment of {limit}")]
     GroupTooLarge { bytes: usize, limit: usize },

@@ -19,7 +19,7 @@ use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Error, Mode, Options, TableId};
-use duramen_base::limits::MEMORY_BYTES_MIN;
+use duramen_base::limits::{MEMORY_BYTES_MIN, TABLES_MAX};
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
 use duramen_format::hash::KeyHasher;
@@ -122,10 +122,12 @@ impl Core {
             .cleaners
             .max(nodes * usize::from(options.cleaners > 0));
         let contexts = cleaners + helpers;
+        // Without a log deletes write nothing, but what is rewritten in a full store needs a window
+        // to begin with.
         let tombstone_reserve = if options.log.is_some() {
             heads.div_ceil(nodes)
         } else {
-            0
+            1
         };
         let space = Space::new(
             options,
@@ -291,7 +293,7 @@ impl Core {
         let for_tombstones = if self.log.is_some() {
             self.heads.len()
         } else {
-            0
+            self.space.nodes()
         };
         let open = self.contexts.len()
             + (self.heads.len() + self.contexts.len()).div_ceil(2)
@@ -305,7 +307,26 @@ impl Core {
     /// True if more is alive than writes may fill. What has expired is not, though nobody has met it yet; nor what was cleared,
     /// as long as it is not known how much that is.
     pub fn is_full(&self) -> bool {
-        let (live, limit) = (self.live_bytes(), self.live_limit());
+        self.has_more_than(self.live_limit())
+    }
+
+    /// True if a store refuses to write more for this purpose. Deletes go on: they are the way out.
+    pub fn refuses(&self, purpose: Purpose) -> bool {
+        if self.mode != Mode::Store {
+            return false;
+        }
+        match purpose {
+            Purpose::Head | Purpose::Side | Purpose::Promoted => self.is_full(),
+            Purpose::Rewrite => {
+                self.has_more_than(self.live_limit() + self.space.segment_bytes() as u64)
+            }
+            Purpose::Tombstones | Purpose::Survivor => false,
+        }
+    }
+
+    /// As [`is_full`](Self::is_full), with another limit.
+    pub fn has_more_than(&self, limit: u64) -> bool {
+        let live = self.live_bytes();
         if live <= limit || self.cleared.is_pending() {
             return false;
         }
@@ -325,7 +346,7 @@ impl Core {
         }
     }
 
-    /// `floor`: above every version ever given, as a table may get the id of one that was dropped.
+    /// `floor`: above every version ever given.
     pub fn new_index(&self, floor: u64) -> Index {
         Index::new(self.space.budget.limit(), floor)
     }
@@ -351,9 +372,9 @@ impl Core {
             .max(0) as u64
     }
 
-    /// Memory of the tables that are there from the start.
+    /// Memory of the tables that are there from the start, and of marks.
     pub fn overhead_bytes(&self) -> u64 {
-        self.overhead
+        self.overhead + self.watches.charged_bytes()
     }
 
     fn sum_overhead(&self) -> u64 {
@@ -362,7 +383,7 @@ impl Core {
             + self.log.as_ref().map_or(0, |log| log.overhead_bytes())
             + self.epochs.bytes()
             + counters
-            + (crate::counters::TABLES_MAX * 8) as u64
+            + (TABLES_MAX * 8) as u64
     }
 
     /// Pins a slot; see [`Exclusive::try_enter`].
@@ -379,6 +400,20 @@ impl Core {
     /// Opens a window for a head or survivor and makes its counters start from now.
     /// `head`: the number of the head that it is for, 0 for survivors.
     pub fn open_window(&self, node: usize, purpose: Purpose, head: usize) -> Option<u32> {
+        let window = self.set_window_aside(node, purpose)?;
+        match purpose {
+            Purpose::Head | Purpose::Rewrite | Purpose::Tombstones => {
+                self.name_window(window, head);
+            }
+            Purpose::Survivor | Purpose::Side | Purpose::Promoted => {
+                self.begin_counting(window);
+            }
+        }
+        Some(window)
+    }
+
+    /// Takes a window that is no segment yet; `None`: memory or disk have none.
+    pub fn set_window_aside(&self, node: usize, purpose: Purpose) -> Option<u32> {
         if self
             .log
             .as_ref()
@@ -386,18 +421,21 @@ impl Core {
         {
             return None;
         }
-        let window = self.space.acquire(
-            node,
-            purpose,
-            &self.epochs,
-            self.clock.now_ms(),
-            self.log_time(),
-        )?;
-        self.space.segments[window as usize].set_dead_base(self.dead_sum(window));
-        if let (Some(log), Purpose::Head | Purpose::Tombstones) = (&self.log, purpose) {
+        let (now_ms, tick) = (self.clock.now_ms(), self.log_time());
+        self.space
+            .acquire(node, purpose, &self.epochs, now_ms, tick)
+    }
+
+    /// Makes a window that was set aside a segment of a head.
+    pub fn name_window(&self, window: u32, head: usize) {
+        self.begin_counting(window);
+        if let Some(log) = &self.log {
             log.open_window(&self.space, window, head);
         }
-        Some(window)
+    }
+
+    fn begin_counting(&self, window: u32) {
+        self.space.segments[window as usize].set_dead_base(self.dead_sum(window));
     }
 
     /// True while segments of a log are being loaded.

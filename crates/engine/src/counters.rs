@@ -2,10 +2,8 @@
 //! by whoever wants to know. So an overwrite writes no cache line that another core writes.
 
 use crate::TableId;
+use duramen_base::limits::TABLES_MAX;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-
-/// Tables of a store at once. Each actor keeps 8 bytes per possible table.
-pub const TABLES_MAX: usize = 1024;
 
 #[repr(align(128))]
 pub struct Counters {
@@ -107,7 +105,7 @@ impl Counters {
 
     #[inline(always)]
     pub fn note_objects(&self, table: TableId, change: i64) {
-        let counter = &self.objects[table.0 as usize];
+        let counter = &self.objects[table.place()];
         counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
     }
 
@@ -115,7 +113,7 @@ impl Counters {
     #[inline(always)]
     pub fn note_expiring(&self, table: TableId, change: i64) {
         if change != 0 {
-            let counter = &self.expiring[table.0 as usize];
+            let counter = &self.expiring[table.place()];
             counter.store(counter.load(Ordering::Relaxed) + change, Ordering::Relaxed);
         }
     }
@@ -142,11 +140,11 @@ impl Counters {
     }
 
     pub fn objects(&self, table: TableId) -> i64 {
-        self.objects[table.0 as usize].load(Ordering::Relaxed)
+        self.objects[table.place()].load(Ordering::Relaxed)
     }
 
     pub fn expiring(&self, table: TableId) -> i64 {
-        self.expiring[table.0 as usize].load(Ordering::Relaxed)
+        self.expiring[table.place()].load(Ordering::Relaxed)
     }
 
     pub fn dead_in(&self, window: usize) -> u64 {

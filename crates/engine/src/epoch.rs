@@ -5,6 +5,8 @@
 //!   before the session's first index read (StoreLoad fence in `pin`).
 //! - E2: what was unlinked before `retire_stamp` returned `s` may be reused once `quiet_before() > s`: every session
 //!   pinned now then took its stamp after the unlinking, and so cannot have found the memory.
+//! - E3: `quiet_before` is at most the time at which it began to look. So what is retired while it looks, or after it,
+//!   is not older than it, whoever pins meanwhile; a list may be locked after the bound was taken.
 //!
 //! **Concurrency**: a slot is written by its session alone; `quiet_before` reads all of them.
 //! Paper: [Merritt17 §3.3]; differs: the fence that Nibble's code lacks (a pin there may pass its first index read).
@@ -24,6 +26,9 @@ pub struct Epochs {
     /// Slots below this were ever in use: bounds the scan of `quiet_before`.
     used: AtomicUsize,
     free: Mutex<Vec<usize>>,
+    /// The planted bug of `plant_unbounded`; set before any thread begins.
+    #[cfg(loom)]
+    unbounded: std::sync::atomic::AtomicBool,
 }
 
 /// A slot of the table; given back by [`Epochs::unregister`].
@@ -37,6 +42,8 @@ impl Epochs {
             slots: (0..slots).map(|_| Padded(AtomicU64::new(IDLE))).collect(),
             used: AtomicUsize::new(0),
             free: Mutex::new((0..slots).rev().collect()),
+            #[cfg(loom)]
+            unbounded: std::sync::atomic::AtomicBool::new(false),
         }
     }
 
@@ -121,15 +128,26 @@ impl Epochs {
         self.ticks.now_after()
     }
 
-    /// The oldest stamp of a pinned session; what was retired before it is nobody's. `u64::MAX` if all are outside.
+    /// The oldest stamp of a pinned session, and at most the present; what was retired before it is nobody's (E3).
     pub fn quiet_before(&self) -> u64 {
+        let now = self.ticks.now_before();
         fence(Ordering::SeqCst);
         let used = self.used.load(Ordering::SeqCst);
-        self.slots[..used]
-            .iter()
-            .map(|slot| slot.0.load(Ordering::Acquire))
-            .min()
-            .unwrap_or(IDLE)
+        let slots = self.slots[..used].iter();
+        let oldest = slots.map(|slot| slot.0.load(Ordering::Acquire)).min();
+        let oldest = oldest.unwrap_or(IDLE);
+        #[cfg(loom)]
+        if self.unbounded.load(std::sync::atomic::Ordering::Relaxed) {
+            return oldest;
+        }
+        oldest.min(now)
+    }
+
+    /// Leaves E3 out, for the model checker to find: nothing bounds `quiet_before` while everybody is outside.
+    #[cfg(loom)]
+    pub fn plant_unbounded(&self) {
+        self.unbounded
+            .store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// True if every slot but `except` is outside.
@@ -167,7 +185,13 @@ mod tests {
             assert!(epochs.quiet_before() > stamp, "b came later");
             assert!(epochs.others_idle(b) && !epochs.others_idle(a));
             epochs.unpin(b);
-            assert_eq!(epochs.quiet_before(), IDLE);
+            // A bound that was taken while everybody was outside let go of what was retired after it, under a session that
+            // had pinned itself in between.
+            let quiet = epochs.quiet_before();
+            epochs.pin(a);
+            let stamp = epochs.retire_stamp();
+            assert!(stamp >= quiet, "retired after the bound was taken");
+            epochs.unpin(a);
             epochs.unregister(a);
             assert!(epochs.register().is_ok());
         }

@@ -9,7 +9,8 @@
 //! for pins. A full barrier on both sides (in `Epochs::pin` and `Epochs::others_idle`): one at least sees the other.
 
 use crate::epoch::{Epochs, SlotId};
-use duramen_base::sync::{AtomicBool, Backoff, Ordering};
+use duramen_base::sync::{AtomicBool, Ordering};
+use duramen_base::waits::{LongWait, NOTHING};
 
 pub struct Exclusive {
     /// Somebody is, or waits to be, alone.
@@ -47,10 +48,10 @@ impl Exclusive {
 
     #[cold]
     fn enter_slowly(&self, epochs: &Epochs, slot: SlotId) {
-        let mut backoff = Backoff::new();
+        let mut waiting = LongWait::new("the end of who is alone", NOTHING);
         // Looking first: every attempt is a pin, and many who try could keep the other from ever being alone.
         while self.is_wanted() || !self.try_enter(epochs, slot, false) {
-            backoff.wait();
+            waiting.wait();
         }
     }
 
@@ -61,16 +62,17 @@ impl Exclusive {
 
     /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by `leave_alone`.
     pub fn enter_alone(&self, epochs: &Epochs, slot: SlotId) {
-        let mut backoff = Backoff::new();
+        let mut waiting = LongWait::new("the end of who is alone", NOTHING);
         while self
             .wanted
             .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
             .is_err()
         {
-            backoff.wait();
+            waiting.wait();
         }
+        let mut waiting = LongWait::new("everybody to leave", "the door");
         while !epochs.others_idle(slot) {
-            backoff.wait();
+            waiting.wait();
         }
         epochs.pin(slot);
     }

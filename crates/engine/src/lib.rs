@@ -33,6 +33,7 @@ mod log;
 mod many;
 mod range;
 mod report;
+mod room;
 mod session;
 mod side;
 mod space;
@@ -45,6 +46,7 @@ mod write;
 
 pub use api::*;
 pub use completion::Completions;
+pub use duramen_base::waits::Wait;
 pub use flash::{Cold, Fetched, FlashOptions, FlashStats};
 pub use load::{LoadError, LoadReport, Loader, Missing};
 #[cfg(any(feature = "planted", shuttle))]
@@ -52,8 +54,10 @@ pub use log::Bug;
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};
 pub use many::Part;
 pub use range::{
-    Dirty, Export, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics, Watch,
+    Dirty, Export, MARK_BYTES, Purge, Purged, RANGE_PARTS, RangeCount, RangePart, RangeStatistics,
+    Watch,
 };
+pub use room::Room;
 pub use session::{Guard, Seen, Session};
 pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};
 pub use space::segment_bytes;

@@ -11,9 +11,11 @@ use crate::head::{Head, Tail};
 use crate::index::bucket::{Slot, View};
 use crate::index::{Index, Partition};
 use crate::log::Position;
+use crate::space::Purpose;
 use crate::{Error, KeyHash, Object, Stamp, Store, TableChange, TableId};
 use duramen_base::ids::{Level, RouteHash};
 use duramen_base::sync::{AtomicU64, MutexGuard};
+use duramen_base::waits::{self, NOTHING};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
 use std::cell::{Cell, RefCell};
@@ -104,6 +106,9 @@ impl Session {
             observed: RefCell::default(),
             changes: RefCell::default(),
             left: false,
+            ahead: Vec::new(),
+            granted: false,
+            puts: Purpose::Head,
             generation: core
                 .watches
                 .generation
@@ -147,6 +152,12 @@ pub struct Guard<'s> {
     pub(crate) generation: u64,
     /// It has been outside since.
     pub(crate) left: bool,
+    /// Windows that its next group has set aside (`room`, R2).
+    pub(crate) ahead: Vec<u32>,
+    /// The open group has room for all that it appends (`room`, R1).
+    pub(crate) granted: bool,
+    /// What its writes take memory as.
+    pub(crate) puts: Purpose,
 }
 
 impl<'s> Guard<'s> {
@@ -246,7 +257,16 @@ impl<'s> Guard<'s> {
             if !self.alone {
                 self.core.epochs.unpin(self.slot);
             }
+            let noted = waits::note(
+                "a head",
+                if self.alone {
+                    "the whole store"
+                } else {
+                    NOTHING
+                },
+            );
             let tail = self.head.tail.lock().expect("head");
+            drop(noted);
             if self.alone || self.core.try_enter(self.slot, false) {
                 self.tail = Some(tail);
                 return;
@@ -335,7 +355,7 @@ impl<'s> Guard<'s> {
     ) -> Result<(Option<Object<'_>>, Seen<'_>), Error> {
         let index = self.index(table)?;
         let Some((view, place, slot, entry)) = self.find_slot(index, hash, key)? else {
-            self.observe_absence(index, index.partition(hash));
+            self.observe_absence(index, index.partition(hash), hash);
             return Ok((None, Seen(None)));
         };
         let home = view.home(index.tag(hash));
@@ -354,7 +374,7 @@ impl<'s> Guard<'s> {
     #[inline(always)]
     fn find(&self, index: &Index, hash: KeyHash, key: &[u8]) -> Result<Option<Entry<'s>>, Error> {
         let Some((_, _, _, entry)) = self.find_slot(index, hash, key)? else {
-            self.observe_absence(index, index.partition(hash));
+            self.observe_absence(index, index.partition(hash), hash);
             return Ok(None);
         };
         Ok(Some(entry))
@@ -417,25 +437,14 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// [`Error::NoSuchTable`].
     pub fn stamp(&self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Stamp, Error> {
-        // Floor and removals first: a key deleted between the two looks then differs from what was seen.
+        // Removals first: a key deleted between the two looks then differs from what was seen.
         let index = self.index(table)?;
-        let partition = index.partition(hash);
-        let floor = partition.floor();
-        let view = partition.view();
-        let (bucket, removals) = if view.len() == 0 {
-            (0, 0)
-        } else {
-            view.removals(index.tag(hash))
-        };
+        let removals = index.partition(hash).removals(index.tag(hash));
         Ok(match self.read(table, hash, key)? {
             Some(object) => Stamp::Present {
                 version: object.version,
             },
-            None => Stamp::Absent {
-                floor,
-                bucket,
-                removals,
-            },
+            None => Stamp::Absent { removals },
         })
     }
 
@@ -484,7 +493,7 @@ impl<'s> Guard<'s> {
             for bucket in first..view.len() {
                 // Many empty or expired buckets also end a step: a step is bounded work.
                 if shown >= count.max(1) || looked > count.max(64).saturating_mul(16) {
-                    self.observe_absence(index, &index.partitions()[partition]);
+                    self.observe_gaps(index, &index.partitions()[partition]);
                     if let Some(error) = cold {
                         return Err(error);
                     }
@@ -500,7 +509,7 @@ impl<'s> Guard<'s> {
                     shown += lacking;
                 }
             }
-            self.observe_absence(index, &index.partitions()[partition]);
+            self.observe_gaps(index, &index.partitions()[partition]);
             (partition, tag) = (partition + 1, 0);
             looked += 1;
         }
@@ -559,9 +568,17 @@ impl<'s> Guard<'s> {
                     return Ok(Some(found[(random >> 7) as usize % found.len()]));
                 }
             }
-            self.observe_absence(index, partition);
+            self.observe_gaps(index, partition);
         }
         Ok(None)
+    }
+
+    /// What is written from now on replaces about as much (`on`), so a store that is full for
+    /// others takes it: a new expiry, a new name. It may go a little beyond the limit of live data,
+    /// as far as [`Purpose::Rewrite`] says.
+    #[inline(always)]
+    pub fn rewrites(&mut self, on: bool) {
+        self.puts = if on { Purpose::Rewrite } else { Purpose::Head };
     }
 
     pub fn memory_bytes(&self) -> u64 {

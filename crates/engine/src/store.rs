@@ -8,6 +8,7 @@ use crate::session::Session;
 use crate::topology::Topology;
 use crate::{Error, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::Level;
+use duramen_base::waits::{self, NOTHING, Wait};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -245,10 +246,16 @@ impl Store {
         let Some(log) = self.log() else {
             return;
         };
+        let _noted = waits::note("writers, to close their segments", NOTHING);
         for head in &self.core.heads {
             let mut tail = head.tail.lock().expect("head");
             log.close_head(&self.core.space, head.number, &mut tail);
         }
+    }
+
+    /// The threads of this process that have waited for a tenth of a second or longer: for what, and what they hold meanwhile.
+    pub fn waits(&self) -> Vec<Wait> {
+        waits::longer_than(waits::LONG)
     }
 
     pub fn table_id(&self, name: &str) -> Option<TableId> {
@@ -259,6 +266,11 @@ impl Store {
             }
         });
         found
+    }
+
+    /// True if the table exists: it was made, and not dropped since.
+    pub fn has_table(&self, table: TableId) -> bool {
+        self.core.tables.has(table)
     }
 
     pub fn tables(&self) -> Vec<TableInfo> {
@@ -275,7 +287,7 @@ impl Store {
 
     /// Objects in a table; expired ones that nobody has met yet count too.
     pub fn objects(&self, table: TableId) -> u64 {
-        if (table.0 as usize) < crate::counters::TABLES_MAX {
+        if self.has_table(table) {
             self.core.objects(table)
         } else {
             0
@@ -284,7 +296,7 @@ impl Store {
 
     /// Objects in a table that expire at some time.
     pub fn expiring_objects(&self, table: TableId) -> u64 {
-        if (table.0 as usize) < crate::counters::TABLES_MAX {
+        if self.has_table(table) {
             self.core.expiring(table)
         } else {
             0

@@ -1,16 +1,32 @@
 //! Tables of a store: names, ids, and one index each.
+//!
+//! **Invariants**
+//! - T1: a table's index lies at its id's place, and no two tables have one place at a time. An id
+//!   whose place another table has is the id of no table.
+//! - T2: no id that was ever seen here is given to another table, so who still knows a dropped
+//!   table by its id never meets another. Ids that come from elsewhere (a coordinator, a log) may
+//!   be any, by T1.
 
-use crate::counters::TABLES_MAX;
 use crate::index::Index;
 use crate::{Error, TableId};
+use duramen_base::limits::TABLES_MAX;
 use duramen_base::sync::Mutex;
+use duramen_format::control::is_table_name;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// **Concurrency**: a session finds an index by id under its pin, without a lock. The registry's lock serialises whoever
 /// creates, drops or counts tables; an index is freed only by who is alone in the store and holds that lock.
 pub struct Tables {
     indexes: Box<[AtomicPtr<Index>]>,
-    names: Mutex<Vec<Option<String>>>,
+    names: Mutex<Names>,
+}
+
+/// Who is where.
+struct Names {
+    /// By place.
+    tables: Vec<Option<(TableId, String)>>,
+    /// Above every id that was ever seen here (T2).
+    next: TableId,
 }
 
 impl Tables {
@@ -19,20 +35,31 @@ impl Tables {
             indexes: (0..TABLES_MAX)
                 .map(|_| AtomicPtr::new(std::ptr::null_mut()))
                 .collect(),
-            names: Mutex::new(Vec::new()),
+            names: Mutex::new(Names {
+                tables: vec![None; TABLES_MAX],
+                next: TableId::DEFAULT,
+            }),
         }
     }
 
     /// The index of a table. The caller is pinned for as long as it uses it.
     #[inline(always)]
     pub fn index(&self, table: TableId) -> Result<&Index, Error> {
-        let slot = self
-            .indexes
-            .get(table.0 as usize)
-            .ok_or(Error::NoSuchTable(table))?;
         // Acquire pairs with Release in `create`: the index is built before it is seen.
+        let index = self.indexes[table.place()].load(Ordering::Acquire);
         // SAFETY: made by `create` from a box; freed by `remove`, whose caller is alone in the store (no pin is active).
-        unsafe { slot.load(Ordering::Acquire).as_ref() }.ok_or(Error::NoSuchTable(table))
+        match unsafe { index.as_ref() } {
+            Some(index) if index.table == table => Ok(index),
+            _ => Err(Error::NoSuchTable(table)), // T1
+        }
+    }
+
+    /// True if the table exists.
+    pub fn has(&self, table: TableId) -> bool {
+        let names = self.names.lock().expect("table registry");
+        names.tables[table.place()]
+            .as_ref()
+            .is_some_and(|(id, _)| *id == table)
     }
 
     /// `publish` learns the id before anybody can find the table.
@@ -48,7 +75,8 @@ impl Tables {
         self.create_at(None, name, index, publish)
     }
 
-    /// As [`create`](Self::create), with this id if one is given; [`Error::TableExists`] too if it is taken.
+    /// As [`create`](Self::create), with this id if one is given; [`Error::TableExists`] too if a
+    /// table has the id, and [`Error::TooManyTables`] if another has its place.
     pub fn create_at(
         &self,
         id: Option<TableId>,
@@ -56,38 +84,35 @@ impl Tables {
         index: impl FnOnce() -> Index,
         publish: impl FnOnce(TableId),
     ) -> Result<TableId, Error> {
-        if name.is_empty()
-            || name.len() > 128
-            || !name.chars().all(|c| !c.is_control() && !c.is_whitespace())
-        {
+        if !is_table_name(name) {
             return Err(Error::BadTableName(name.to_owned()));
         }
         let mut names = self.names.lock().expect("table registry");
-        if names.iter().flatten().any(|other| other == name) {
+        let mut tables = names.tables.iter().flatten();
+        if tables.any(|(other, named)| named == name || Some(*other) == id) {
             return Err(Error::TableExists(name.to_owned()));
         }
-        let free = names.iter().position(Option::is_none);
-        let id = id.map_or(free.unwrap_or(names.len()), |id| id.0 as usize);
-        if id >= TABLES_MAX {
-            return Err(Error::TooManyTables { limit: TABLES_MAX });
-        }
-        if id >= names.len() {
-            names.resize(id + 1, None);
-        }
-        if names[id].is_some() {
-            return Err(Error::TableExists(name.to_owned()));
-        }
-        names[id] = Some(name.to_owned());
-        publish(TableId(id as u32));
-        self.indexes[id].store(Box::into_raw(Box::new(index())), Ordering::Release);
-        Ok(TableId(id as u32))
+        let free = |id: TableId| id.first_free(|place| names.tables[place].is_some());
+        let id = match id {
+            Some(id) => free(id).filter(|found| *found == id),
+            None => free(names.next),
+        };
+        let id = id.ok_or(Error::TooManyTables { limit: TABLES_MAX })?;
+        names.tables[id.place()] = Some((id, name.to_owned()));
+        names.next = names.next.max(TableId(id.0.wrapping_add(1))); // T2
+        publish(id);
+        let mut index = Box::new(index());
+        index.table = id;
+        self.indexes[id.place()].store(Box::into_raw(index), Ordering::Release);
+        Ok(id)
     }
 
     /// Removes a table. The caller is alone in the store.
     pub fn remove(&self, table: TableId) -> Option<Box<Index>> {
         let mut names = self.names.lock().expect("table registry");
-        *names.get_mut(table.0 as usize)? = None;
-        let index = self.indexes[table.0 as usize].swap(std::ptr::null_mut(), Ordering::AcqRel);
+        let entry = &mut names.tables[table.place()];
+        entry.take_if(|(id, _)| *id == table)?;
+        let index = self.indexes[table.place()].swap(std::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: made by `create` from a box, and taken out of the one place that had it; no session is inside.
         (!index.is_null()).then(|| unsafe { Box::from_raw(index) })
     }
@@ -95,12 +120,9 @@ impl Tables {
     /// Calls `f` for each table, keeping tables from being dropped meanwhile.
     pub fn each(&self, mut f: impl FnMut(TableId, &str, &Index)) {
         let names = self.names.lock().expect("table registry");
-        for (id, name) in names.iter().enumerate() {
-            let id = TableId(id as u32);
-            if let Some(name) = name
-                && let Ok(index) = self.index(id)
-            {
-                f(id, name, index);
+        for (id, name) in names.tables.iter().flatten() {
+            if let Ok(index) = self.index(*id) {
+                f(*id, name, index);
             }
         }
     }
@@ -114,6 +136,67 @@ impl Drop for Tables {
                 // SAFETY: made by `create` from a box; with `&mut self` nobody else can see it.
                 drop(unsafe { Box::from_raw(index) });
             }
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Options, Store};
+
+    fn store() -> std::sync::Arc<Store> {
+        Store::new(Options {
+            huge_pages: false,
+            ..Options::new(64 << 20)
+        })
+        .expect("a store")
+    }
+
+    /// The id of a dropped table went to the next table that was made, and whoever still used the
+    /// dropped one wrote into it.
+    #[test]
+    fn the_id_of_a_dropped_table_is_nobody_s() {
+        let store = store();
+        let dropped = store.create_table("a").unwrap();
+        store.drop_table(dropped).unwrap();
+        let made = store.create_table("b").unwrap();
+        assert_ne!(made, dropped);
+        let mut session = store.session().unwrap();
+        let mut guard = session.pin();
+        let hash = guard.hash(b"key");
+        let gone = guard.write(dropped, hash, b"key", b"1", None);
+        assert!(matches!(gone, Err(Error::NoSuchTable(_))), "{gone:?}");
+        assert!(guard.read(made, hash, b"key").unwrap().is_none());
+        drop(guard);
+        assert!(matches!(
+            store.drop_table(dropped),
+            Err(Error::NoSuchTable(_))
+        ));
+        assert!(store.has_table(made) && !store.has_table(dropped));
+        assert_eq!(store.objects(dropped), 0);
+    }
+
+    /// A cluster's coordinator gives each id once, so it comes to the 1,025th: a store refused that
+    /// one for ever.
+    #[test]
+    fn ids_of_any_number_are_taken_if_their_place_is_free() {
+        let store = store();
+        let n = TABLES_MAX as u32;
+        let (first, second) = (TableId(5 * n + 7), TableId(9 * n + 7));
+        store.adopt_table(first, "first", None).unwrap();
+        let taken = store.adopt_table(second, "second", None);
+        assert!(
+            matches!(taken, Err(Error::TooManyTables { .. })),
+            "{taken:?}"
+        );
+        store.drop_table(first).unwrap();
+        store.adopt_table(second, "second", None).unwrap();
+        assert_eq!(store.create_table("third").unwrap(), TableId(second.0 + 1));
+        // As many as there may be at once, and more of them one after the other.
+        for round in 0..n + 10 {
+            let table = store.create_table(&format!("round-{round}"));
+            store.drop_table(table.unwrap()).unwrap();
         }
     }
 }

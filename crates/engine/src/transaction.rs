@@ -9,23 +9,39 @@
 //! - T5: who waits for a transaction may be pinned and hold back the memory that the transaction waits for. So memory is
 //!   sought before the first lock, and given up when nothing moves any more.
 //! - T6: with a log, the entries of a transaction are one group of one head (`log::group`): a crash keeps all or none.
+//! - T7: predecessors that can still be lost in other heads are waited for with nothing locked: the keys are locked, looked
+//!   at, let go again, and locked once more. What others write meanwhile is waited for with the keys locked, after a few rounds.
 
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
+use crate::room::Room;
 use crate::session::Guard;
 use crate::space::Purpose;
 use crate::{Error, KeyHash, TableId};
-use duramen_base::sync::Backoff;
+use duramen_base::waits::LongWait;
 
 /// What a guard holds between `lock_keys` and `unlock_keys`.
 pub struct Transaction<'s> {
     buckets: Vec<(View<'s>, usize)>,
     /// Partitions with room set aside, and for how many inserts.
     reserved: Vec<(&'s Partition, i64)>,
+    /// What it has removed, for `removals`.
+    pub(crate) removed: Vec<(&'s Partition, KeyHash)>,
     /// It has waited for memory in vain (T5) and does not wait again.
     pub(crate) starved: bool,
 }
 
+impl Transaction<'_> {
+    /// True if a key that is not there yet would be refused ([`Error::Crowded`]).
+    pub(crate) fn is_crowded(&self) -> bool {
+        let mut buckets = self.buckets.iter();
+        buckets.any(|(view, home)| view.is_crowded_at(*home))
+    }
+}
+
+/// How often a transaction lets go of its keys to wait for their predecessors. Two would do but for keys that others write
+/// all the time.
+const SETTLE_ATTEMPTS_MAX: u32 = 4;
 /// Room in the head that a transaction starts with if it can be had: enough for most of them.
 const HEAD_ROOM_BYTES: usize = 256 << 10;
 
@@ -38,13 +54,35 @@ impl<'s> Guard<'s> {
     /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`] if the index has no room for the keys; [`Error::TryAgain`].
     pub fn lock_keys(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
         self.unlock_keys();
+        self.lock_all(keys)
+    }
+
+    /// As [`lock_keys`](Self::lock_keys), with room for what the step is going to write: then its
+    /// writes cannot fail for want of memory or disk, and it is done as a whole or not at all
+    /// ([`set_aside`](Self::set_aside)).
+    ///
+    /// # Errors
+    /// As both.
+    pub fn lock_keys_for(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
+        self.unlock_keys();
+        let done = self
+            .set_windows_aside(room) // T5
+            .and_then(|()| self.lock_all(keys))
+            .and_then(|()| self.set_aside(room));
+        if done.is_err() {
+            self.unlock_keys();
+        }
+        done
+    }
+
+    fn lock_all(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
-        self.settle_before(&keys)?;
+        self.settle_before(&keys);
         self.seek_memory();
-        let mut index_attempts = 0;
-        let mut backoff = Backoff::new();
+        let (mut index_attempts, mut settle_attempts) = (0, 0);
+        let mut waiting = LongWait::new("keys, to lock them all", "a pin and a head");
         loop {
             self.take_head(); // T4
             let mut places = Vec::with_capacity(keys.len());
@@ -60,6 +98,7 @@ impl<'s> Guard<'s> {
                 self.transaction = Some(Transaction {
                     buckets,
                     reserved,
+                    removed: Vec::new(),
                     starved: false,
                 });
                 // A resize that was under way when room was set aside may not have seen it. From now on there is none.
@@ -68,8 +107,14 @@ impl<'s> Guard<'s> {
                     kept && partition.has_its_room()
                 }) {
                     if let Err(error) = self.check_generation() {
-                        self.unlock_keys();
+                        self.let_go();
                         return Err(error);
+                    }
+                    if settle_attempts < SETTLE_ATTEMPTS_MAX && !self.is_settled(&keys) {
+                        settle_attempts += 1;
+                        self.let_go();
+                        self.settle_before(&keys); // T7
+                        continue;
                     }
                     if let Some(log) = &self.core.log
                         && let Some(tail) = &mut self.tail
@@ -78,11 +123,11 @@ impl<'s> Guard<'s> {
                     }
                     return Ok(());
                 }
-                self.unlock_keys();
+                self.let_go();
             } else {
                 unreserve(&reserved);
             }
-            backoff.wait();
+            waiting.wait();
         }
     }
 
@@ -103,14 +148,14 @@ impl<'s> Guard<'s> {
         let mut reserved: Vec<(&Partition, i64)> = Vec::new();
         for group in places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
             let (partition, inserts) = (group[0].0, group.len() as i64);
-            let mut backoff = Backoff::new();
+            let mut waiting = LongWait::new("room in the index", "a pin and a head");
             while partition.view().len() == 0 || !partition.reserve(inserts) {
                 match partition.resize(inserts, self.me, self.core.resources()) {
                     Resize::NoMemory => {
                         unreserve(&reserved);
                         return None;
                     }
-                    Resize::Done | Resize::Busy => backoff.wait(),
+                    Resize::Done | Resize::Busy => waiting.wait(),
                 }
             }
             reserved.push((partition, inserts));
@@ -148,15 +193,23 @@ impl<'s> Guard<'s> {
 
     /// Ends the atomic step: others see it. Does nothing if there is none.
     pub fn unlock_keys(&mut self) {
+        self.give_room_back();
+        self.let_go();
+    }
+
+    /// As [`unlock_keys`](Self::unlock_keys), but keeps the windows that were set aside.
+    fn let_go(&mut self) {
         let Some(transaction) = self.transaction.take() else {
             return;
         };
         // Before anybody can see the keys, so that whoever sees one may append over it and be collected.
-        if let Some(log) = &self.core.log
-            && let Some(tail) = &mut self.tail
-            && !self.alone
-        {
-            log.end_group(self.head.number, tail);
+        if let Some(log) = &self.core.log {
+            if let Some(tail) = &mut self.tail
+                && !self.alone
+            {
+                log.end_group(self.head.number, tail);
+            }
+            self.note_removals(log, &transaction.removed);
         }
         for (view, bucket) in &transaction.buckets {
             view.unlock(*bucket);

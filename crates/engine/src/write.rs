@@ -72,7 +72,10 @@ impl<'s> Guard<'s> {
         let mut index_attempts = 0;
         loop {
             self.take_head();
-            self.check_generation()?;
+            // A transaction has looked when it locked, and whoever waits for guards waits for its head.
+            if self.transaction.is_none() {
+                self.check_generation()?;
+            }
             // Each time anew: whoever had to wait was outside meanwhile, and the table may have been dropped.
             let index = self.index(table)?;
             let Some(locked) = self.lock_key(index, hash, key)? else {
@@ -85,7 +88,7 @@ impl<'s> Guard<'s> {
             let decision = decide(object, self.scratch);
             let (value, expires_at_ms) = match decision {
                 Decision::Keep => {
-                    self.observe_locked(index, &locked);
+                    self.observe_locked(index, hash, &locked);
                     self.unlock(&locked);
                     return Ok(Outcome {
                         before,
@@ -100,7 +103,7 @@ impl<'s> Guard<'s> {
                     (None, expires_at_ms)
                 }
                 Decision::Remove | Decision::Put { .. } | Decision::PutScratch { .. } => {
-                    if self.remove_locked(table, index, key, locked)? {
+                    if self.remove_locked(table, index, (hash, key), locked)? {
                         return Ok(Outcome {
                             before,
                             after: None,
@@ -111,7 +114,7 @@ impl<'s> Guard<'s> {
             };
             let log = self.core.log.as_deref();
             if let Some(log) = log
-                && !self.may_append(log, &locked, false)?
+                && !self.may_append(log, hash, &locked)?
             {
                 continue;
             }
@@ -146,7 +149,7 @@ impl<'s> Guard<'s> {
                     });
                 }
                 Put::LookAgain => {}
-                Put::NoSpace => self.make_room(Purpose::Head)?,
+                Put::NoSpace => self.make_room(self.puts)?,
                 Put::IndexFull => self.grow_index(locked.partition, &mut index_attempts)?,
             }
         }
@@ -202,13 +205,13 @@ impl<'s> Guard<'s> {
 
     /// What was found decided something: the reply depends on it.
     #[inline]
-    fn observe_locked(&self, index: &Index, locked: &Locked<'_>) {
+    fn observe_locked(&self, index: &Index, hash: KeyHash, locked: &Locked<'_>) {
         match locked.found {
             Some((_, slot, _)) if self.core.space.is_undurable(slot.location()) => {
                 self.observe_entry(index, slot.location());
             }
             Some(_) => {}
-            None => self.observe_absence(index, locked.partition),
+            None => self.observe_absence(index, locked.partition, hash),
         }
     }
 
@@ -218,16 +221,16 @@ impl<'s> Guard<'s> {
         log: &Log,
         table: TableId,
         index: &Index,
-        key: &[u8],
+        key: (KeyHash, &[u8]),
         locked: &Locked<'s>,
     ) -> Result<bool, Error> {
         if locked.found.is_none() {
-            self.observe_absence(index, locked.partition);
+            self.observe_absence(index, locked.partition, key.0);
             if log.eviction_victim() == SegmentId::NONE {
                 return Ok(true);
             }
         }
-        if !self.may_append(log, locked, true)? {
+        if !self.may_append(log, key.0, locked)? {
             return Ok(false);
         }
         match self.bury(log, table, key, locked) {
@@ -255,11 +258,11 @@ impl<'s> Guard<'s> {
         &mut self,
         table: TableId,
         index: &Index,
-        key: &[u8],
+        (hash, key): (KeyHash, &[u8]),
         locked: Locked<'s>,
     ) -> Result<bool, Error> {
         if let Some(log) = self.core.log.as_deref()
-            && !self.record_removal(log, table, index, key, &locked)?
+            && !self.record_removal(log, table, index, (hash, key), &locked)?
         {
             return Ok(false);
         }
@@ -270,12 +273,11 @@ impl<'s> Guard<'s> {
                 self.core.note_written(table, key, entry.version);
             }
             locked.partition.raise_floor(entry.version); // X3, before the key can be seen absent
-            locked.view.remove(locked.tag, place);
+            locked.partition.remove(locked.view, locked.tag, place);
             if !has_bug(Bug::RemovalsAreNotMarked) && !has_bug(Bug::MarkedBeforeSeen) {
                 // Now: of a mark made before, somebody could make use while the key is still there (W1).
                 self.core.note_written(table, key, entry.version);
             }
-            locked.partition.count_remove();
             let counters = &self.head.counters;
             counters.note_dead(
                 self.core.space.window_of(slot.location()),
@@ -306,6 +308,12 @@ impl<'s> Guard<'s> {
                 limit: VALUE_BYTES_MAX,
             });
         }
+        // Of a transaction with room all buckets were looked at before its first write (`room`,
+        // R1).
+        let is_checked = self.granted && locked.in_transaction;
+        if locked.found.is_none() && !is_checked && locked.view.is_crowded(locked.tag) {
+            return Err(Error::Crowded); // B6
+        }
         let version = match &locked.found {
             Some((_, _, entry)) => entry.version + 1,
             None => locked.partition.floor().max(1),
@@ -324,8 +332,12 @@ impl<'s> Guard<'s> {
             object.victim = victim_of(log, &self.core.space, locked, tail);
         }
         let mut bytes = object.padded_bytes();
-        if !tail.fits(bytes) || tail.is_for_deletes() {
-            if !log::roll(self.core, self.head, tail, bytes + 8, Purpose::Head)? {
+        if !tail.fits(bytes) || tail.is_for_deletes() && self.puts == Purpose::Head {
+            if !self.ahead.is_empty() {
+                self.go_on();
+                return Ok(Put::LookAgain);
+            }
+            if !log::roll(self.core, self.head, tail, bytes + 8, self.puts)? {
                 return Ok(Put::NoSpace);
             }
             if tail.in_group() {
@@ -503,7 +515,7 @@ impl<'s> Guard<'s> {
     pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
         let index = self.index(table)?;
         if index.partition(hash).view().len() == 0 {
-            self.observe_absence(index, index.partition(hash));
+            self.observe_absence(index, index.partition(hash), hash);
             return Ok(Outcome {
                 before: None,
                 after: None,

@@ -1,6 +1,8 @@
 //! Several threads in one store: atomicity, isolation, accounting, limits, memory that follows the data.
 
-use duramen_engine::{Condition, Decision, Error, Mode, Options, Part, Stamp, Store, TableId};
+use duramen_engine::{
+    Condition, Decision, Error, Guard, Mode, Options, Part, Stamp, Store, TableId,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -511,7 +513,7 @@ fn stamps_change_with_every_write_and_delete() {
     }
     assert!(matches!(stamps[0], Stamp::Absent { .. }));
 
-    // Deletes of other keys are no alarm, but for those that share the bucket.
+    // Deletes of other keys are no alarm, but for those that are counted with it.
     let absent = guard
         .stamp(TABLE, guard.hash(b"absent"), b"absent")
         .unwrap();
@@ -535,6 +537,74 @@ fn stamps_change_with_every_write_and_delete() {
         alarms += u32::from(!grown.still_holds(&now));
     }
     assert!(alarms < 300, "every delete of another key was an alarm");
+}
+
+/// Whether an absent key had come and gone was told by 8 bits that counted removals in its bucket: after exactly 256 of them
+/// `EXEC` took place although its key had been written, and so it did when the bucket had been rebuilt at the same place.
+#[test]
+fn a_key_that_came_and_went_256_times_has_changed() {
+    let store = store(64, 1, 0);
+    let mut session = store.session().unwrap();
+    let mut guard = session.pin();
+    let hash = guard.hash(b"watched");
+    let stamp = |guard: &Guard<'_>| guard.stamp(TABLE, hash, b"watched").unwrap();
+    guard.write(TABLE, hash, b"watched", b"1", None).unwrap();
+    guard.remove(TABLE, hash, b"watched").unwrap();
+    let before = stamp(&guard);
+    for n in 1..=512 {
+        guard.write(TABLE, hash, b"watched", b"1", None).unwrap();
+        guard.remove(TABLE, hash, b"watched").unwrap();
+        assert!(!before.still_holds(&stamp(&guard)), "after {n} removals");
+    }
+    drop(guard);
+    let mut guard = session.pin();
+    let before = stamp(&guard);
+    guard.write(TABLE, hash, b"watched", b"1", None).unwrap();
+    drop(guard);
+    session.pin_exclusive().clear(TABLE).unwrap();
+    let after = stamp(&session.pin());
+    assert!(!before.still_holds(&after), "cleared with its table");
+}
+
+/// Keys that were chosen to land in one bucket ended the server by an assertion.
+#[test]
+fn keys_chosen_for_one_bucket_are_refused_in_time() {
+    // Of so many parts of the hashes one lies in one bucket: 16 partitions, and at most 200 buckets for so few keys.
+    const PARTS: u64 = 16 * 200;
+    let store = store(64, 1, 0);
+    let mut session = store.session().unwrap();
+    let mut guard = session.pin();
+    let mut taken = Vec::new();
+    let alike = (0u64..).map(u64::to_le_bytes).filter(|key| {
+        let hash = guard.hash(key);
+        // The lower 50 bits, of which the first say which partition, and which part of it.
+        guard.route(hash, key).0 << 14 < u64::MAX / PARTS
+    });
+    let keys: Vec<_> = alike.take(1100).collect();
+    let refused = keys.iter().position(|key| {
+        let written = guard.write(TABLE, guard.hash(key), key, b"x", None);
+        taken.push(*key);
+        written == Err(Error::Crowded)
+    });
+    let last = taken.pop().unwrap();
+    assert!(refused.is_some_and(|refused| refused > 1000), "{refused:?}");
+    let read = |guard: &Guard<'_>, key: &[u8]| {
+        let found = guard.read(TABLE, guard.hash(key), key).unwrap();
+        found.is_some()
+    };
+    assert!(!read(&guard, &last) && taken.iter().all(|key| read(&guard, key)));
+    // What is there can be written, others too, and there is room again when some have gone.
+    for key in [&taken[0][..], b"another"] {
+        guard
+            .write(TABLE, guard.hash(key), key, b"y", None)
+            .unwrap();
+    }
+    for key in &taken {
+        guard.remove(TABLE, guard.hash(key), key).unwrap();
+    }
+    guard
+        .write(TABLE, guard.hash(&last), &last, b"x", None)
+        .unwrap();
 }
 
 #[test]

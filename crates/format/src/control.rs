@@ -44,6 +44,13 @@ pub const RECORD_HEADER_BYTES: usize = 16;
 pub const ALIGN_BYTES: usize = 8;
 /// Longest table name, in bytes.
 pub const TABLE_NAME_BYTES_MAX: usize = 128;
+/// Whether a table may be called so: some UTF-8 without white space and control characters, which lists and commands can show. A
+/// coordinator and the engines of its servers go by this one rule, as a name that an engine refuses stops all that it is told.
+pub fn is_table_name(name: &str) -> bool {
+    let is_shown = |c: char| !c.is_control() && !c.is_whitespace();
+    !name.is_empty() && name.len() <= TABLE_NAME_BYTES_MAX && name.chars().all(is_shown)
+}
+
 const CRC_AT: usize = 8;
 const NO_LEVEL: u8 = 255;
 

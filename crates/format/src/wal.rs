@@ -53,7 +53,8 @@ pub const RECORD_BYTES: usize = 48;
 /// Version of the layout.
 pub const VERSION: u16 = 1;
 
-const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"DWAL");
+/// The first bytes of a header block, as a number.
+pub const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"DWAL");
 const COMMIT_MAGIC: u32 = u32::from_le_bytes(*b"DCMT");
 const FLAG_CLEAN: u16 = 1;
 
@@ -94,6 +95,8 @@ pub struct Header {
     pub tail_generation: u64,
     /// After a clean shutdown: the lsn after the last commit. 0 otherwise.
     pub end_lsn: u64,
+    /// The clock of who writes, in milliseconds since the Unix epoch: what had expired by then stays away. 0 = not known.
+    pub clock_ms: u64,
 }
 
 impl Header {
@@ -111,6 +114,7 @@ impl Header {
             .u64(40, self.tail_at)
             .u64(48, self.end_lsn)
             .u64(56, self.tail_generation)
+            .u64(64, self.clock_ms)
             .seal();
         block
     }
@@ -142,6 +146,7 @@ impl Header {
             tail_at: u64_at(block, 40),
             end_lsn: u64_at(block, 48),
             tail_generation: u64_at(block, 56),
+            clock_ms: u64_at(block, 64),
         };
         let placed = header.tail_at >= RING_AT && header.tail_at.is_multiple_of(BLOCK_BYTES as u64);
         if placed {
@@ -166,6 +171,8 @@ pub struct Commit {
     pub records: u32,
     /// CRC32C of the body.
     pub body_crc: u32,
+    /// As [`Header::clock_ms`].
+    pub clock_ms: u64,
 }
 
 impl Commit {
@@ -189,6 +196,7 @@ impl Commit {
             .u32(40, self.body_bytes)
             .u32(44, self.records)
             .u32(48, self.body_crc)
+            .u64(52, self.clock_ms)
             .seal();
     }
 
@@ -219,6 +227,7 @@ impl Commit {
             body_bytes: u32_at(block, 40),
             records: u32_at(block, 44),
             body_crc: u32_at(block, 48),
+            clock_ms: u64_at(block, 52),
         })
     }
 
@@ -399,6 +408,7 @@ mod tests {
             body_bytes: body.len() as u32,
             records: records.len() as u32,
             body_crc: crc32c::crc32c(&body),
+            clock_ms: 0x0102,
         };
         (commit, body)
     }
@@ -426,6 +436,7 @@ mod tests {
             b"DCMT\x01\0\0\0\x11\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x38\0\0\0\x01\0\0\0"
         );
         assert_eq!(head[48..52], crc32c::crc32c(&body).to_le_bytes());
+        assert_eq!(head[52..60], *b"\x02\x01\0\0\0\0\0\0");
         assert_eq!(head[60..], crc32c::crc32c(&head[..60]).to_le_bytes());
         assert_eq!(Commit::decode(&head), Ok(commit));
         assert_eq!(commit.padded_bytes(), 4096);
@@ -443,12 +454,14 @@ mod tests {
             tail_at: 0x2000,
             tail_generation: 6,
             end_lsn: 0,
+            clock_ms: 7,
         };
         let block = header.encode();
         assert_eq!(
-            &block[..64],
+            &block[..72],
             b"DWAL\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\
-              \0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0"
+              \0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\
+              \x07\0\0\0\0\0\0\0"
         );
         assert_eq!(Header::decode(&block), Ok(header));
         let clean = Header {

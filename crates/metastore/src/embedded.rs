@@ -5,7 +5,7 @@
 //! - E2: a batch is one redb transaction, synced before `commit` returns (M1, M3).
 
 use crate::{unavailable, unusable};
-use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Term};
+use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Renewal, Term};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -107,8 +107,8 @@ impl MetaStore for Embedded {
         Ok(Some(term))
     }
 
-    fn renew(&mut self) -> Result<(), Error> {
-        self.database().map(|_| ())
+    fn renewal(&self) -> Option<Box<dyn Renewal>> {
+        None
     }
 
     fn lease_ms(&self) -> u64 {

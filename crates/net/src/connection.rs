@@ -2,7 +2,7 @@
 
 use crate::input::Input;
 use crate::output::Output;
-use duramen_wire::native::codec::Role;
+use duramen_wire::native::codec::{Handshake, Role};
 use rustix::event::epoll::EventFlags;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ impl ConnectionId {
 /// Who opened it.
 #[derive(Clone, Debug)]
 pub(crate) enum Side {
-    /// The other side. Its role is known from its hello on.
+    /// The other side. Its role is known once it has proved itself.
     Theirs {
         role: Option<Role>,
         peer: SocketAddr,
@@ -56,6 +56,8 @@ pub(crate) struct Connection {
     pub fd: OwnedFd,
     pub side: Side,
     pub phase: Phase,
+    /// In phase hello.
+    pub handshake: Option<Box<Handshake>>,
     pub input: Input,
     pub output: Output,
     pub interest: EventFlags,
@@ -73,14 +75,18 @@ impl Connection {
     }
 }
 
+fn is_proved(side: &Side) -> bool {
+    matches!(side, Side::Theirs { role: Some(_), .. })
+}
+
 /// All connections of a hub.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     slots: Vec<Option<Box<Connection>>>,
     generations: Vec<u32>,
     free: Vec<usize>,
-    /// Those that the other side opened.
-    pub theirs: usize,
+    /// Those that the other side opened, and in which it has proved itself.
+    proved: usize,
 }
 
 impl Table {
@@ -98,12 +104,13 @@ impl Table {
             self.slots.len() - 1
         });
         self.generations[slot] += 1;
-        self.theirs += usize::from(matches!(side, Side::Theirs { .. }));
+        self.proved += usize::from(is_proved(&side));
         self.slots[slot].insert(Box::new(Connection {
             id: ConnectionId::new(slot, self.generations[slot]),
             fd,
             side,
             phase,
+            handshake: None,
             input,
             output: Output::default(),
             interest: EventFlags::empty(),
@@ -121,9 +128,30 @@ impl Table {
     pub fn take(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         self.get_mut(id)?;
         let connection = self.slots[id.slot()].take()?;
-        self.theirs -= usize::from(connection.is_theirs());
+        self.proved -= usize::from(is_proved(&connection.side));
         self.free.push(id.slot());
         Some(connection)
+    }
+
+    /// Who opened this connection has proved itself.
+    pub fn prove(&mut self, id: ConnectionId, role: Role) {
+        if let Some(connection) = self.get_mut(id)
+            && let Side::Theirs { role: known, .. } = &mut connection.side
+            && known.replace(role).is_none()
+        {
+            self.proved += 1;
+        }
+    }
+
+    /// See [`Table::prove`]; those that another hub handed over count as well.
+    pub fn proved(&self) -> usize {
+        self.proved
+    }
+
+    /// It is open, and who opened it has not proved itself.
+    pub fn is_stranger(&mut self, id: ConnectionId) -> bool {
+        self.get_mut(id)
+            .is_some_and(|found| found.is_theirs() && !is_proved(&found.side))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Connection> {

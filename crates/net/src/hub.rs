@@ -10,13 +10,15 @@ use crate::output::Payload;
 use crate::quiet::Quiet;
 use crate::resolve::Resolver;
 use crate::{Reason, socket};
-use duramen_wire::native::codec::{CLIENT_FRAME_BYTES_MAX, Hello, PEER_FRAME_BYTES_MAX, Role};
+use duramen_wire::native::codec::{
+    CLIENT_FRAME_BYTES_MAX, Credentials, Handshake, PEER_FRAME_BYTES_MAX, Role, fresh_nonce,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::net::SocketAddr;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,9 +31,13 @@ const LISTENERS_MAX: usize = 64;
 const EVENTS_MAX: usize = 256;
 /// Most connections taken from a listener in one round.
 const ACCEPTS_MAX: usize = 64;
+/// Each holds about 2 KiB for at most [`Limits::hello`]. More than all servers and many clients that come back at once.
+const STRANGERS_MAX: usize = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
 /// How long a refused peer may take to read why.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// How long an address of a name may take to connect if there are others to try [RFC 8305 §5].
+const ADDRESS_PATIENCE: Duration = Duration::from_millis(250);
 /// How long nothing is accepted when the system has no descriptors left.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -46,9 +52,11 @@ pub struct Limits {
     /// Who leaves more than this lying, or has asked so many questions without an answer yet, is not read from meanwhile.
     pub pause_bytes: usize,
     pub pause_questions: usize,
-    /// Most connections that others opened.
+    /// Most connections that others opened and in which they have proved themselves.
     pub connections: usize,
-    /// How long connecting, and saying hello, may take.
+    /// Most connections that others opened and in which they have not. The oldest gives way to the next.
+    pub strangers: usize,
+    /// How long connecting, and the handshake, may take.
     pub hello: Duration,
     /// How long sent bytes may stay without any sign that they arrive.
     pub patience: Duration,
@@ -66,6 +74,7 @@ impl Default for Limits {
             pause_bytes: 16 << 20,
             pause_questions: 4096,
             connections: 4096,
+            strangers: STRANGERS_MAX,
             hello: Duration::from_secs(3),
             patience: Duration::from_secs(10),
             retry_min: Duration::from_millis(10),
@@ -81,11 +90,13 @@ pub struct Options {
     pub role: Role,
     /// Empty: any cluster.
     pub cluster: String,
-    /// What both sides must show; empty if the cluster asks for nothing.
+    /// What both sides must prove to know, and never say; empty if the cluster asks for nothing.
     pub token: Vec<u8>,
     pub limits: Limits,
     /// Connections of these roles are not kept: they come out as [`Event::Handed`].
     pub hands_over: fn(Role) -> bool,
+    /// All addresses of `host:port`. May take seconds: it is called on a thread of its own, if the host is no address.
+    pub resolve: fn(&str) -> std::io::Result<Vec<SocketAddr>>,
     /// Counts what came from others and made no sense, and hellos that were refused. Hubs may share it.
     pub offences: Arc<AtomicU64>,
 }
@@ -98,19 +109,20 @@ impl Options {
             token: Vec::new(),
             limits: Limits::default(),
             hands_over: |_| false,
+            resolve: |address| Ok(address.to_socket_addrs()?.collect()),
             offences: Arc::default(),
         }
     }
 }
 
-/// A connection on its way to the thread that will have it. Both hellos are over.
+/// A connection on its way to the thread that will have it. The handshake is over.
 #[derive(Debug)]
 pub struct Incoming {
     /// Does not block.
     pub fd: OwnedFd,
     pub role: Role,
     pub peer: SocketAddr,
-    /// What came behind the hello.
+    /// What came behind the handshake.
     pub received: Vec<u8>,
 }
 
@@ -174,6 +186,8 @@ pub struct Hub<M> {
     resolver: Resolver,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
     dirty: Vec<ConnectionId>,
+    /// Connections whose openers have not proved themselves, the oldest first; some have meanwhile, or are gone.
+    strangers: VecDeque<ConnectionId>,
     /// What happened outside of `poll`.
     pending: Vec<Event<M>>,
     quiet: Quiet,
@@ -204,6 +218,7 @@ impl<M: Send + 'static> Hub<M> {
             resolver: Resolver::default(),
             timers: BinaryHeap::from([Reverse((now + SWEEP, Timer::Sweep))]),
             dirty: Vec::new(),
+            strangers: VecDeque::new(),
             pending: Vec::new(),
             quiet: Quiet::new(now),
             now,
@@ -414,10 +429,6 @@ impl<M: Send + 'static> Hub<M> {
             match socket::accept(&self.listeners[listener].fd) {
                 Ok((fd, peer)) => {
                     let Some(peer) = peer else { continue };
-                    if self.table.theirs >= self.options.limits.connections {
-                        self.warn(peer, "too many connections");
-                        continue; // which closes it
-                    }
                     self.greet(fd, peer);
                 }
                 Err(Errno::AGAIN) => return,
@@ -448,27 +459,47 @@ impl<M: Send + 'static> Hub<M> {
         let _ = epoll::modify(&self.epoll, &self.listeners[listener].fd, data, flags);
     }
 
+    /// Nothing is said before the other side has said something (S2 of the handshake).
     fn greet(&mut self, fd: OwnedFd, peer: SocketAddr) {
+        let nonce = match fresh_nonce() {
+            Ok(nonce) => nonce,
+            Err(error) => return self.warn(peer, &error.to_string()), // which closes it
+        };
+        self.let_a_stranger_go();
         socket::tune(&fd, self.options.limits.patience);
         let until = self.now + self.options.limits.hello;
         let side = Side::Theirs { role: None, peer };
         let input = Input::default();
         let phase = Phase::Hello { until };
-        let id = self.table.add(fd, side, phase, input, self.now).id;
-        if !self.watch(id, EventFlags::IN) {
-            return;
+        let connection = self.table.add(fd, side, phase, input, self.now);
+        let handshake = Handshake::accept(self.options.role, nonce);
+        connection.handshake = Some(Box::new(handshake));
+        let id = connection.id;
+        if self.watch(id, EventFlags::IN) {
+            self.strangers.push_back(id);
+            self.timers.push(Reverse((until, Timer::Connection(id.0))));
         }
-        self.say_hello(id, self.options.role);
-        self.flush(id);
-        self.timers.push(Reverse((until, Timer::Connection(id.0))));
     }
 
-    fn say_hello(&mut self, id: ConnectionId, role: Role) {
-        let Options { cluster, token, .. } = &self.options;
-        if let Some(connection) = self.table.get_mut(id) {
-            connection.output.push(Payload::None, |out| {
-                Hello::new(role, cluster, token).encode(out);
-            });
+    /// The oldest one, if there are as many as may be: so strangers keep strangers out, and nobody else.
+    fn let_a_stranger_go(&mut self) {
+        let most = self.options.limits.strangers;
+        if self.strangers.len() < most {
+            return;
+        }
+        let table = &mut self.table;
+        self.strangers.retain(|id| table.is_stranger(*id));
+        if self.strangers.len() < most {
+            return;
+        }
+        if let Some(oldest) = self.strangers.pop_front() {
+            if let Some(Side::Theirs { peer, .. }) =
+                self.table.get_mut(oldest).map(|found| &found.side)
+            {
+                let peer = *peer;
+                self.warn(peer, "it did not prove itself, and many others wait");
+            }
+            self.close_because(oldest, Reason::Here);
         }
     }
 
@@ -477,37 +508,60 @@ impl<M: Send + 'static> Hub<M> {
     fn open_link(&mut self, number: usize) {
         let link = self.links.get_mut(number);
         match link.address.parse() {
-            Ok(address) => self.connect(number, address),
+            Ok(address) => {
+                link.ways.begin(vec![address]);
+                self.try_next(number);
+            }
             Err(_) => {
                 link.state = State::Resolving;
                 let handle = self.handle.clone();
                 let address = link.address.clone();
+                let resolve = self.options.resolve;
                 self.resolver
-                    .look_up(number, &address, move || handle.wake());
+                    .look_up(number, address, resolve, move || handle.wake());
             }
         }
     }
 
-    fn resolved(&mut self, number: usize, address: Result<SocketAddr, String>) {
+    fn resolved(&mut self, number: usize, addresses: Result<Vec<SocketAddr>, String>) {
         let link = self.links.try_get_mut(number);
-        if link.is_none_or(|link| link.state != State::Resolving) {
+        let Some(link) = link.filter(|link| link.state == State::Resolving) else {
             return;
-        }
-        match address {
-            Ok(address) => self.connect(number, address),
+        };
+        match addresses {
+            Ok(addresses) => {
+                link.ways.begin(addresses);
+                self.try_next(number);
+            }
             Err(reason) => self.link_broke(number, Reason::Unreachable(reason)),
         }
     }
 
-    fn connect(&mut self, number: usize, address: SocketAddr) {
-        let fd = match socket::connect(address) {
-            Ok(fd) => fd,
-            Err(errno) => {
-                return self.link_broke(number, Reason::Unreachable(errno.to_string()));
+    /// Connects to the next address of the link's name; the link is broken when none is left.
+    fn try_next(&mut self, number: usize) {
+        loop {
+            let link = self.links.get_mut(number);
+            let Some((address, has_more)) = link.ways.next() else {
+                let reason = link.ways.conclude();
+                return self.link_broke(number, reason);
+            };
+            match socket::connect(address) {
+                Ok(fd) => return self.connecting(number, fd, has_more),
+                Err(errno) => link.ways.failed(not_connected(errno)),
             }
-        };
-        socket::tune(&fd, self.options.limits.patience);
-        let until = self.now + self.options.limits.hello;
+        }
+    }
+
+    fn connecting(&mut self, number: usize, fd: OwnedFd, has_more: bool) {
+        let Limits {
+            hello, patience, ..
+        } = self.options.limits;
+        socket::tune(&fd, patience);
+        let until = self.now
+            + match has_more {
+                true => hello.min(ADDRESS_PATIENCE),
+                false => hello,
+            };
         let side = Side::Ours { link: number };
         let phase = Phase::Connecting { until };
         let input = Input::default();
@@ -516,6 +570,12 @@ impl<M: Send + 'static> Hub<M> {
         if self.watch(id, EventFlags::OUT) {
             self.timers.push(Reverse((until, Timer::Connection(id.0))));
         }
+    }
+
+    /// An address did not lead to the peer: the next one is tried.
+    fn way_failed(&mut self, number: usize, reason: Reason) {
+        self.links.get_mut(number).ways.failed(reason);
+        self.try_next(number);
     }
 
     fn link_broke(&mut self, number: usize, reason: Reason) {
@@ -532,5 +592,13 @@ impl<M: Send + 'static> Hub<M> {
             requests,
             reason,
         });
+    }
+}
+
+/// Why a socket could not be connected.
+fn not_connected(errno: Errno) -> Reason {
+    match errno {
+        Errno::CONNREFUSED => Reason::NobodyListens,
+        _ => Reason::Unreachable(errno.to_string()),
     }
 }

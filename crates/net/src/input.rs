@@ -185,6 +185,18 @@ impl Input {
             true => (self.start + self.needed).min(self.buffer.len()),
             false => self.buffer.len(),
         };
+        self.receive_into(socket, until)
+    }
+
+    /// Receives once from a peer that has not proved itself: no more than `most` bytes of it lie here at a time.
+    pub fn receive_of_stranger(&mut self, socket: impl AsFd, most: usize) -> Received {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        self.buffer.resize(most.max(self.end), 0);
+        self.receive_into(socket, self.buffer.len())
+    }
+
+    fn receive_into(&mut self, socket: impl AsFd, until: usize) -> Received {
         let room = &mut self.buffer[self.end..until];
         match rustix::net::recv(socket, room, RecvFlags::DONTWAIT) {
             Ok((0, _)) => Received::End,

@@ -1,9 +1,12 @@
 //! Ways to others: one per address and role, opened when something is to be asked, opened again after a break.
 
+use crate::Reason;
 use crate::connection::ConnectionId;
 use crate::output::Output;
 use duramen_wire::native::codec::Role;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A link that nobody uses is forgotten after this time.
@@ -22,11 +25,67 @@ pub(crate) enum State {
     Open(ConnectionId),
 }
 
+/// The addresses of a link's name, which are tried one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    /// Where the other side's hello was right the last time.
+    good: Option<SocketAddr>,
+    left: VecDeque<SocketAddr>,
+    trying: Option<SocketAddr>,
+    /// Of this attempt.
+    failed: Vec<(SocketAddr, Reason)>,
+}
+
+impl Ways {
+    /// A new attempt, which begins where the last hello came from.
+    pub fn begin(&mut self, mut addresses: Vec<SocketAddr>) {
+        addresses.sort_by_key(|address| Some(*address) != self.good);
+        self.left = addresses.into();
+        self.trying = None;
+        self.failed.clear();
+    }
+
+    /// The next address, and whether there are more behind it.
+    pub fn next(&mut self) -> Option<(SocketAddr, bool)> {
+        self.trying = self.left.pop_front();
+        self.trying.map(|address| (address, !self.left.is_empty()))
+    }
+
+    pub fn failed(&mut self, reason: Reason) {
+        self.failed
+            .extend(self.trying.take().map(|address| (address, reason)));
+    }
+
+    pub fn succeeded(&mut self) {
+        self.good = self.trying.take();
+    }
+
+    /// Why the attempt came to nothing. Nobody listens if all addresses say so, or the one where the peer was last: of the others it
+    /// is not known whether the peer ever listens there.
+    pub fn conclude(&mut self) -> Reason {
+        let failed = std::mem::take(&mut self.failed);
+        let is_refused = |reason: &Reason| *reason == Reason::NobodyListens;
+        let was_good = |at: &SocketAddr| Some(*at) == self.good;
+        let nobody = failed
+            .iter()
+            .any(|(at, reason)| was_good(at) && is_refused(reason));
+        let mut others = failed.into_iter().map(|(_, reason)| reason).peekable();
+        let Some(first) = others.peek().cloned() else {
+            return Reason::Unreachable("the name has no address".to_owned());
+        };
+        match nobody {
+            true => Reason::NobodyListens,
+            false => others.find(|reason| !is_refused(reason)).unwrap_or(first),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Link {
     pub address: String,
     pub role: Role,
     pub state: State,
+    pub ways: Ways,
     /// What waits for the other side's hello.
     pub queue: Output,
     /// Asked, not answered.
@@ -50,12 +109,18 @@ impl Link {
         // The first attempt after a success is made at once.
         let wait = match self.failures {
             0 => Duration::ZERO,
-            failures => (least * (1 << failures.min(16))).min(most),
+            failures => spread((least * (1 << failures.min(16))).min(most)),
         };
         self.retry = now + wait;
         self.failures += 1;
         std::mem::take(&mut self.outstanding).into_iter().collect()
     }
+}
+
+/// Between a half and all of a time, by chance: those who lost the same peer do not all come back to it at once.
+fn spread(most: Duration) -> Duration {
+    let chance = RandomState::new().hash_one(0) >> 48; // 16 bits
+    most / 2 + most * chance as u32 / 2 / (1 << 16)
 }
 
 /// All links of a hub.
@@ -78,6 +143,7 @@ impl Links {
             address: address.to_owned(),
             role,
             state: State::Idle,
+            ways: Ways::default(),
             queue: Output::default(),
             outstanding: BTreeSet::new(),
             failures: 0,
@@ -125,5 +191,61 @@ impl Links {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = "[::1]:7";
+    const SECOND: &str = "127.0.0.1:7";
+
+    /// What an attempt comes to at two addresses of a name that fail like this; `good`: where the peer was reached before.
+    fn concluded(good: Option<&str>, reasons: [Reason; 2]) -> Reason {
+        let addresses: Vec<SocketAddr> = [FIRST, SECOND].map(|at| at.parse().expect("one")).into();
+        let mut ways = Ways::default();
+        if let Some(good) = good {
+            ways.begin(vec![good.parse().expect("one")]);
+            ways.next();
+            ways.succeeded();
+        }
+        ways.begin(addresses.clone());
+        let mut tried = 0;
+        while let Some((address, has_more)) = ways.next() {
+            tried += 1;
+            assert_eq!(has_more, tried < 2);
+            let number = usize::from(address == addresses[1]);
+            ways.failed(reasons[number].clone());
+        }
+        assert_eq!(tried, 2, "every address is tried");
+        ways.conclude()
+    }
+
+    /// A name with an address on which the peer never listens: that one refuses while the other one cannot be reached from here.
+    #[test]
+    fn nobody_listens_if_every_address_says_so_or_the_one_that_was_good() {
+        let refused = || Reason::NobodyListens;
+        let no_route = || Reason::Unreachable("no route".to_owned());
+        assert_eq!(concluded(None, [refused(), refused()]), refused());
+        assert_eq!(concluded(None, [refused(), no_route()]), no_route());
+        assert_eq!(concluded(None, [no_route(), refused()]), no_route());
+        assert_eq!(concluded(Some(SECOND), [no_route(), refused()]), refused());
+        assert_eq!(concluded(Some(FIRST), [no_route(), refused()]), no_route());
+        assert_eq!(
+            concluded(None, [Reason::NoHello, refused()]),
+            Reason::NoHello
+        );
+        let mut none = Ways::default();
+        none.begin(Vec::new());
+        assert!(matches!(none.conclude(), Reason::Unreachable(_)));
+    }
+
+    #[test]
+    fn retries_are_spread_and_bounded() {
+        let most = Duration::from_millis(256);
+        let waits: BTreeSet<Duration> = (0..64).map(|_| spread(most)).collect();
+        assert!(waits.len() > 8, "{waits:?}");
+        assert!(waits.iter().all(|wait| *wait >= most / 2 && *wait <= most));
     }
 }

@@ -1,10 +1,10 @@
 //! Names of hosts, looked up on a thread of their own: that may take seconds.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What was found, by link.
-pub(crate) type Found = Vec<(usize, Result<SocketAddr, String>)>;
+pub(crate) type Found = Vec<(usize, Result<Vec<SocketAddr>, String>)>;
 
 /// Answers that wait for the hub's thread.
 #[derive(Clone, Debug, Default)]
@@ -13,16 +13,17 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    /// Looks up `host:port` and calls `wake` when that is done.
-    pub fn look_up(&self, link: usize, address: &str, wake: impl FnOnce() + Send + 'static) {
-        let (found, address) = (Arc::clone(&self.found), address.to_owned());
+    /// Looks up all addresses of `host:port` and calls `wake` when that is done.
+    pub fn look_up(
+        &self,
+        link: usize,
+        address: String,
+        resolve: fn(&str) -> std::io::Result<Vec<SocketAddr>>,
+        wake: impl FnOnce() + Send + 'static,
+    ) {
+        let found = Arc::clone(&self.found);
         let job = move || {
-            let result = match address.to_socket_addrs() {
-                Ok(mut all) => all
-                    .next()
-                    .ok_or_else(|| format!("`{address}` has no address")),
-                Err(error) => Err(format!("`{address}`: {error}")),
-            };
+            let result = resolve(&address).map_err(|error| format!("`{address}`: {error}"));
             push(&found, link, result);
             wake();
         };
@@ -37,7 +38,7 @@ impl Resolver {
     }
 }
 
-fn push(found: &Mutex<Found>, link: usize, result: Result<SocketAddr, String>) {
+fn push(found: &Mutex<Found>, link: usize, result: Result<Vec<SocketAddr>, String>) {
     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
     found.push((link, result));
 }

@@ -8,6 +8,7 @@
 //! Paper: [Ousterhout15 §3, §7]; differs: what a server owns is told to it declaratively (docs/protocols.md).
 
 mod backup_service;
+mod here;
 mod job;
 mod keeper;
 mod lease;

@@ -5,7 +5,7 @@
 use crate::backup_service::{BackupConfig, BackupService};
 use crate::lease::{Leases, ReadUntil};
 use crate::loads::Loads;
-use crate::member::{Order, Token};
+use crate::member::Token;
 use crate::migration::Migrations;
 use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
@@ -21,7 +21,7 @@ use duramen_base::ids::ServerId;
 use duramen_cluster::membership::Members;
 use duramen_cluster::placement::{self, Layout};
 use duramen_cluster::replication::BackupId;
-use duramen_wire::native::message::{ClusterSettings, ServerEntry};
+use duramen_wire::native::message::{ClusterSettings, Enlist, ServerEntry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +46,8 @@ pub(crate) struct Life {
     pub client_leases: serve::leases::Leases,
     /// Jobs that could not be done, and when they are tried again.
     pub again: Vec<(u64, Again)>,
+    /// Why the newest order failed, as it was said.
+    pub complaint: Option<String>,
     pub loads: Loads,
     pub settings: ClusterSettings,
 }
@@ -73,7 +75,7 @@ impl Drop for Over {
 }
 
 pub(crate) enum Again {
-    Obey(Order),
+    Obey,
     Forget(Forget),
 }
 
@@ -111,6 +113,8 @@ impl Life {
             return Err("the segments of its disk have another size than the cluster's".to_owned());
         }
         let store = Store::open_member(options, node.threads).map_err(|e| e.to_string())?;
+        let log = store.log().expect("a member's store has a log");
+        log.is_at(at(server, &node.candidate.enlist));
         let clients = Clients::new(node.wake.clone());
         store.engine().set_completions(clients.clone());
         let config = BackupConfig {
@@ -135,6 +139,7 @@ impl Life {
             forgetting: Vec::new(),
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
+            complaint: None,
             loads: Loads::new(now_us, node.room_us),
             settings,
         };
@@ -202,6 +207,16 @@ impl Life {
     }
 }
 
+/// Where a server is that enlists so. How fast it reads is of no matter to itself.
+fn at(server: ServerId, enlist: &Enlist) -> placement::Member {
+    placement::Member {
+        rack: enlist.rack.clone(),
+        address: enlist.addresses.native.clone(),
+        disk: enlist.disk,
+        ..placement::Member::from(BackupId(server.number()))
+    }
+}
+
 pub(crate) fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> placement::Member {
     let bytes = u64::from(settings.segment_bytes);
     let read_us = (bytes * MICROS_PER_SECOND)
@@ -213,5 +228,46 @@ pub(crate) fn member_of(entry: &ServerEntry, settings: &ClusterSettings) -> plac
         address: entry.addresses.native.clone(),
         disk: entry.disk,
         read_us: u32::try_from(read_us).unwrap_or(u32::MAX).max(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::servers;
+    use duramen_base::ids::Level;
+
+    /// Copies lay in the master's own rack: the log was not told which one that is.
+    #[test]
+    fn copies_avoid_the_rack_that_this_server_says_it_is_in() {
+        let options = servers::options(Some("a"));
+        let me = ServerId::new(0, 1);
+        let begun = Life::begin(
+            0,
+            me,
+            servers::settings(),
+            &options,
+            Arc::default(),
+            Planted::default(),
+        );
+        let (mut life, _) = begun.expect("it can be a member");
+        let other = ServerId::new(9, 1);
+        let member = |slot: u32| {
+            let mut entry = servers::entry(ServerId::new(slot, 1));
+            entry.addresses.native = slot.to_string();
+            entry.rack = Some(if entry.server == other { "b" } else { "a" }.to_owned());
+            member_of(&entry, &life.settings)
+        };
+        life.log().backups_up((1..10).map(member));
+        life.log().demand(Level::Synced);
+        while life.store.background_step().expect("nothing fails") {}
+        life.log().try_commit_here(Level::Synced);
+        let mut asked = Vec::new();
+        life.remote.poll(0, &mut asked);
+        let asked: Vec<ServerId> = asked.iter().map(|asked| asked.to).collect();
+        assert!(
+            !asked.is_empty() && asked.iter().all(|to| *to == other),
+            "{asked:?}"
+        );
     }
 }

@@ -90,6 +90,13 @@ pub enum Input {
     IdStored { server: ServerId },
     /// [`Output::Obey`] is done.
     Obeyed { version: TabletsVersion },
+    /// It has failed: a list that came meanwhile is tried in its place.
+    NotObeyed {
+        version: TabletsVersion,
+        reason: String,
+    },
+    /// A while after that: the newest list is tried.
+    ObeyAgain,
     /// The time of [`Member::due_us`] has come. May come at any time.
     Tick,
 }
@@ -351,6 +358,8 @@ impl Member {
             }
             Input::IdStored { server } => self.id_stored(now_us, server, out),
             Input::Obeyed { version } => self.obeyed(now_us, version, out),
+            Input::NotObeyed { version, reason } => self.not_obeyed(version, reason, out),
+            Input::ObeyAgain => out.extend(self.owned.next_order().map(Output::Obey)),
             Input::Tick => self.tick(now_us, out),
         }
     }
@@ -718,6 +727,17 @@ impl Member {
         }
         // An earlier question is one that the coordinator has given up.
         self.waiting = Some((request, told));
+    }
+
+    fn not_obeyed(&mut self, version: TabletsVersion, reason: String, out: &mut Vec<Output>) {
+        self.owned.failed(version);
+        if let Some((request, _)) = self.waiting.take() {
+            let answer = ServerAnswer::Refused(Refusal::Invalid(reason));
+            out.push(Output::Answer { request, answer });
+        }
+        if self.owned.told().version > version {
+            out.extend(self.owned.next_order().map(Output::Obey));
+        }
     }
 
     fn obeyed(&mut self, now_us: u64, version: TabletsVersion, out: &mut Vec<Output>) {

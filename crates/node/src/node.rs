@@ -14,6 +14,7 @@
 //!
 //! Paper: [Ousterhout15 §3, §4, §7]; differs: as in docs/protocols.md.
 
+use crate::here;
 use crate::job::{Job, JobDone, JobResult};
 use crate::keeper::Task;
 use crate::lease::ReadUntil;
@@ -25,12 +26,13 @@ use crate::needed::{self, Needed};
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
 use crate::order::Forget;
 use crate::planted::Planted;
-use crate::recovery::{Effects, PartitionProgress, Recoveries};
+use crate::recovery::{self, Effects, PartitionProgress, Recoveries};
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
 use crate::serve;
 use crate::warmth::{HeldHint, Warmth};
 use duramen::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
+use duramen_cluster::placement;
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
@@ -396,19 +398,21 @@ impl Node {
     }
 
     /// Whether it replays this partition, from now on or already.
-    fn begin_recovery(&mut self, now_us: u64, order: Recover) -> bool {
+    pub(crate) fn begin_recovery(&mut self, now_us: u64, order: Recover) -> bool {
         let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
             return false;
         };
         if life.recoveries.has((order.recovery, order.partition)) {
             return true;
         }
-        let is_free = life.forgetting.is_empty() && self.obeyed.is_none();
-        let is_free = is_free && life.migrations.is_settled();
-        let Some(taken) = self.member.owned().taken().filter(|_| is_free) else {
+        let Some(ranges) = recovery::ranges_of(&order) else {
             return false;
         };
-        let has_begun = life.recoveries.begin(now_us, &life.store, order, &taken);
+        let owned = self.member.owned();
+        if owned.has(&ranges) || here::is_anything(owned, life, &ranges, self.planted) {
+            return false; // R2
+        }
+        let has_begun = life.recoveries.begin(now_us, &life.store, order, ranges);
         self.member.owned_mut().hold(life.recoveries.tables());
         has_begun
     }
@@ -441,11 +445,13 @@ impl Node {
         let Some(life) = self.life.as_mut() else {
             return;
         };
+        // Told together: with the first alone there would be no choice where replicas go.
+        let mut up: Vec<placement::Member> = Vec::new();
         for change in changes {
             let (gone, is_removed) = match change {
                 ServerChange::Added(entry) if entry.status == ServerStatus::Up => {
                     if entry.server != me && entry.roles.backup && !entry.draining {
-                        life.log().backup_up(member_of(&entry, &life.settings));
+                        up.push(member_of(&entry, &life.settings));
                     }
                     continue;
                 }
@@ -454,9 +460,10 @@ impl Node {
                     let is_backup = entry.roles.backup && entry.server != me;
                     let backup = BackupId(entry.server.number());
                     if entry.draining {
+                        up.retain(|member| member.backup != backup);
                         life.log().backup_retires(backup);
                     } else if is_backup && !life.is_lost_for_now(entry.server) {
-                        life.log().backup_up(member_of(&entry, &life.settings));
+                        up.push(member_of(&entry, &life.settings));
                     }
                     continue;
                 }
@@ -464,6 +471,7 @@ impl Node {
                 ServerChange::Removed(server) => (server, true),
             };
             let backup = BackupId(gone.number());
+            up.retain(|member| member.backup != backup);
             life.remote.lost(now_us, backup, &mut heard);
             life.log().backup_lost(backup);
             if self.options.backup.is_some() {
@@ -473,6 +481,7 @@ impl Node {
                 }));
             }
         }
+        life.log().backups_up(up);
         self.go_on(now_us, heard, out);
     }
 
@@ -544,13 +553,23 @@ impl Node {
                 let log = life.store.engine().log();
                 let position = log.expect("a member's store has a log").appended();
                 self.obeyed = Some((order.version, position));
+                life.complaint = None;
             }
             JobResult::Obeyed(_, Err(duramen::engine::Error::FlashFailed))
             | JobResult::Forgot(_, Err(duramen::engine::Error::FlashFailed)) => {
                 // What it should let go of cannot be read, so nothing it is given could be served. Its replicas can be read.
                 self.quit(now_us, true, "flash cannot be read", out);
             }
-            JobResult::Obeyed(order, Err(_)) => life.again.push((again_us, Again::Obey(order))),
+            JobResult::Obeyed(order, Err(error)) => {
+                life.again.push((again_us, Again::Obey));
+                let version = order.version;
+                let reason = format!("its tables cannot be made as the coordinator says: {error}");
+                if life.complaint.as_ref() != Some(&reason) {
+                    life.complaint = Some(reason.clone());
+                    out.push(NodeOutput::Fails(reason.clone()));
+                }
+                self.tell_member(now_us, Input::NotObeyed { version, reason }, out);
+            }
             JobResult::Forgot(forget, Ok(())) => {
                 life.forgetting.retain(|known| *known != forget);
             }
@@ -571,7 +590,7 @@ impl Node {
         let due: Vec<Again> = due.map(|(_, again)| again).collect();
         for again in due {
             match again {
-                Again::Obey(order) => self.obey(order, out),
+                Again::Obey => self.tell_member(now_us, Input::ObeyAgain, out),
                 Again::Forget(forget) => self.forget(forget, out),
             }
         }

@@ -102,6 +102,8 @@ pub enum NodeOutput {
     View(Arc<View>),
     /// [`Job::run`] it, on any thread but the node's, then say [`NodeInput::JobDone`].
     Job(Job),
+    /// Something that it was told to do fails, and is tried again; for the log.
+    Fails(String),
     /// The settings changed. Those of the log hold from the next life on.
     Settings(ClusterSettings),
     /// This life is over. `again`: enlist as a new one.

@@ -5,6 +5,7 @@ use crate::ranges::Ranges;
 use crate::serve::Clients;
 use duramen_base::ids::{KeyRange, TableId};
 use duramen_engine::{Error, Store};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Order {
@@ -32,10 +33,7 @@ impl Order {
                 clients.purge(table.id, &KeyRange::ALL);
             }
         }
-        for (table, range) in &self.purge {
-            clients.purge(*table, range);
-            purge(store, *table, *range, stop)?;
-        }
+        purge(store, clients, self.purge.iter().copied(), stop)?;
         let there = store.tables();
         for entry in &self.tables {
             if there.iter().any(|table| table.id == entry.table) {
@@ -67,28 +65,32 @@ impl Forget {
         clients: &Clients,
         stop: &dyn Fn() -> bool,
     ) -> Result<(), Error> {
-        for (table, range) in self.ranges.iter() {
-            clients.purge(table, &range);
-            purge(store, table, range, stop)?;
-        }
-        Ok(())
+        purge(store, clients, self.ranges.iter(), stop)
     }
 }
 
-/// Takes a range out of a store, step by step: what of it lies on flash is read, which may take long.
+/// Takes ranges out of a store, all of a table in one pass, step by step: what of them lies on flash is read, which may take long.
 fn purge(
     store: &Arc<Store>,
-    table: TableId,
-    range: KeyRange,
+    clients: &Clients,
+    ranges: impl Iterator<Item = (TableId, KeyRange)>,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    let mut purge = store.begin_purge(table, range);
-    loop {
-        match purge.step() {
-            Ok(false) | Err(Error::NoSuchTable(_)) => return Ok(()),
-            Ok(true) if stop() => return Err(Error::TryAgain),
-            Ok(true) => {}
-            Err(error) => return Err(error),
+    let mut tables: BTreeMap<TableId, Vec<KeyRange>> = BTreeMap::new();
+    for (table, range) in ranges {
+        clients.purge(table, &range);
+        tables.entry(table).or_default().push(range);
+    }
+    for (table, ranges) in tables {
+        let mut purge = store.begin_purge(table, &ranges);
+        loop {
+            match purge.step() {
+                Ok(false) | Err(Error::NoSuchTable(_)) => break,
+                Ok(true) if stop() => return Err(Error::TryAgain),
+                Ok(true) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
+    Ok(())
 }

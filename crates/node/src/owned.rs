@@ -146,6 +146,12 @@ impl Owned {
         true
     }
 
+    /// An order failed. What it was to take away is part of the next one, which is given out when a newer list is told, or when it is
+    /// time to try again.
+    pub fn failed(&mut self, version: TabletsVersion) {
+        self.order.take_if(|order| order.version == version);
+    }
+
     /// What readers go by.
     pub fn view(&self, me: ServerId, map: Arc<Map>) -> View {
         let mut served = self.served.clone();
@@ -172,12 +178,14 @@ impl Owned {
         self.served = self.served.renewed(&ranges, self.done);
     }
 
-    /// What must not be replayed over: it is owned, or waits to be purged. `None`: an order is under way.
-    pub fn taken(&self) -> Option<Ranges> {
-        let doomed = self.doomed.without(&self.owned);
-        let all = Ranges::new(self.owned.iter().chain(doomed.iter()));
-        let all = all.expect("what is doomed is cut by what is owned");
-        self.order.is_none().then_some(all)
+    /// Whether something of these is listed, served or not.
+    pub fn has(&self, ranges: &Ranges) -> bool {
+        !self.owned.intersection(ranges).is_empty()
+    }
+
+    /// Whether something of these waits to be purged, or an order is under way, which may purge anything.
+    pub fn purges(&self, ranges: &Ranges) -> bool {
+        self.order.is_some() || !self.doomed.intersection(ranges).is_empty()
     }
 
     /// From now on these tables stay, and no others do because of this.
@@ -185,12 +193,17 @@ impl Owned {
         self.held = tables;
     }
 
-    /// There are objects of these ranges. Returns those that are not owned: they must be purged.
+    /// There are objects of these ranges, which a recovery left. Returns those that must be purged: what no list has as this
+    /// server's own. A range that is to come by a migration is another server's, and comes whole (N7).
     pub fn stain(&mut self, ranges: &Ranges) -> Ranges {
-        let owned = ranges.intersection(&self.owned).without(&self.stained);
-        let stained = self.stained.iter().chain(owned.iter());
+        let own = match self.planted.is(Bug::IncomingStays) {
+            true => self.owned.clone(),
+            false => Ranges::served_of(&self.told).expect("it was read"),
+        };
+        let new = ranges.intersection(&own).without(&self.stained);
+        let stained = self.stained.iter().chain(new.iter());
         self.stained = Ranges::new(stained).expect("they are cut");
-        ranges.without(&self.owned)
+        ranges.without(&own)
     }
 }
 

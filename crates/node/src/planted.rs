@@ -51,6 +51,14 @@ pub enum Bug {
     RecordsStay,
     /// What is written beside the copying is sent once, and not what is written beside that.
     RoundsAreLost,
+    /// E1: a recovery under way does not count as something of its range.
+    RunIsNotHere,
+    /// E1: a purge does not.
+    PurgeIsNotHere,
+    /// E1: a side log that is being taken back does not.
+    LeftoverIsNotHere,
+    /// N7: what a recovery left of a range that is to come by a migration is not purged.
+    IncomingStays,
     /// The source purges when the target has answered the last message.
     PurgedEarly,
 }

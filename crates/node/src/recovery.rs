@@ -5,8 +5,8 @@
 //!
 //! **Invariants**
 //! - R1: what is reported as replayed is durably part of this server's own log.
-//! - R2: nothing is replayed over what is owned here, or is about to be purged, or lies here from another partition: the order
-//!   is answered with `Busy` until that is over.
+//! - R2: nothing is replayed over what is owned here, or over anything else of its ranges ([`crate::here`]): the order is answered
+//!   with `Busy` until that is over.
 //! - R3: a partition whose end the coordinator does not accept leaves nothing behind: a side log is taken back, and what was
 //!   committed already is purged before R2 lets anybody have its range again.
 //! - R4: no list of tables that is older than the order drops its tables.
@@ -204,25 +204,22 @@ impl Recoveries {
             .collect()
     }
 
-    /// Begins; whether it did. `taken`: what must not be replayed over (R2).
+    /// Whether something of these ranges is with a run, whatever its stage.
+    pub fn has_any_of(&self, ranges: &Ranges) -> bool {
+        let mut runs = self.runs.values();
+        runs.any(|run| !run.ranges.intersection(ranges).is_empty())
+    }
+
+    /// Begins; whether it did. The caller has made sure that nothing of its ranges is here (R2).
     pub fn begin(
         &mut self,
         now_us: u64,
         store: &Arc<Store>,
         order: Recover,
-        taken: &Ranges,
+        ranges: Ranges,
     ) -> bool {
         let id = (order.recovery, order.partition);
-        if self.has(id) {
-            return true;
-        }
-        let tablets = order.tablets.iter();
-        let Ok(ranges) = Ranges::new(tablets.map(|tablet| (tablet.table, tablet.range))) else {
-            return false;
-        };
-        let overlaps = |other: &Ranges| !ranges.intersection(other).is_empty();
-        let is_taken = overlaps(taken) || self.runs.values().any(|run| overlaps(&run.ranges));
-        if is_taken || self.runs.len() >= RUNS_MAX || !make_tables(store, &order, &ranges) {
+        if self.runs.len() >= RUNS_MAX || !make_tables(store, &order, &ranges) {
             return false;
         }
         let creation = store.engine().roll_heads();
@@ -677,6 +674,12 @@ impl Run {
     }
 }
 
+/// What a partition is made of; `None`: its tablets overlap, so it is none.
+pub(crate) fn ranges_of(order: &Recover) -> Option<Ranges> {
+    let tablets = order.tablets.iter();
+    Ranges::new(tablets.map(|tablet| (tablet.table, tablet.range))).ok()
+}
+
 /// Entries begin at multiples of 8, in memory too. What is large came so.
 fn aligned(entries: Slice) -> Slice {
     match entries.as_ptr().addr().is_multiple_of(ALIGN_BYTES) {
@@ -704,4 +707,4 @@ fn make_tables(store: &Arc<Store>, order: &Recover, ranges: &Ranges) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,10 +1,17 @@
-//! For this crate's tests: lists of servers that are up, master and backup at once, each with a disk of its own.
+//! For this crate's tests: lists of servers that are up, master and backup at once, each with a disk
+//! of its own; and a master that is no backup.
 
+use crate::NodeOptions;
+use crate::member::Candidate;
 use duramen_base::ids::{ListVersion, ServerId};
 use duramen_cluster::membership::Members;
 use duramen_wire::native::message::{
-    Addresses, Roles, ServerEntry, ServerList, ServerListUpdate, ServerStatus,
+    Addresses, ClusterSettings, Enlist, Roles, ServerEntry, ServerList, ServerListUpdate,
+    ServerStatus,
 };
+use std::sync::Arc;
+
+const MEMORY: u64 = 64 << 20;
 
 pub(crate) fn entry(server: ServerId) -> ServerEntry {
     ServerEntry {
@@ -35,4 +42,58 @@ pub(crate) fn members(servers: &[ServerId]) -> Members {
     let mut members = Members::new();
     members.apply(&ServerListUpdate::Full(list(1, servers).into()));
     members
+}
+
+/// One replica.
+pub(crate) fn settings() -> ClusterSettings {
+    ClusterSettings {
+        replicas: 1,
+        segment_bytes: duramen::engine::segment_bytes(MEMORY) as u32,
+        hash_seed: 1,
+        ping_interval_ms: 100,
+        ping_timeout_ms: 50,
+        verdict_timeout_ms: 250,
+        read_lease_ms: 500,
+        client_lease_ms: 10_000,
+        partition_bytes: 1 << 30,
+        partition_records: 1 << 30,
+        rpc_window: 512,
+        copyset_scatter: None,
+    }
+}
+
+fn enlist(rack: Option<&str>) -> Enlist {
+    Enlist {
+        nonce: 1,
+        cluster: "test".to_owned(),
+        addresses: Addresses::default(),
+        rack: rack.map(str::to_owned),
+        roles: Roles {
+            master: true,
+            backup: false,
+        },
+        replaces: None,
+        disk: 1,
+        read_bytes_per_s: 0,
+        segment_bytes: settings().segment_bytes,
+    }
+}
+
+pub(crate) fn options(rack: Option<&str>) -> NodeOptions {
+    let mut store = duramen::Options::memory(MEMORY);
+    store.engine.heads = 1;
+    store.engine.huge_pages = false;
+    NodeOptions {
+        candidate: Candidate {
+            enlist: enlist(rack),
+            coordinators: vec!["coordinator:1".to_owned()],
+            seed: 1,
+        },
+        store,
+        backup: None,
+        ahead_bytes: 0,
+        room_us: 0,
+        threads: false,
+        wake: Arc::new(|| {}),
+    }
 }

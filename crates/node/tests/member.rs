@@ -145,6 +145,7 @@ impl Net {
                     outputs.extend(self.coordinator.handle(self.now_us, persisted));
                 }
                 coordinator::Output::WakeAt { at_us } => self.wakes_at_us = at_us,
+                coordinator::Output::Unfit { .. } => {}
             }
         }
     }

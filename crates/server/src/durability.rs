@@ -6,8 +6,11 @@
 use crate::config::{DiskMode, ServerConfig};
 use crate::error::ServerError;
 use crate::exec::databases;
-use crate::shared::{Message, Shared};
-use duramen::{DiskState, DurabilityStats, LogWriter, Repair, RepairStep, Store};
+use crate::shared::{Message, Shared, Stop};
+use duramen::{
+    Copies, DiskState, DurabilityStats, LogWriter, Repair, RepairStep, Store, is_store,
+    remove_store,
+};
 use duramen_base::ids::Level;
 use duramen_engine::{Position, TableId};
 use std::path::{Path, PathBuf};
@@ -104,6 +107,67 @@ impl Job {
     }
 }
 
+/// A stop that waits until everything is on disk.
+#[derive(Debug, Default)]
+pub struct Stopping {
+    /// None: it is being written.
+    result: Mutex<Option<Result<(), String>>>,
+}
+
+impl Stopping {
+    /// None while it is being written; an error says why the server goes on.
+    pub fn result(&self) -> Option<Result<(), String>> {
+        lock(&self.result).clone()
+    }
+}
+
+impl Shared {
+    /// Stops the server, but not before everything acknowledged is on disk: what cannot be written would be lost. `anyway`: then
+    /// it is given up. Returns at once; `None`: the server stops now, as there is nothing to be written.
+    pub fn stop_written(&self, how: Stop, anyway: bool) -> Option<Arc<Stopping>> {
+        // A member's log lies with others; and what was answered when it was on disk cannot be lost.
+        let alone = self.membership().is_none() && self.commands.answered_early();
+        let durability = self.durability().filter(|_| alone);
+        let Some(durability) = durability.filter(|durability| durability.has_unwritten()) else {
+            self.stop(how);
+            return None;
+        };
+        let stopping = Arc::new(Stopping::default());
+        let (durability, shared) = (Arc::clone(durability), self.this());
+        let told = Arc::clone(&stopping);
+        self.ending.ask(true);
+        let write = move || {
+            let written = durability.store.flush();
+            let Some(shared) = shared else { return };
+            let result = match written {
+                Ok(()) => Ok(how),
+                Err(why) if anyway => {
+                    tracing::error!("stopping, and giving up what is not on disk: {why}");
+                    Ok(Stop::AtOnce)
+                }
+                Err(why) => {
+                    tracing::error!(
+                        "not stopping: {why}; what was acknowledged and is not on disk would be lost. Make room, or give it up with SHUTDOWN NOSAVE"
+                    );
+                    shared.ending.ask(false);
+                    Err(why.to_string())
+                }
+            };
+            *lock(&told.result) = Some(result.clone().map(|_| ()));
+            if let Ok(how) = result {
+                shared.stop(how);
+            }
+            wake(&shared);
+        };
+        let thread = std::thread::Builder::new().name("stop".to_owned());
+        if let Err(error) = thread.spawn(write) {
+            self.ending.ask(false);
+            *lock(&stopping.result) = Some(Err(format!("cannot start a thread: {error}")));
+        }
+        Some(stopping)
+    }
+}
+
 /// Snapshots of this run.
 #[derive(Default)]
 struct Snapshots {
@@ -147,6 +211,11 @@ impl Durability {
             restart_threads: config.restart_threads,
             ..defaults
         };
+        if let Ok(place) = Place::new(config, Target::Dump)
+            && let Err(error) = place.clear()
+        {
+            tracing::warn!(dir = %place.fresh.display(), "the beginning of a snapshot is left: {error}");
+        }
         let store = Store::open(options, progress)?;
         if let Some(damage) = store.hint_damage() {
             tracing::warn!(
@@ -205,6 +274,7 @@ impl Durability {
         shared: &Shared,
         engine: &Arc<duramen_engine::Store>,
     ) -> Result<(), ServerError> {
+        shared.commands.note_level(self.store.default_level());
         for table in engine.tables() {
             let level = engine.table_level(table.id)?;
             shared.commands.set_level(table.id, level);
@@ -279,10 +349,21 @@ impl Durability {
         self.store.scrub().unwrap_or(0)
     }
 
+    /// Memory of what is on its way to disk.
+    pub(crate) fn copies(&self) -> Copies {
+        self.store.copies()
+    }
+
     pub fn stats(&self) -> DurabilityStats {
         self.store
             .stats()
             .expect("a store with a directory has figures")
+    }
+
+    /// Whether something was written that is not on disk.
+    fn has_unwritten(&self) -> bool {
+        let log = self.store.engine().log();
+        log.is_some_and(|log| !log.appended().is_none())
     }
 
     /// Makes everything durable and notes that the end was clean.
@@ -427,42 +508,67 @@ impl Place {
         self.then.as_deref().unwrap_or(&self.fresh)
     }
 
-    /// Writes the snapshot, and puts it in the place of the last one only when it is whole.
+    /// Writes the snapshot, and puts it in the place of the last one only when it is whole. At any moment `dump` is a whole
+    /// snapshot, once there was one. What is left of a failed one is removed; it would keep the room that the log needs.
     fn make<T>(&self, write: impl FnOnce(&Path) -> Result<T, String>) -> Result<T, String> {
+        let Some(then) = &self.then else {
+            return write(&self.fresh);
+        };
         let says = |what: &str, path: &Path| {
             let text = format!("cannot {what} {}", path.display());
             move |error: std::io::Error| format!("{text}: {error}")
         };
-        let Some(then) = &self.then else {
-            return write(&self.fresh);
-        };
-        if let Some(folder) = then.parent() {
-            std::fs::create_dir_all(folder).map_err(says("make", folder))?;
-        }
-        remove(&self.fresh).map_err(says("remove", &self.fresh))?;
-        let report = write(&self.fresh)?;
-        let old = then.with_extension("old");
-        remove(&old).map_err(says("remove", &old))?;
-        if then.exists() {
-            std::fs::rename(then, &old).map_err(says("rename", then))?;
-        }
-        std::fs::rename(&self.fresh, then).map_err(says("rename", &self.fresh))?;
-        remove(&old).map_err(says("remove", &old))?;
+        let folder = then.parent().unwrap_or(Path::new("/"));
+        std::fs::create_dir_all(folder).map_err(says("make", folder))?;
+        remove_store(&self.fresh).map_err(says("remove", &self.fresh))?;
+        is_store(then).map_err(says("replace", then))?;
+        let report = write(&self.fresh).inspect_err(|_| {
+            let _ = remove_store(&self.fresh); // the next one tries again
+        })?;
+        put_in_place(&self.fresh, then).map_err(says("rename", &self.fresh))?;
+        sync_dir(folder).map_err(says("sync", folder))?;
+        remove_store(&self.fresh).map_err(says("remove", &self.fresh))?;
         Ok(report)
+    }
+
+    /// Removes what a process that was killed left of a snapshot.
+    fn clear(&self) -> std::io::Result<()> {
+        self.then
+            .as_ref()
+            .map_or(Ok(()), |_| remove_store(&self.fresh))
     }
 }
 
-/// A directory and all in it, if it is there.
-fn remove(dir: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+/// Gives `fresh` the name `then`; what had that name has the other one afterwards.
+fn put_in_place(fresh: &Path, then: &Path) -> std::io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    if !then.exists() {
+        return std::fs::rename(fresh, then);
     }
+    match renameat_with(CWD, fresh, CWD, then, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            // The file system cannot exchange names: then there is none for a moment.
+            let old = then.with_extension("old");
+            remove_store(&old)?;
+            std::fs::rename(then, &old)?;
+            std::fs::rename(fresh, then)?;
+            remove_store(&old)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn sync_dir(dir: &Path) -> std::io::Result<()> {
+    std::fs::File::open(dir)?.sync_all()
 }
 
 /// Says what was found damaged on disk, and what becomes of it.
 fn log_repair(repair: &Repair) {
-    let (segment, frame) = (repair.segment.0, repair.frame.map_or(-1, i64::from));
+    let Some(segment) = repair.segment else {
+        return log_mended(&repair.step);
+    };
+    let (segment, frame) = (segment.0, repair.frame.map_or(-1, i64::from));
     match &repair.step {
         RepairStep::Found { reason } => tracing::warn!(
             segment,
@@ -480,6 +586,19 @@ fn log_repair(repair: &Repair) {
             frame,
             "the damaged segment cannot be repaired: memory has nothing of it, and a restart will refuse the data. Copy what is served now with a client while this server runs, or restore from a snapshot"
         ),
+    }
+}
+
+/// As [`log_repair`], of the write-ahead log.
+fn log_mended(step: &RepairStep) {
+    match step {
+        RepairStep::Found { reason } => tracing::warn!(
+            "the write-ahead log on disk is damaged: {reason}; what it held is in memory and is being written elsewhere. Do not stop the server before that is done"
+        ),
+        RepairStep::Repaired { .. } => tracing::info!(
+            "the write-ahead log is repaired: what the damaged commit held lies elsewhere on disk"
+        ),
+        RepairStep::Lost => {}
     }
 }
 

@@ -45,6 +45,12 @@ pub enum ServerError {
     /// A member's life is over. `again`: start it anew, in this process or another one; else a person must look at the reason.
     #[error("this member's life is over: {reason}")]
     LifeOver { again: bool, reason: String },
+    /// A thread did not end when the server stopped: the process is to end without it. What was
+    /// acknowledged at a level above `memory` is on disk, as after any crash.
+    #[error(
+        "a thread did not end within the time that a stop has, and the process ends without it:\n{table}"
+    )]
+    Stuck { table: String },
     /// No coordinator that was named is one of this cluster, and none will be: name others, or the cluster that they belong to.
     #[error(
         "the coordinator at {coordinator} does not let this server in: {reason}\nName the cluster with --cluster, or another coordinator with --coordinator."

@@ -4,11 +4,14 @@
 //! never leaves the thread that read it. What threads must tell one another goes through mailboxes ([`shared`]).
 
 mod admin;
+mod clock;
 pub mod cluster;
 pub mod config;
 pub mod durability;
 mod error;
 pub mod exec;
+mod footprint;
+pub mod heap;
 mod native;
 mod reactor;
 mod server;

@@ -18,7 +18,7 @@
 use crate::cluster::{Membership, ViewCache};
 use crate::durability::Durability;
 use crate::exec::cold::look_ahead;
-use crate::exec::{Client, OUT_BYTES_PER_TURN};
+use crate::exec::{Client, OUT_BYTES_PER_TURN, TURN_TIME};
 use crate::shared::Shared;
 use duramen_base::ids::ServerId;
 use duramen_engine::{Guard, Session};
@@ -29,6 +29,7 @@ use duramen_wire::native::codec::{
 };
 use duramen_wire::native::message::{Request, Single};
 use std::ops::Range;
+use std::time::Instant;
 
 /// Requests in one batch: as many as are hinted many times over, few enough for the first level of the cache.
 const GROUP_REQUESTS: usize = 64;
@@ -143,7 +144,7 @@ impl Executor {
             cache: &mut self.cache,
             membership,
         };
-        let now_us = membership.now_us();
+        let (now_us, started) = (membership.now_us(), Instant::now());
         let fetch_bytes = shared.tier().map(|tier| tier.fetch_bytes());
         for turn in &mut *turns {
             turn.client.begin_native();
@@ -204,9 +205,19 @@ impl Executor {
                 turn.halted = turn.out.len() > OUT_BYTES_PER_TURN;
             }
             self.decoded = emptied(decoded);
+            end_long_turns(turns, started);
         }
         for turn in turns {
             turn.client.end_parking();
+        }
+    }
+}
+
+/// Clients that have had a group go on in the next round, if this one takes long.
+fn end_long_turns(turns: &mut [Turn<'_>], started: Instant) {
+    if started.elapsed() >= TURN_TIME {
+        for turn in turns {
+            turn.halted |= turn.executed > 0;
         }
     }
 }

@@ -29,6 +29,7 @@ mod timers;
 
 pub(crate) use listener::{Listeners, bind, raise_file_limit};
 
+use crate::clock;
 use crate::config::Poll;
 use crate::error::ServerError;
 use crate::exec::{Executor, Verdict};
@@ -41,7 +42,7 @@ use input::InputBuffer;
 use output::BufferPool;
 use round::{Ready, Recycled};
 use rustix::event::epoll;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
 use slots::{Slots, Token};
 use spin::{Spinner, Way};
 use std::os::fd::OwnedFd;
@@ -157,7 +158,7 @@ impl Reactor {
             spinner: Spinner::default(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             hot: None,
-            now_ms: wall_clock_ms(),
+            now_ms: clock::coarse_ms(),
             next_sweep_ms: 0,
             stop_deadline: None,
             number,
@@ -179,7 +180,8 @@ impl Reactor {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
             self.wait(&mut events);
-            self.now_ms = wall_clock_ms();
+            self.now_ms = clock::coarse_ms();
+            self.me().beat.came_back(self.now_ms);
             if !events.is_empty() || !self.again.is_empty() || self.has_ready() {
                 self.me().counters.rounds.add(1);
             }
@@ -334,12 +336,14 @@ impl Reactor {
 
     fn poll_events(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) {
         events.clear();
+        self.me().beat.sleeps();
         // EINTR and everything else: an empty round, and then again.
         let _ = epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(events),
             timeout.as_ref(),
         );
+        self.me().beat.came_back(clock::coarse_ms());
     }
 
     fn take_messages(&mut self) {
@@ -456,9 +460,3 @@ const ZERO: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
-
-/// Milliseconds since the Unix epoch, up to a scheduler tick (4 ms) behind: cheap enough for every round.
-fn wall_clock_ms() -> u64 {
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000
-}

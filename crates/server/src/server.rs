@@ -140,15 +140,19 @@ impl Server {
         let (started, starts) = mpsc::channel();
         for (number, listeners) in listeners.into_iter().enumerate() {
             let (shared, started) = (Arc::clone(&self.shared), started.clone());
+            let running = shared.ending.begin();
             let thread = std::thread::Builder::new()
                 .name(format!("reactor-{number}"))
-                .spawn(move || match Reactor::new(shared, number, listeners) {
-                    Ok(reactor) => {
-                        let _ = started.send(Ok(()));
-                        reactor.run();
-                    }
-                    Err(error) => {
-                        let _ = started.send(Err(error));
+                .spawn(move || {
+                    let _running = running;
+                    match Reactor::new(shared, number, listeners) {
+                        Ok(reactor) => {
+                            let _ = started.send(Ok(()));
+                            reactor.run();
+                        }
+                        Err(error) => {
+                            let _ = started.send(Err(error));
+                        }
                     }
                 })
                 .map_err(|source| ServerError::System {
@@ -191,6 +195,26 @@ impl Server {
         Ok(true)
     }
 
+    /// Waits until the threads have ended. False: one is stuck.
+    fn is_ended(&self) -> bool {
+        let shared = &self.shared;
+        shared
+            .ending
+            .wait(|how| self.patience(how), || shared.is_stuck())
+    }
+
+    /// How long the threads may take to end.
+    fn patience(&self, how: Stop) -> Duration {
+        match how {
+            Stop::No => Duration::MAX,
+            Stop::Graceful => {
+                let replies_ms = self.shared.config().stop_timeout_ms;
+                Duration::from_millis(replies_ms + self.shared.stuck_after_ms())
+            }
+            Stop::AtOnce => AT_ONCE,
+        }
+    }
+
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
@@ -209,11 +233,18 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::Store`] if that failed: what was acknowledged is safe nevertheless. [`ServerError::LifeOver`]: it stopped because
-    /// the cluster does not count this member any more.
+    /// the cluster does not count this member any more. [`ServerError::Stuck`]: a thread did not
+    /// end in time; it is left behind, and the process should end.
     ///
     /// # Panics
     /// If a reactor thread panicked.
     pub fn wait(mut self) -> Result<(), ServerError> {
+        if !self.is_ended() {
+            let table = self.shared.table_of_waits();
+            // Dropping it would wait for the thread.
+            std::mem::forget(self);
+            return Err(ServerError::Stuck { table });
+        }
         for thread in self.threads.drain(..) {
             thread.join().expect("a reactor thread panicked");
         }
@@ -224,7 +255,7 @@ impl Server {
         if self.shared.stopping() == Stop::Graceful
             && let Some(durability) = self.shared.durability()
         {
-            durability.close()?;
+            self.close(durability)?;
         }
         if let Some(mut life) = self.life.take() {
             life.end();
@@ -238,6 +269,11 @@ impl Server {
         }
     }
 }
+
+/// What was acknowledged while a stop began waits for room on a full disk so long between two attempts.
+const CLOSE_AGAIN: Duration = Duration::from_secs(1);
+/// A stop at once waits for this long: nobody needs more to come back to its loop.
+const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// How often the owner of a loading server looks whether it was told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -281,6 +317,26 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     durability.restore(shared, &engine)?;
     shared.serve_with(engine, Some(durability), tier);
     Ok(())
+}
+
+impl Server {
+    /// The orderly end of the directory. Without room for what was acknowledged last it is tried again, until a stop at once.
+    fn close(&self, durability: &Durability) -> Result<(), ServerError> {
+        loop {
+            match durability.close() {
+                Err(error @ duramen::Error::DiskFull(_))
+                    if self.shared.stopping() == Stop::Graceful
+                        && self.shared.commands.answered_early() =>
+                {
+                    tracing::error!(
+                        "the end waits, as what was acknowledged last would be lost: {error}; another signal ends at once"
+                    );
+                    std::thread::sleep(CLOSE_AGAIN);
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
 }
 
 impl Drop for Server {

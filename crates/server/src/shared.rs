@@ -13,17 +13,21 @@ mod clients;
 mod commits;
 mod counters;
 mod mailbox;
+mod watch;
 
 pub use clients::{ClientRecord, ClientText, Registry};
 pub use commits::Commits;
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
 pub use mailbox::{Mailbox, Message};
+pub use watch::Beat;
+pub(crate) use watch::Ending;
 
 use crate::cluster::Membership;
 use crate::config::{ConfigFile, ServerConfig, Setting};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::tier::Tier;
+use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
 use duramen_engine::flash::FlashStats;
 use duramen_engine::{Store, TableId};
@@ -36,6 +40,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// One reactor thread as the others see it.
 pub struct ThreadShared {
     pub counters: ThreadCounters,
+    /// When it last came back to its loop.
+    pub beat: Beat,
     pub mailbox: Mailbox,
     /// Wakes the thread when the log has come further, if it waits for that.
     pub commits: Commits,
@@ -59,6 +65,7 @@ impl ThreadShared {
     fn new() -> Result<ThreadShared, ServerError> {
         Ok(ThreadShared {
             counters: ThreadCounters::default(),
+            beat: Beat::default(),
             mailbox: Mailbox::new()?,
             commits: Commits::default(),
             clients: Registry::default(),
@@ -114,6 +121,9 @@ pub struct Shared {
     progress: Mutex<Progress>,
     /// Empty: of no cluster, or not told yet. Filled once, before [`Shared::serve`].
     membership: OnceLock<Arc<Membership>>,
+    /// Of a member: what it keeps for others. Filled once, before it enlists. Weak: the directory's lock
+    /// goes with the backup, and the next life in this process needs it.
+    kept: OnceLock<Weak<Backup>>,
     /// Whether a member may live again, and why this life ended.
     life_over: OnceLock<(bool, String)>,
     /// One per reactor thread, by number.
@@ -132,7 +142,16 @@ pub struct Shared {
     /// Threads that spin for work now.
     spinning: AtomicUsize,
     stop: AtomicU8,
+    /// The reactor threads that run.
+    pub(crate) ending: Arc<Ending>,
+    /// See [`STUCK_AFTER_MS`]; tests have less patience.
+    pub stuck_after_ms: AtomicU64,
 }
+
+/// A thread that has not come back to its loop for this long, in milliseconds, is stuck: requests
+/// of one client take less than 10 ms, and what a disk or a cluster is waited for is waited for
+/// elsewhere.
+const STUCK_AFTER_MS: u64 = 5_000;
 
 impl Shared {
     /// Without data yet: [`serve`](Self::serve) brings it.
@@ -152,6 +171,7 @@ impl Shared {
             loaded: OnceLock::new(),
             progress: Mutex::default(),
             membership: OnceLock::new(),
+            kept: OnceLock::new(),
             life_over: OnceLock::new(),
             threads,
             started: Instant::now(),
@@ -165,6 +185,8 @@ impl Shared {
             connected: AtomicUsize::new(0),
             spinning: AtomicUsize::new(0),
             stop: AtomicU8::new(0),
+            ending: Arc::default(),
+            stuck_after_ms: AtomicU64::new(STUCK_AFTER_MS),
         }))
     }
 
@@ -209,6 +231,19 @@ impl Shared {
         stats.fetched_bytes += sum(|counters| &counters.flash_fetched_bytes);
         stats.read_errors += sum(|counters| &counters.flash_read_errors);
         stats
+    }
+
+    /// This server keeps replicas for others there. To be called once.
+    pub(crate) fn keep_for_others(&self, backup: &Arc<Backup>) {
+        self.kept.get_or_init(|| Arc::downgrade(backup));
+    }
+
+    /// Memory of what is on its way to disk: of the own log, and of what is kept for others.
+    pub fn copies(&self) -> Copies {
+        let own = self.durability().map(|durability| durability.copies());
+        let kept = self.kept.get().and_then(Weak::upgrade);
+        let kept = kept.map(|backup| backup.copies());
+        own.into_iter().chain(kept).sum()
     }
 
     /// This server is a member of a cluster. To be called once, before [`serve`](Self::serve).
@@ -307,6 +342,7 @@ impl Shared {
         config.check()?;
         self.check_level(&config)?;
         if let Some(log) = self.data().and_then(|store| store.log()) {
+            self.commands.note_level(config.write_level());
             log.set_default_level(config.write_level());
         }
         if let Some(durability) = self.durability() {
@@ -432,7 +468,39 @@ impl Shared {
     pub fn stop(&self, how: Stop) {
         // Release: pairs with Acquire in `stopping`.
         self.stop.fetch_max(how as u8, Ordering::Release);
+        self.ending.stop(how);
         self.post_all(&Message::Wake);
+    }
+
+    /// What each thread does: for `DURAMEN.STUCK`, `/livez` and the log.
+    pub fn table_of_waits(&self) -> String {
+        let now_ms = crate::clock::now_ms();
+        let mut table = "thread        away_ms  state\n".to_owned();
+        for (number, thread) in self.threads.iter().enumerate() {
+            let name = format!("reactor-{number}");
+            let (away_ms, state) = match thread.beat.away_ms(now_ms) {
+                None => (0, "waits for requests"),
+                Some(away_ms) if away_ms < self.stuck_after_ms() => (away_ms, "runs"),
+                Some(away_ms) => (away_ms, "has not come back to its loop"),
+            };
+            table.push_str(&format!("{name:<13} {away_ms:<8} {state}\n"));
+        }
+        for wait in self.data().map(|store| store.waits()).unwrap_or_default() {
+            table.push_str(&format!("{wait}\n"));
+        }
+        table
+    }
+
+    /// Whether a thread is stuck: all its clients wait.
+    pub fn is_stuck(&self) -> bool {
+        let now_ms = crate::clock::now_ms();
+        let away_ms = |thread: &ThreadShared| thread.beat.away_ms(now_ms).unwrap_or(0);
+        let mut threads = self.threads.iter();
+        threads.any(|thread| away_ms(thread) >= self.stuck_after_ms())
+    }
+
+    pub(crate) fn stuck_after_ms(&self) -> u64 {
+        self.stuck_after_ms.load(Ordering::Relaxed)
     }
 
     pub fn stopping(&self) -> Stop {

@@ -1,5 +1,6 @@
 //! Admin HTTP over a real socket: pages, states, limits.
 
+use duramen_engine::TableId;
 use duramen_server::shared::Stop;
 use duramen_server::{Server, ServerConfig};
 use std::io::{Read, Write};
@@ -153,4 +154,45 @@ fn oversized_headers_are_refused() {
     let _ = stream.read_to_end(&mut reply);
     assert!(!reply.starts_with(b"HTTP/1.1 200"));
     assert_eq!(get(&server, "/livez").0, "200");
+}
+
+/// `/livez` said "ok" while no client was answered any more.
+#[test]
+fn a_server_with_a_stuck_thread_is_not_alive() {
+    let server = start();
+    let stuck_after_ms = &server.shared().stuck_after_ms;
+    stuck_after_ms.store(50, std::sync::atomic::Ordering::Relaxed);
+    let connect = || {
+        let mut client = TcpStream::connect(server.addresses().resp[0]).expect("connects");
+        client.write_all(b"PING\r\n").expect("sends");
+        client.read_exact(&mut [0; 7]).expect("reads");
+        client
+    };
+    // The second goes to the thread that has no connection yet.
+    let (mut stuck, mut other) = (connect(), connect());
+    let mut session = server.shared().store().session().expect("a session");
+    let mut guard = session.pin();
+    let hash = guard.hash(b"k");
+    guard.lock_keys(&[(TableId::DEFAULT, hash)]).expect("locks");
+    stuck.write_all(b"SET k v\r\n").expect("sends");
+    wait_until("it is noticed", || get(&server, "/livez").0 == "503");
+    assert!(
+        get(&server, "/livez")
+            .1
+            .contains("has not come back to its loop")
+    );
+    // The other thread still answers, and says so too.
+    other.write_all(b"DURAMEN.STUCK\r\n").expect("sends");
+    let mut told = [0; 512];
+    let bytes = other.read(&mut told).expect("reads");
+    let told = String::from_utf8_lossy(&told[..bytes]);
+    assert!(told.contains("has not come back to its loop"), "{told}");
+    guard.unlock_keys();
+    drop(guard);
+    wait_until("it goes on", || {
+        get(&server, "/livez") == ("200".to_owned(), "ok\n".to_owned())
+    });
+    let mut reply = [0; 5];
+    stuck.read_exact(&mut reply).expect("reads");
+    assert_eq!(&reply, b"+OK\r\n");
 }

@@ -2,7 +2,7 @@
 
 use duramen_base::ids::{KeyRange, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_server::cluster::Membership;
+use duramen_server::cluster::{Clock, Membership};
 use duramen_server::config::Level;
 use duramen_server::{Server, ServerConfig, exec};
 use duramen_wire::native::message::{Addresses, TableEntry, TabletMap, TabletRoute};
@@ -49,7 +49,7 @@ impl Member {
         };
         let read_until = Arc::<ReadUntil>::default();
         let clients = Clients::new(Arc::new(|| {}));
-        let membership = Membership::new(Instant::now(), read_until.clone(), clients);
+        let membership = Membership::new(Clock::start(), read_until.clone(), clients);
         let membership = Arc::new(membership);
         shared.join(membership.clone());
         let entry = TableEntry {

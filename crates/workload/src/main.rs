@@ -7,12 +7,15 @@
 //! - `fill COUNT BYTES`, `checkfill COUNT BYTES`: objects that are written once, by the native client.
 //!
 //! It ends with its standard input.
+//!
+//! `duramen-workload torture` is another program: see [`torture`].
 
 mod ask;
 mod fill;
 mod history;
 mod resp;
 mod run;
+mod torture;
 
 use clap::Parser;
 use duramen_client::{Client, Options, Table};
@@ -75,7 +78,15 @@ struct Workload {
 }
 
 fn main() {
-    if let Err(sentence) = serve(Arguments::parse()) {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    let is_torture = words.get(1).is_some_and(|word| word == "torture");
+    let result = if is_torture {
+        words.remove(1);
+        torture::run(&torture::Arguments::parse_from(words))
+    } else {
+        serve(Arguments::parse())
+    };
+    if let Err(sentence) = result {
         eprintln!("duramen-workload: {sentence}");
         std::process::exit(1);
     }

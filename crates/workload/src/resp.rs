@@ -7,7 +7,7 @@
 
 use duramen_format::hash::slot;
 use std::collections::HashMap;
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -200,7 +200,7 @@ fn refusal(replies: &[Reply]) -> Option<&str> {
     None
 }
 
-fn encode(request: &mut Vec<u8>, command: &[&[u8]]) {
+pub(crate) fn encode(request: &mut Vec<u8>, command: &[&[u8]]) {
     request.extend(format!("*{}\r\n", command.len()).bytes());
     for part in command {
         request.extend(format!("${}\r\n", part.len()).bytes());
@@ -237,35 +237,40 @@ impl Link {
     }
 
     fn reply(&mut self) -> io::Result<Reply> {
-        let mut line = String::new();
-        self.stream.read_line(&mut line)?;
-        let text = line
-            .strip_suffix("\r\n")
-            .ok_or_else(|| io::Error::from(ErrorKind::UnexpectedEof))?;
-        let malformed = || io::Error::new(ErrorKind::InvalidData, format!("not RESP: {text}"));
-        let (kind, rest) = text.split_at_checked(1).ok_or_else(malformed)?;
-        let number = || rest.parse::<i64>().map_err(|_| malformed());
-        Ok(match kind {
-            "+" => Reply::Simple(rest.to_owned()),
-            "-" => Reply::Error(rest.to_owned()),
-            ":" => Reply::Number(number()?),
-            "$" | "*" if number()? < 0 => Reply::Null,
-            "$" => {
-                let length = number()? as usize;
-                if length > BULK_BYTES_MAX {
-                    return Err(malformed());
-                }
-                let mut bulk = vec![0; length + 2];
-                self.stream.read_exact(&mut bulk)?;
-                bulk.truncate(length);
-                Reply::Bulk(bulk)
-            }
-            "*" => Reply::Array(
-                (0..number()?)
-                    .map(|_| self.reply())
-                    .collect::<io::Result<_>>()?,
-            ),
-            _ => return Err(malformed()),
-        })
+        read_reply(&mut self.stream)
     }
+}
+
+/// Reads one reply of RESP2.
+pub(crate) fn read_reply(stream: &mut impl BufRead) -> io::Result<Reply> {
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let text = line
+        .strip_suffix("\r\n")
+        .ok_or_else(|| io::Error::from(ErrorKind::UnexpectedEof))?;
+    let malformed = || io::Error::new(ErrorKind::InvalidData, format!("not RESP: {text}"));
+    let (kind, rest) = text.split_at_checked(1).ok_or_else(malformed)?;
+    let number = || rest.parse::<i64>().map_err(|_| malformed());
+    Ok(match kind {
+        "+" => Reply::Simple(rest.to_owned()),
+        "-" => Reply::Error(rest.to_owned()),
+        ":" => Reply::Number(number()?),
+        "$" | "*" if number()? < 0 => Reply::Null,
+        "$" => {
+            let length = number()? as usize;
+            if length > BULK_BYTES_MAX {
+                return Err(malformed());
+            }
+            let mut bulk = vec![0; length + 2];
+            stream.read_exact(&mut bulk)?;
+            bulk.truncate(length);
+            Reply::Bulk(bulk)
+        }
+        "*" => Reply::Array(
+            (0..number()?)
+                .map(|_| read_reply(stream))
+                .collect::<io::Result<_>>()?,
+        ),
+        _ => return Err(malformed()),
+    })
 }

@@ -1,14 +1,16 @@
-//! `cargo xtask ci|test|tidy|fuzz|bench`: everything this repository does to itself, one command each.
+//! `cargo xtask ci|test|tidy|fuzz|torture|bench`: everything this repository does to itself, one command each.
 
 mod bench;
 mod ci;
 mod fuzz;
 mod process;
 mod repeat;
+mod slowest;
 mod tally;
 mod test;
 mod tidy;
 mod tools;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -21,6 +23,9 @@ cargo xtask COMMAND
   tidy              the rules of the house: crate edges, file headers, unsafe, links, dependencies, licences
   fuzz [TARGET] [--seconds N]
                     every fuzz target (or one) for N seconds in total, 60 by default
+  torture [--release] [--minutes N] [--seed S] [ARGS…]
+                    real servers under clients of all kinds, pauses and kills, every reply watched;
+                    `--help` lists the arguments of `duramen-workload torture`
   bench [ARGS…]     `duramen-bench ARGS…` from a release build, peers linked in
 ";
 
@@ -35,6 +40,7 @@ fn main() -> ExitCode {
         "test" => test::run(rest),
         "tidy" => no_arguments(rest).and_then(|()| tidy::run()),
         "fuzz" => fuzz::run(rest),
+        "torture" => torture::run(rest),
         "bench" => bench::run(rest),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");

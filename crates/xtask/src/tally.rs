@@ -1,9 +1,10 @@
 //! Adds up the results of several test runners.
 
 use crate::repeat::Failure;
+use crate::slowest::Slowest;
 
 /// Results so far. `failures` names what failed, for the list at the end.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
@@ -13,6 +14,7 @@ pub(crate) struct Tally {
     pub(crate) told: Vec<Failure>,
     /// What failed and passed when it ran once more.
     pub(crate) repeated: Vec<String>,
+    pub(crate) slowest: Slowest,
 }
 
 impl Tally {
@@ -29,6 +31,7 @@ impl Tally {
         self.failures.extend(other.failures);
         self.told.extend(other.told);
         self.repeated.extend(other.repeated);
+        self.slowest.add(other.slowest);
     }
 
     /// Takes one failure of those counted as failed to those that passed.
@@ -44,6 +47,7 @@ impl Tally {
 
     /// Reads one line of `cargo test`.
     pub(crate) fn cargo_line(&mut self, line: &str) {
+        self.slowest.line(line);
         if let Some(result) = line.strip_prefix("test result: ") {
             for part in result.split(['.', ';']) {
                 match count_and_word(part) {
@@ -74,6 +78,7 @@ impl Tally {
 
     /// Reads one line of `pytest`, whose last line is like `1 failed, 20 passed, 3 skipped in 4.56s`.
     pub(crate) fn pytest_line(&mut self, line: &str) {
+        self.slowest.line(line);
         let line = line.trim_matches(['=', ' ']);
         if let Some(failure) = line
             .strip_prefix("FAILED ")

@@ -49,7 +49,10 @@ pub(crate) fn run(filters: &[String]) -> Result<(), String> {
             client_tests(&client_filters, tally)
         });
     }
-    println!();
+    println!(
+        "\nthe slowest:\n{}",
+        std::mem::take(&mut tally.slowest).table()
+    );
     for failure in &tally.failures {
         println!("failed: {failure}");
     }

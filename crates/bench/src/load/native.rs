@@ -3,8 +3,8 @@
 use crate::harness::{Doing, Failure, Result};
 use duramen_base::ids::{MapVersion, ServerId, TableId};
 use duramen_wire::native::codec::{
-    CLIENT_FRAME_BYTES_MAX, Envelope, Hello, HelloParsed, PEER_FRAME_BYTES_MAX, Parsed, Reply,
-    Role, decode_reply, encode_single, encode_to_coordinator, parse_frame, parse_hello,
+    CLIENT_FRAME_BYTES_MAX, Credentials, Envelope, Handshake, PEER_FRAME_BYTES_MAX, Parsed, Reply,
+    Role, decode_reply, encode_single, encode_to_coordinator, fresh_nonce, parse_frame,
 };
 use duramen_wire::native::message::{
     Answer, Condition, CoordinatorAnswer, Expiry, Operation, Outcome, Single, TabletMap,
@@ -94,23 +94,17 @@ pub(super) fn advance(input: &[u8]) -> Result<Passed> {
     Ok(passed)
 }
 
-/// Says hello and hears it.
+/// Both sides prove themselves, to a cluster without a token.
 pub(super) fn greet(stream: &mut TcpStream) -> Result<()> {
     let doing = || "greeting a server of the native protocol".to_owned();
     stream.set_read_timeout(Some(PATIENCE)).doing(doing())?;
-    let mut hello = Vec::new();
-    Hello::new(Role::Client, "", b"").encode(&mut hello);
-    stream.write_all(&hello).doing(doing())?;
-    let mut input = Vec::new();
-    loop {
-        let needed = match parse_hello(&input).doing(doing())? {
-            HelloParsed::Hello { .. } => return Ok(()),
-            HelloParsed::Incomplete { needed } => needed,
-        };
-        let from = input.len();
-        input.resize(needed, 0);
-        stream.read_exact(&mut input[from..]).doing(doing())?;
-    }
+    let (cluster, token) = ("", &b""[..]);
+    let mut opening = Vec::new();
+    let nonce = fresh_nonce().doing(doing())?;
+    Handshake::dial(Role::Client, nonce, &mut opening)
+        .run(Credentials { cluster, token }, opening, stream)
+        .doing(doing())?;
+    Ok(())
 }
 
 fn map_of(coordinator: &str) -> Result<TabletMap> {

@@ -75,8 +75,11 @@ pub(super) fn run(place: &Place, json: bool) -> ExitCode {
 
 /// A superblock that cannot be read is damage; a place without a store is none.
 fn refuse(error: &duramen_backup::Error, json: bool) -> ExitCode {
-    use duramen_backup::Error::{DamagedSuperblock, TooSmall};
-    if !matches!(error, DamagedSuperblock { .. } | TooSmall { .. }) {
+    use duramen_backup::Error::{DamagedFile, DamagedSuperblock, TooSmall};
+    if !matches!(
+        error,
+        DamagedFile { .. } | DamagedSuperblock { .. } | TooSmall { .. }
+    ) {
         return super::cannot_look(&error.to_string());
     }
     if json {
@@ -314,7 +317,7 @@ impl Report {
                 );
             }
             println!(
-                "what to do: restore the last snapshot (`duramen serve --dir SNAPSHOT`); keep this directory as it is until then; `duramen log dump --json` shows the keys and values that can still be read"
+                "what to do: restore the last snapshot (`duramen serve --dir SNAPSHOT`), or copy what can be proved into a new directory (`duramen fsck --repair {place} --out NEW`); keep this directory as it is until then"
             );
         }
         match self.problems.len() {

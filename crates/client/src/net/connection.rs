@@ -1,8 +1,8 @@
-//! One connection: hello, then a request and its answer at a time.
+//! One connection: handshake, then a request and its answer at a time.
 
 use duramen_wire::native::codec::{
-    Frame, HEADER_BYTES, Hello, HelloParsed, Parsed, Reply, Role, decode_reply, parse_frame,
-    parse_hello,
+    Credentials, Frame, HEADER_BYTES, Handshake, HelloError, Parsed, Progress, Reply, Role,
+    decode_reply, fresh_nonce, parse_frame,
 };
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -34,7 +34,7 @@ pub(super) struct Connection {
 pub(super) enum Unopened {
     /// There may be one later.
     Failed(String),
-    /// Whoever is there belongs to another cluster, or speaks another version.
+    /// Whoever is there belongs to another cluster, speaks another version, or has another token.
     Foreign(String),
 }
 
@@ -53,7 +53,7 @@ impl From<Unopened> for String {
 }
 
 impl Connection {
-    /// Connects and exchanges hellos.
+    /// Connects; each side proves to the other that it has the token.
     pub fn open(
         address: &str,
         cluster: &str,
@@ -78,21 +78,25 @@ impl Connection {
             request: 0,
             used: Instant::now(),
         };
-        Hello::new(Role::Client, cluster, token).encode(&mut connection.output);
-        connection.transmit(timeout)?;
-        connection.hello(cluster, timeout)?;
+        connection.shake(Credentials { cluster, token }, timeout)?;
         Ok(connection)
     }
 
-    fn hello(&mut self, cluster: &str, timeout: Duration) -> Result<(), Unopened> {
+    fn shake(&mut self, ours: Credentials<'_>, timeout: Duration) -> Result<(), Unopened> {
         let deadline = Instant::now() + timeout;
+        let nonce = fresh_nonce().map_err(|error| error.to_string())?;
+        let mut handshake = Handshake::dial(Role::Client, nonce, &mut self.output);
         loop {
-            match parse_hello(&self.input).map_err(|error| error.to_string())? {
-                HelloParsed::Incomplete { .. } => self.fill(deadline)?,
-                HelloParsed::Hello { hello, bytes } => {
-                    let agreed = hello.agree(cluster);
-                    agreed.map_err(|error| Unopened::Foreign(error.to_string()))?;
-                    self.input.drain(..bytes);
+            if !self.output.is_empty() {
+                self.transmit(deadline.saturating_duration_since(Instant::now()))?;
+            }
+            self.fill(deadline)?;
+            let progress = handshake.advance(ours, &self.input, &mut self.output);
+            match progress.map_err(unopened)? {
+                Progress::Waiting { used } => drop(self.input.drain(..used)),
+                Progress::Done { used, .. } => {
+                    self.input.drain(..used);
+                    // The last proof goes with the first request.
                     return Ok(());
                 }
             }
@@ -193,6 +197,17 @@ impl Connection {
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
             Err(error) => Err(format!("receiving: {}", text(&error))),
         }
+    }
+}
+
+/// What does not change when it is tried again, and the user has to hear, is foreign.
+fn unopened(error: HelloError) -> Unopened {
+    let text = error.to_string();
+    match error {
+        HelloError::Token
+        | HelloError::WrongCluster { .. }
+        | HelloError::NoCommonVersion { .. } => Unopened::Foreign(text),
+        _ => Unopened::Failed(text),
     }
 }
 

@@ -4,9 +4,9 @@
 use duramen_base::ids::{ClientId, KeyRange, MapVersion, RouteHash, RpcId, ServerId, TableId};
 use duramen_format::hash::KeyHasher;
 use duramen_wire::native::codec::{
-    CLIENT_FRAME_BYTES_MAX, Envelope, Hello, HelloParsed, MultiAnswer, ObjectsAnswer, Parsed,
+    CLIENT_FRAME_BYTES_MAX, Credentials, Envelope, Handshake, MultiAnswer, ObjectsAnswer, Parsed,
     Question, Role, Trouble, decode_question, encode_coordinator_answer, encode_enumerate_problem,
-    encode_outcome, encode_trouble, parse_frame, parse_hello,
+    encode_outcome, encode_trouble, fresh_nonce, parse_frame,
 };
 use duramen_wire::native::message::{
     Addresses, Admin, AdminAnswer, Amount, Condition, CoordinatorAnswer, Object, Operation,
@@ -513,23 +513,14 @@ fn invalid(why: &str) -> CoordinatorAnswer {
 
 /// One connection, until it ends.
 fn serve(mut stream: TcpStream, id: ServerId, state: &Mutex<State>, stop: &AtomicBool) {
-    let (mut input, mut output) = (Vec::new(), Vec::new());
-    let mut greeted = false;
+    let handshake = Handshake::accept(Role::Server, fresh_nonce().expect("random numbers"));
+    let (cluster, token) = ("mock", &b""[..]);
+    let us = Credentials { cluster, token };
+    let Ok((_, mut input)) = handshake.run(us, Vec::new(), &mut stream) else {
+        return;
+    };
+    let mut output = Vec::new();
     loop {
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk) {
-            Ok(0) | Err(_) => return,
-            Ok(read) => input.extend_from_slice(&chunk[..read]),
-        }
-        if !greeted {
-            let Ok(HelloParsed::Hello { hello, bytes }) = parse_hello(&input) else {
-                continue;
-            };
-            hello.agree("mock").expect("the right cluster");
-            Hello::new(Role::Server, "mock", b"").encode(&mut output);
-            input.drain(..bytes);
-            greeted = true;
-        }
         while let Ok(Parsed::Frame { frame, bytes }) = parse_frame(&input, CLIENT_FRAME_BYTES_MAX) {
             let question = decode_question(&frame).expect("a correct client");
             let envelope = frame.header.envelope;
@@ -544,6 +535,11 @@ fn serve(mut stream: TcpStream, id: ServerId, state: &Mutex<State>, stop: &Atomi
             return;
         }
         output.clear();
+        let mut chunk = [0; 4096];
+        match stream.read(&mut chunk) {
+            Ok(0) | Err(_) => return,
+            Ok(read) => input.extend_from_slice(&chunk[..read]),
+        }
     }
 }
 

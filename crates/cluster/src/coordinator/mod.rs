@@ -39,6 +39,7 @@ mod shares;
 pub mod store;
 mod suspects;
 mod tables;
+mod verdict;
 
 use crate::membership::Members;
 use crate::planted::{Bug, Planted};
@@ -59,6 +60,8 @@ use records::{Key, Meta, MigrationRecord, ServerRecord, TabletRecord};
 use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use store::Batch;
+use suspects::Sounded;
+pub use verdict::Sign;
 
 /// Names a question to the coordinator until it is answered. Given by whoever drives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,8 +90,8 @@ pub enum Input {
         answer: ServerAnswer,
         payload: Vec<u8>,
     },
-    /// The connection was refused or reset: nobody will answer. (Silence needs no input.)
-    Unreachable { call: CallId },
+    /// Nobody will answer. (Silence needs no input.)
+    Unanswered { call: CallId, sign: Sign },
     /// The batch is stored: [`store::MetaStore::commit`] returned `Ok`.
     Persisted { token: Token },
     /// It returned an error, or the leader's lease could not be renewed in time.
@@ -117,6 +120,14 @@ pub enum Output {
     Persist { token: Token, batch: Batch },
     /// Say [`Input::Tick`] at this time, in microseconds. Replaces what was said before.
     WakeAt { at_us: u64 },
+    /// This leader calls nobody crashed: of so many servers only so many answer it, none and it is denied, or fewer than half.
+    /// `resigns`: another coordinator should lead, if there is one.
+    Unfit {
+        asked: usize,
+        answered: usize,
+        is_denied: bool,
+        resigns: bool,
+    },
 }
 
 /// What a coordinator is given.
@@ -200,6 +211,7 @@ struct Call {
 enum CallKind {
     Check { nonce: u64 },
     Probe { nonce: u64 },
+    Roll { number: u64 },
     List(ListVersion),
     Tablets(TabletsVersion),
     StartRead { dead: ServerId },
@@ -215,6 +227,7 @@ enum Timer {
     Recovery(ServerId),
     Drain(ServerId),
     Probe,
+    Roll,
     Clients,
 }
 
@@ -246,6 +259,7 @@ pub struct Coordinator {
     clients: BTreeMap<ClientId, u64>,
     recoveries: BTreeMap<ServerId, Recovery>,
     ended: VecDeque<RecoveryStatus>,
+    roll: suspects::Roll,
 
     pipeline: Pipeline<Follows>,
     /// Changes of the open batch.
@@ -289,8 +303,8 @@ impl Coordinator {
                 call,
                 answer,
                 payload,
-            } => self.answered(call, Some((answer, payload))),
-            Input::Unreachable { call } => self.answered(call, None),
+            } => self.answered(call, Ok((answer, payload))),
+            Input::Unanswered { call, sign } => self.answered(call, Err(sign)),
             Input::Persisted { token } => self.persisted(token),
             Input::StoreFailed { reason } => self.stop(&reason),
             Input::Tick => self.tick(),
@@ -416,27 +430,38 @@ impl Coordinator {
         refused(Refusal::NotUp(sender))
     }
 
-    /// An answer of a server's, or the end of the connection on which it was to come.
-    fn answered(&mut self, id: CallId, answer: Option<(ServerAnswer, Vec<u8>)>) {
+    /// An answer of a server's, or why there will be none.
+    fn answered(&mut self, id: CallId, answer: Result<(ServerAnswer, Vec<u8>), Sign>) {
         let Some(call) = self.calls.remove(&id) else {
             return; // too late
         };
         self.timers.remove(&(call.deadline_us, Timer::Call(id)));
-        self.returned(&call, answer, false);
+        match answer {
+            Ok((answer, payload)) => self.returned(&call, Sounded::Answered(answer), payload),
+            Err(sign) => self.returned(&call, Sounded::Signed(sign), Vec::new()),
+        }
     }
 
-    /// A call has ended; `answer` is none if there is none, `is_late` if that is because of the time.
-    fn returned(&mut self, call: &Call, answer: Option<(ServerAnswer, Vec<u8>)>, is_late: bool) {
+    /// A call has ended.
+    fn returned(&mut self, call: &Call, ended: Sounded, payload: Vec<u8>) {
         match call.kind {
-            CallKind::Check { nonce } => self.checked(call, nonce, answer, is_late),
-            CallKind::Probe { nonce } => self.probed(call, nonce, answer),
+            CallKind::Check { nonce } => return self.checked(call, nonce, &ended),
+            CallKind::Probe { nonce } => return self.probed(call, nonce, &ended),
+            CallKind::Roll { number } => return self.rolled(number, &ended),
+            _ => {}
+        }
+        let answer = match ended {
+            Sounded::Answered(answer) => Some((answer, payload)),
+            Sounded::Signed(_) | Sounded::Silent => None,
+        };
+        match call.kind {
             CallKind::List(version) => self.list_told(call.to, version, answer),
             CallKind::Tablets(version) => self.tablets_told(call.to, version, answer),
             CallKind::StartRead { dead } => self.collected(dead, call.to, answer),
             CallKind::Recover { dead, partition } => {
                 self.recover_answered(dead, partition, call.to, answer);
             }
-            CallKind::Abort => {}
+            _ => {}
         }
     }
 
@@ -487,7 +512,7 @@ impl Coordinator {
             match timer {
                 Timer::Call(id) => {
                     if let Some(call) = self.calls.remove(&id) {
-                        self.returned(&call, None, true);
+                        self.returned(&call, Sounded::Silent, Vec::new());
                     }
                 }
                 Timer::Check(server) => self.check_again(server),
@@ -495,6 +520,7 @@ impl Coordinator {
                 Timer::Recovery(dead) => self.recovery_due(dead),
                 Timer::Drain(server) => self.drain_further(server),
                 Timer::Probe => self.probe(),
+                Timer::Roll => self.roll_due(),
                 Timer::Clients => self.expire_clients(),
             }
         }
@@ -570,7 +596,9 @@ impl Coordinator {
         };
         match kind {
             // P3: says nothing but that somebody asks
-            CallKind::Check { .. } | CallKind::Probe { .. } => self.out.push(output),
+            CallKind::Check { .. } | CallKind::Probe { .. } | CallKind::Roll { .. } => {
+                self.out.push(output);
+            }
             _ => self.tell(output),
         }
     }

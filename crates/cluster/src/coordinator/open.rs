@@ -93,6 +93,7 @@ impl Coordinator {
             clients: BTreeMap::new(),
             recoveries: BTreeMap::new(),
             ended: VecDeque::new(),
+            roll: super::suspects::Roll::default(),
             pipeline,
             step: Vec::new(),
             affected: BTreeSet::new(),
@@ -239,6 +240,7 @@ impl Coordinator {
         self.kick_all();
         let draining: Vec<ServerId> = self.up.clone();
         draining.into_iter().for_each(|id| self.drain_further(id));
+        self.call_roll();
         self.arm(self.now_us, Timer::Probe);
         self.arm_clients();
     }

@@ -5,12 +5,13 @@ use super::{CallKind, Coordinator, Timer, refused};
 use crate::planted::Bug;
 use crate::recovery::collect::Log;
 use crate::recovery::plan::{self, Limits};
-use crate::recovery::{Place, Recovery};
+use crate::recovery::{Partition, Place, Recovery};
 use duramen_base::ids::{KeyRange, RecoveryId, RouteHash, ServerId};
 use duramen_wire::native::message::{
     CoordinatorAnswer, FromCoordinator, PartitionOutcome, RecoverTablet, RecoveryPhase,
     RecoveryStatus, Refusal, ServerAnswer,
 };
+use std::collections::BTreeMap;
 
 /// Late answers of backups are waited for this long, though the log may be whole without them: they bring more replicas to read
 /// from in parallel.
@@ -31,6 +32,9 @@ const AT_ONCE: u32 = 4;
 /// So many segments long a partition may be at least, or a master recovers one at a time: each takes a segment on R disks that it
 /// fills in part, which many short ones at once would fill with nothing.
 const SEGMENTS_AT_ONCE: u64 = 8;
+/// Partitions that did not fit are cut in halves, again and again, but not below this: each costs a segment on R disks, and
+/// messages.
+const FINEST_BYTES: u64 = 64 << 10;
 /// Recoveries that ended and are still shown.
 const ENDED_KEPT: usize = 32;
 
@@ -171,10 +175,7 @@ impl Coordinator {
                 })
             })
             .collect();
-        let limits = Limits {
-            bytes: self.meta.settings.partition_bytes,
-            records: self.meta.settings.partition_records,
-        };
+        let limits = self.partition_limits(dead, log.bytes());
         let loads = self.servers.get(&dead).map_or(&[][..], |s| &s.loads);
         let pieces = plan::cut(&tablets, loads, log.bytes(), limits);
         for piece in &pieces {
@@ -192,16 +193,54 @@ impl Coordinator {
         self.give_partitions();
     }
 
+    /// How long a partition may be: the settings' limit, cut by the number of masters and by their room.
+    fn partition_limits(&self, dead: ServerId, log_bytes: u64) -> Limits {
+        let settings = &self.meta.settings;
+        let rooms: Vec<u64> = self.rooms_left().into_values().collect();
+        let load = self.servers.get(&dead).map_or(0, |server| server.load.0);
+        let least = u64::from(settings.segment_bytes);
+        let most = settings.partition_bytes;
+        let bytes = plan::partition_bytes(log_bytes.max(load), &rooms, most, least);
+        let finer = self.recoveries.get(&dead).map_or(0, |of| of.finer);
+        let shorter = bytes.checked_shr(finer).unwrap_or(0);
+        Limits {
+            bytes: shorter.max(FINEST_BYTES.min(bytes)),
+            records: settings.partition_records,
+        }
+    }
+
+    /// Bytes that each master may still take, by its own word; without end if it has said nothing. Its share of recoveries under
+    /// way, or just got, is taken off: its word is older.
+    fn rooms_left(&self) -> BTreeMap<ServerId, u64> {
+        let room_of = |id: ServerId| {
+            let room = self.servers.get(&id).and_then(|server| server.room);
+            let left = room.map(|room| room.limit_bytes.saturating_sub(room.used_bytes));
+            (id, left.unwrap_or(u64::MAX))
+        };
+        let mut left: BTreeMap<ServerId, u64> = self.masters().map(room_of).collect();
+        for partition in self.recoveries.values().flat_map(|of| &of.partitions) {
+            if let Place::Given { to, .. } | Place::Done { by: to } = partition.place
+                && let Some(left) = left.get_mut(&to).filter(|left| **left < u64::MAX)
+            {
+                *left = left.saturating_sub(partition.bytes);
+            }
+        }
+        left
+    }
+
     /// Gives waiting partitions to masters that have room.
     pub(super) fn give_partitions(&mut self) {
         let all = self.recoveries.values().flat_map(|of| &of.partitions);
         let waiting = all.filter(|partition| partition.place == Place::Waiting);
-        let (count, most) = waiting.fold((0, 0), |(count, most), partition| {
-            (count + 1, most.max(partition.not_on.len()))
-        });
+        let (count, most, least) =
+            waiting.fold((0, 0, u64::MAX), |(count, most, least), partition| {
+                let most = most.max(partition.not_on.len());
+                (count + 1, most, least.min(partition.bytes))
+            });
         if count == 0 {
             return;
         }
+        let mut left = self.rooms_left();
         // Who has a free place, once for each of them; first those who have nothing. With so many there is one for each partition,
         // or with all others neither.
         let settings = &self.meta.settings;
@@ -210,13 +249,18 @@ impl Coordinator {
         let at_once = if is_long { AT_ONCE } else { 1 };
         let enough = count + most * at_once as usize;
         let mut free: Vec<ServerId> = Vec::new();
-        for places in 1..=at_once {
+        // Those without room are asked if nobody has any: what is known of it is advice.
+        for (fits, places) in [true, false]
+            .into_iter()
+            .flat_map(|fits| (1..=at_once).map(move |n| (fits, n)))
+        {
             let has_one = |id: &ServerId| {
                 let server = &self.servers[id];
-                server.recovering < places && server.busy_until_us <= self.now_us
+                let is_free = server.recovering < places && server.busy_until_us <= self.now_us;
+                is_free && (left[id] >= least) == fits
             };
-            let room = enough - free.len();
-            free.extend(self.masters().filter(has_one).take(room));
+            let more = enough - free.len();
+            free.extend(self.masters().filter(has_one).take(more));
         }
         let mut given = Vec::new();
         for (dead, recovery) in &mut self.recoveries {
@@ -226,10 +270,12 @@ impl Coordinator {
                 .enumerate()
                 .filter(|(_, partition)| partition.place == Place::Waiting);
             for (number, partition) in waiting {
-                let Some(at) = free.iter().position(|id| !partition.not_on.contains(id)) else {
+                let Some(at) = best(&free, &left, partition) else {
                     continue;
                 };
                 let to = free.remove(at);
+                let room = left.entry(to).or_default();
+                *room = room.saturating_sub(partition.bytes);
                 partition.place = Place::Given {
                     to,
                     started: false,
@@ -498,7 +544,7 @@ impl Coordinator {
         };
         recovery.due_us = None;
         let unanswered: Vec<ServerId> = recovery.silent.iter().copied().collect();
-        let silent = |(number, partition): (usize, &crate::recovery::Partition)| {
+        let silent = |(number, partition): (usize, &Partition)| {
             let Place::Given {
                 to,
                 started,
@@ -583,4 +629,17 @@ impl Coordinator {
         all.extend(self.ended.iter().cloned());
         all
     }
+}
+
+/// The one of these that gets a partition: the first that has room for it. If no master has, free or not, the one that has most.
+fn best(free: &[ServerId], left: &BTreeMap<ServerId, u64>, partition: &Partition) -> Option<usize> {
+    let may = |id: &ServerId| !partition.not_on.contains(id);
+    let fits = |id: &ServerId| left.get(id).is_some_and(|left| *left >= partition.bytes);
+    let first = free.iter().position(|id| may(id) && fits(id));
+    if first.is_some() || left.keys().any(|id| may(id) && fits(id)) {
+        return first;
+    }
+    let others = free.iter().enumerate().filter(|(_, id)| may(id));
+    let most = others.max_by_key(|(at, id)| (left.get(id), std::cmp::Reverse(*at)));
+    most.map(|(at, _)| at)
 }

@@ -109,7 +109,7 @@ impl Coordinator {
                 "server {old} is alive and has the same data: one is a copy of the other"
             )));
         }
-        self.begin_check(old);
+        self.begin_claimed_check(old);
         Err(Refusal::NotReady {
             after_ms: DISK_CHECK_MS,
             reason: format!("whether server {old}, whose data this was, is alive"),
@@ -140,7 +140,7 @@ impl Coordinator {
                 "server {same} is alive and has the same disk: one is a copy of the other"
             )));
         }
-        self.begin_check(same);
+        self.begin_claimed_check(same);
         Err(Refusal::NotReady {
             after_ms: DISK_CHECK_MS,
             reason: format!("whether server {same}, with the same disk, is alive"),

@@ -69,11 +69,9 @@ pub trait MetaStore: Send {
     /// [`Error::Unavailable`]: ask again. [`Error::Unusable`].
     fn acquire(&mut self) -> Result<Option<Term>, Error>;
 
-    /// Says that the leader is alive. To be called several times within [`lease_ms`](Self::lease_ms), or others take over.
-    ///
-    /// # Errors
-    /// Any [`Error`]; after [`Error::Unavailable`] it may be called again: leadership is not lost by that alone.
-    fn renew(&mut self) -> Result<(), Error>;
+    /// How the leadership that [`acquire`](Self::acquire) has begun is kept, by another thread: nothing that is asked of the store
+    /// meanwhile keeps it waiting. `None`: leadership lasts as long as the process.
+    fn renewal(&self) -> Option<Box<dyn Renewal>>;
 
     /// Silence after which others take over, in milliseconds; 0 if leadership lasts as long as the process.
     fn lease_ms(&self) -> u64;
@@ -100,6 +98,21 @@ pub trait MetaStore: Send {
     fn resign(&mut self);
 }
 
+/// Keeps one leadership.
+pub trait Renewal: Send {
+    /// Says that the leader is alive. To be called several times within [`MetaStore::lease_ms`], or others take over.
+    ///
+    /// # Errors
+    /// Any [`Error`]; after [`Error::Unavailable`] it may be called again: leadership is not lost by that alone.
+    fn renew(&mut self) -> Result<(), Error>;
+
+    /// Frees what the store keeps for nobody, if it is time. To be called after each renewal.
+    ///
+    /// # Errors
+    /// Any [`Error`]: nothing depends on it, and it is tried again when it is time again.
+    fn tidy(&mut self) -> Result<(), Error>;
+}
+
 #[derive(Default)]
 struct Shared {
     contents: Contents,
@@ -109,6 +122,7 @@ struct Shared {
 }
 
 /// A store in memory, shared by its clones: for tests and simulations, and what the others are compared with.
+#[derive(Clone)]
 pub struct Memory {
     shared: Arc<Mutex<Shared>>,
     name: String,
@@ -142,6 +156,14 @@ impl Memory {
     /// Whoever leads was silent for too long: the next to ask takes over.
     pub fn expire(&mut self) {
         self.with(|shared| shared.leader = None);
+    }
+
+    /// Whether this one leads.
+    ///
+    /// # Errors
+    /// [`Error::Deposed`] if not, [`Error::Unavailable`] if nobody knows.
+    pub fn check(&mut self) -> Result<(), Error> {
+        self.led(|_| ())
     }
 
     /// Nobody reaches the store until it is told that it can be reached again.
@@ -183,8 +205,8 @@ impl MetaStore for Memory {
         Ok(term)
     }
 
-    fn renew(&mut self) -> Result<(), Error> {
-        self.led(|_| ())
+    fn renewal(&self) -> Option<Box<dyn Renewal>> {
+        None
     }
 
     fn lease_ms(&self) -> u64 {

@@ -1,24 +1,60 @@
-//! Whether a suspect is crashed: the coordinator asks it itself, twice, before it says so.
+//! Whether a suspect is crashed: the coordinator asks it itself before it says so, and others whether it can hear anybody.
 //!
-//! **Invariants**
-//! - U1: a server is called crashed after two questions without an answer, or two refused connections, and for nothing else
-//!   (apart from being replaced, and from people who say so).
+//! **Invariants** V1 to V3 of [`super::verdict`], and
+//! - U1: a server is called crashed when enough speaks against it and the leader may judge, or it is silent and somebody else has
+//!   its disk, and for nothing else (apart from being replaced, and from people who say so).
 //! - U2: an answer that was not waited for long enough, as the coordinator itself was late, counts for nothing.
+//! - U3: whether it may judge says a roll call that is no older than a check takes: the servers are asked for a sign of life when
+//!   the first of them misses a question. A new leader begins with one.
+//! - U4: silences from a time in which the leader could not judge count for nothing: they were its own.
 
-use super::{Call, CallKind, Coordinator, Timer};
+use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
+use super::{Call, CallKind, Coordinator, Output, Timer};
 use crate::planted::Bug;
 use duramen_base::ids::{ListVersion, ServerId};
 use duramen_wire::native::message::{CoordinatorAnswer, FromCoordinator, ServerAnswer};
+use std::collections::BTreeSet;
 
-/// Questions that a suspect may miss.
-const CHANCES: u32 = 2;
 /// A timer that comes so much too late says that this process or machine stood still, not that the suspect did.
 const LATE_US: u64 = 50_000;
+/// Most servers of a roll call, drawn by chance. If a third is gone, fewer than half of 256 answer once in 10⁸ calls.
+const ROLL_MAX: usize = 256;
+/// A leader that may not judge for so long leaves it to another one: longer than a switch or a resolver takes to come back mostly,
+/// shorter than people take to look.
+const RESIGN_US: u64 = 3_000_000;
+
+/// After a roll call that says it may not judge, the next one follows so soon.
+const ROLL_AGAIN_US: u64 = 500_000;
 
 /// A check under way.
+#[derive(Default)]
 pub(super) struct Check {
     nonce: u64,
-    missed: u32,
+    evidence: Evidence,
+    /// Somebody who has its disk, or follows it by its own word, wants to take its place.
+    is_claimed: bool,
+}
+
+/// A roll call (U3).
+#[derive(Default)]
+pub(super) struct Roll {
+    number: u64,
+    began_us: u64,
+    count: Count,
+    /// Questions without an end.
+    open: usize,
+    /// Against whom enough speaks, until it is known whether this leader may judge.
+    ripe: BTreeSet<ServerId>,
+    /// Since when this leader may not judge.
+    unfit_since_us: Option<u64>,
+}
+
+/// How a question for a sign of life ended.
+pub(super) enum Sounded {
+    Answered(ServerAnswer),
+    Signed(Sign),
+    /// Time ran out.
+    Silent,
 }
 
 impl Coordinator {
@@ -40,13 +76,18 @@ impl Coordinator {
     pub(super) fn begin_check(&mut self, id: ServerId) {
         match self.servers.get_mut(&id) {
             Some(server) if server.is_up() && server.check.is_none() => {
-                server.check = Some(Check {
-                    nonce: 0,
-                    missed: 0,
-                });
+                server.check = Some(Check::default());
                 self.check_again(id);
             }
             _ => {}
+        }
+    }
+
+    /// Asks a server whether it lives, as somebody wants to take its place.
+    pub(super) fn begin_claimed_check(&mut self, id: ServerId) {
+        self.begin_check(id);
+        if let Some(check) = self.servers.get_mut(&id).and_then(|s| s.check.as_mut()) {
+            check.is_claimed = true;
         }
     }
 
@@ -65,39 +106,61 @@ impl Coordinator {
     }
 
     /// The end of a check's question.
-    pub(super) fn checked(
-        &mut self,
-        call: &Call,
-        nonce: u64,
-        answer: Option<(ServerAnswer, Vec<u8>)>,
-        is_late: bool,
-    ) {
+    pub(super) fn checked(&mut self, call: &Call, nonce: u64, ended: &Sounded) {
         let now_us = self.now_us;
-        let excused = is_late
-            && now_us - call.deadline_us > LATE_US
-            && !self.config.planted.is(Bug::LateVerdict); // U2
+        let patience_us = self.ping_patience_us();
+        let was_late = now_us.saturating_sub(call.deadline_us) > LATE_US;
+        let is_excused = was_late && !self.config.planted.is(Bug::LateVerdict); // U2
+        let blames = self.config.planted.is(Bug::OwnFaultIsDeath);
         let Some(server) = self.servers.get_mut(&call.to) else {
             return;
         };
         let Some(check) = server.check.as_mut().filter(|check| check.nonce == nonce) else {
             return;
         };
-        if is_pong(answer.as_ref(), nonce) {
-            server.check = None;
-            server.push.check_passed_us = Some(now_us);
+        let again_us = match ended {
+            Sounded::Answered(answer) if is_pong(answer, nonce) => {
+                server.check = None;
+                server.push.check_passed_us = Some(now_us);
+                self.roll.ripe.remove(&call.to);
+                return;
+            }
+            Sounded::Silent if is_excused => 0,
+            Sounded::Silent => {
+                check.evidence.missed += 1;
+                0
+            }
+            // Who is just starting gets a moment.
+            Sounded::Signed(Sign::Dead) => {
+                check.evidence.missed += 1;
+                patience_us / 2
+            }
+            Sounded::Signed(_) if blames => {
+                check.evidence.missed += 1;
+                patience_us / 2
+            }
+            Sounded::Signed(_) | Sounded::Answered(_) => {
+                check.evidence.unknown += 1;
+                patience_us
+            }
+        };
+        let (evidence, is_claimed) = (check.evidence, check.is_claimed);
+        if evidence.is_enough() {
+            self.roll.ripe.insert(call.to);
+            self.judge();
+        }
+        if is_claimed && evidence.missed >= CHANCES {
+            self.crash(call.to);
+        }
+        if !self.is_up(call.to) {
             return;
         }
-        if !excused {
-            check.missed += 1;
+        match again_us {
+            0 => self.check_again(call.to),
+            rest_us => self.arm(now_us + rest_us, Timer::Check(call.to)),
         }
-        if check.missed >= CHANCES {
-            self.crash(call.to); // U1
-        } else if is_late {
-            self.check_again(call.to);
-        } else {
-            // Refused at once: who is just starting gets a moment.
-            let rest_us = self.ping_patience_us() / 2;
-            self.arm(now_us + rest_us, Timer::Check(call.to));
+        if evidence != Evidence::default() && !self.is_roll_fresh() {
+            self.call_roll();
         }
     }
 
@@ -114,18 +177,127 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn probed(
-        &mut self,
-        call: &Call,
-        nonce: u64,
-        answer: Option<(ServerAnswer, Vec<u8>)>,
-    ) {
-        if !is_pong(answer.as_ref(), nonce) {
+    pub(super) fn probed(&mut self, call: &Call, nonce: u64, ended: &Sounded) {
+        let is_well = matches!(ended, Sounded::Answered(answer) if is_pong(answer, nonce));
+        if !is_well {
             self.begin_check(call.to);
         }
     }
+
+    // --- roll calls
+
+    fn is_roll_fresh(&self) -> bool {
+        let patience_us = u64::from(self.meta.settings.verdict_timeout_ms) * 1000;
+        self.roll.number > 0 && self.now_us <= self.roll.began_us + patience_us
+    }
+
+    /// Servers that do not answer, if they are so many that this leader may not judge.
+    pub fn unanswered(&self) -> usize {
+        let count = self.roll.count;
+        match self.roll.unfit_since_us {
+            Some(_) => count.asked - count.answered,
+            None => 0,
+        }
+    }
+
+    pub(super) fn roll_due(&mut self) {
+        if !self.is_roll_fresh() {
+            self.call_roll();
+        }
+    }
+
+    /// Asks the servers for a sign of life (U3).
+    pub(super) fn call_roll(&mut self) {
+        let mut asked = self.up.clone();
+        asked.retain(|id| self.servers[id].push.is_welcome);
+        if asked.len() > ROLL_MAX {
+            for n in 0..ROLL_MAX {
+                let other = n + self.random.below(asked.len() - n);
+                asked.swap(n, other);
+            }
+            asked.truncate(ROLL_MAX);
+        }
+        if asked.is_empty() {
+            self.roll.unfit_since_us = None;
+            return;
+        }
+        let number = self.roll.number + 1;
+        self.roll.number = number;
+        self.roll.began_us = self.now_us;
+        self.roll.open = asked.len();
+        self.roll.count = Count {
+            asked: asked.len(),
+            ..Count::default()
+        };
+        let patience_us = self.ping_patience_us();
+        for id in asked {
+            let question = FromCoordinator::Ping { nonce: number };
+            self.ask(id, question, CallKind::Roll { number }, patience_us);
+        }
+    }
+
+    /// The end of a roll call's question.
+    pub(super) fn rolled(&mut self, number: u64, ended: &Sounded) {
+        if self.roll.number != number {
+            return;
+        }
+        self.roll.open -= 1;
+        match ended {
+            Sounded::Answered(answer) if is_pong(answer, number) => self.roll.count.answered += 1,
+            Sounded::Signed(Sign::Denied) => self.roll.count.denied += 1,
+            _ => {}
+        }
+        self.judge();
+        if self.roll.open == 0 {
+            self.consider_standing();
+        }
+    }
+
+    /// Calls those crashed against whom enough speaks, if this leader may judge (U1, U4).
+    fn judge(&mut self) {
+        let may = self.is_roll_fresh() && self.roll.count.standing() == Standing::Judges;
+        let judges_alone = self.config.planted.is(Bug::JudgesAlone);
+        if !may && !judges_alone {
+            return;
+        }
+        if self.roll.unfit_since_us.take().is_some() && !judges_alone {
+            return self.forget_evidence();
+        }
+        for id in std::mem::take(&mut self.roll.ripe) {
+            self.crash(id);
+        }
+    }
+
+    /// U4: this leader hears the servers again. Checks that are under way go on from nothing.
+    fn forget_evidence(&mut self) {
+        self.roll.ripe.clear();
+        for server in self.servers.values_mut() {
+            if let Some(check) = &mut server.check {
+                check.evidence = Evidence::default();
+            }
+        }
+    }
+
+    /// Everybody was asked and the time is over.
+    fn consider_standing(&mut self) {
+        let count = self.roll.count;
+        let standing = count.standing();
+        if standing == Standing::Judges {
+            self.roll.unfit_since_us = None;
+            return;
+        }
+        let since_us = *self.roll.unfit_since_us.get_or_insert(self.now_us);
+        let is_denied = standing == Standing::Denied;
+        self.out.push(Output::Unfit {
+            asked: count.asked,
+            answered: count.answered,
+            is_denied,
+            resigns: is_denied || self.now_us - since_us >= RESIGN_US,
+        });
+        self.arm(self.now_us + ROLL_AGAIN_US, Timer::Roll);
+    }
 }
 
-fn is_pong(answer: Option<&(ServerAnswer, Vec<u8>)>, asked: u64) -> bool {
-    matches!(answer, Some((ServerAnswer::Pong { nonce, .. }, _)) if *nonce == asked)
+fn is_pong(answer: &ServerAnswer, asked: u64) -> bool {
+    matches!(answer, ServerAnswer::Pong { nonce, .. } if *nonce == asked)
 }

@@ -4,10 +4,12 @@ use super::records::{Key, Origin, TabletRecord};
 use super::{Coordinator, invalid, refused};
 use crate::recovery::plan::slices;
 use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId, ServerId, TableId, TabletsVersion};
-use duramen_format::control::TABLE_NAME_BYTES_MAX;
+use duramen_base::limits::TABLES_MAX;
+use duramen_format::control::{TABLE_NAME_BYTES_MAX, is_table_name};
 use duramen_wire::native::message::{
     AdminAnswer, CoordinatorAnswer, Refusal, TableEntry, TabletEntry, TabletState, Tablets,
 };
+use std::collections::BTreeSet;
 
 /// Most tablets that a table is made of: one per slot.
 const TABLETS_MAX: u32 = 1 << 14;
@@ -21,9 +23,9 @@ impl Coordinator {
         servers: u32,
         level: Option<Level>,
     ) -> CoordinatorAnswer {
-        if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX {
+        if !is_table_name(&name) {
             return invalid(format!(
-                "a table's name has 1 to {TABLE_NAME_BYTES_MAX} bytes"
+                "a table's name has 1 to {TABLE_NAME_BYTES_MAX} bytes, no white space and no control characters"
             ));
         }
         if servers == 0 || servers > TABLETS_MAX {
@@ -44,9 +46,13 @@ impl Coordinator {
                 reason: "no server is UP that can own a tablet".to_owned(),
             });
         }
-        let table = existing.unwrap_or(self.meta.next_table);
+        let Some(table) = existing.or_else(|| self.free_table()) else {
+            return invalid(format!(
+                "the cluster has {TABLES_MAX} tables, drop one first"
+            ));
+        };
         if existing.is_none() {
-            self.meta.next_table.0 += 1;
+            self.meta.next_table.0 = table.0.wrapping_add(1);
             self.put_meta();
         }
         let entry = TableEntry { table, name, level };
@@ -64,6 +70,14 @@ impl Coordinator {
         }
         self.affect_all(); // everybody knows all tables
         CoordinatorAnswer::Admin(AdminAnswer::Table(entry))
+    }
+
+    /// The id of the next table: none that was ever given, and none whose place in the servers' stores another table has.
+    fn free_table(&self) -> Option<TableId> {
+        let taken: BTreeSet<usize> = self.tables.keys().map(|id| id.place()).collect();
+        self.meta
+            .next_table
+            .first_free(|place| taken.contains(&place))
     }
 
     pub(super) fn drop_table(&mut self, name: &str) -> CoordinatorAnswer {

@@ -2,7 +2,9 @@
 //!
 //! **Invariants**
 //! - G1: the log is what the newest eligible control segment lists, and nothing else (docs/protocols.md, The control log).
-//!   Eligible: not below the recorded `min_open`, and beginning with a whole snapshot.
+//!   Eligible: not below the recorded `min_open`, and beginning with a whole snapshot. If none was ever recorded the log is empty:
+//!   its master has acknowledged nothing and shown nothing to readers before its first control segment was noted (O10, E2), and
+//!   the coordinator refuses to note one now. Nothing is waited for: there may be no replica anywhere.
 //! - G2: a closed control segment proves that its successor was begun: unless it ends with a clean shutdown, the log goes on
 //!   where nobody has answered yet. Then it waits, and never takes an older one.
 //! - G3: each listed segment needs a replica: of a closed one with exactly the recorded certificate, of an open one at the
@@ -209,7 +211,10 @@ impl Collected {
 
     /// What is to be looked for, and what of it is missing.
     fn look(&self) -> Result<Wanted, Missing> {
-        let (control, state) = self.newest_control()?;
+        let (control, state) = match self.min_open {
+            SegmentId::NONE => (SegmentId::NONE, State::default()), // G1
+            _ => self.newest_control()?,
+        };
         let data = state
             .segments
             .iter()

@@ -73,6 +73,8 @@ pub(crate) struct Recovery {
     /// Images of open segments that an attempt has chosen.
     pub images: BTreeMap<SegmentId, Certificate>,
     pub partitions: Vec<Partition>,
+    /// How often an attempt has ended for want of space: the next one has partitions of half the length each time.
+    pub finer: u32,
     /// Of partitions of earlier attempts: how many, bytes, entries.
     pub before: (u32, u64, u64),
     pub waits_for: Option<String>,
@@ -101,6 +103,7 @@ impl Recovery {
             log: None,
             images: BTreeMap::new(),
             partitions: Vec::new(),
+            finer: 0,
             before: (0, 0, 0),
             waits_for: None,
         }
@@ -130,6 +133,7 @@ impl Recovery {
     /// # Panics
     /// If a partition is still with somebody (Y3).
     pub(crate) fn begin_again(&mut self, id: RecoveryId) {
+        let mut lacks_space = false;
         for partition in &self.partitions {
             match partition.place {
                 Place::Done { .. } => {
@@ -138,10 +142,12 @@ impl Recovery {
                     self.before.2 += partition.progress.2;
                 }
                 Place::Given { .. } => panic!("Y3: a partition is still replayed"),
-                Place::Waiting | Place::Failed => {}
+                Place::Waiting => lacks_space |= !partition.not_on.is_empty(),
+                Place::Failed => {}
             }
         }
         self.id = id;
+        self.finer += u32::from(lacks_space);
         self.partitions.clear();
         self.log = None;
         self.collected = self.collected.anew();

@@ -3,6 +3,7 @@
 //! **Invariants**
 //! - N1: the pieces of a tablet are the tablet, without gap or overlap.
 //! - N2: a partition stays within the limits, as far as they are known; a single piece may be above them only if it can't be cut.
+//! - N3: partitions are so short that each master can get one, and that all of them fit where there is room ([`partition_bytes`]).
 //!
 //! Paper: [Ousterhout15 §7.4], 90-traps.md §D.4; differs: cuts lie between Redis Cluster slots where that is possible, so that
 //! a slot has one owner; without statistics the log's length is spread over the tablets by their share of the hash space.
@@ -21,6 +22,23 @@ const BYTES_PER_RECORD: u64 = 250;
 pub(crate) struct Limits {
     pub bytes: u64,
     pub records: u64,
+}
+
+/// How long partitions of a log of `total` bytes are: not above `most`, and no longer than is left for each master if all get one,
+/// but for less than `least` it is not worth another one's while. If they would not fit where there is room (N3) they are shorter;
+/// `rooms` has one number for each master, without end if nobody knows. If nothing fits, as if there were room: rooms are advice,
+/// and `total` counts what is dead.
+pub(crate) fn partition_bytes(total: u64, rooms: &[u64], most: u64, least: u64) -> u64 {
+    let (most, least) = (most.max(1), least.clamp(1, most.max(1)));
+    let each = total.div_ceil(rooms.len().max(1) as u64);
+    let even = each.clamp(least, most);
+    let fit = |bytes: u64| {
+        let places = rooms.iter().map(|room| room / bytes);
+        places.fold(0, u64::saturating_add) >= total.div_ceil(bytes)
+    };
+    let mut shorter = std::iter::successors(Some(even), |bytes| Some(bytes / 2));
+    let mut shorter = shorter.by_ref().take_while(|bytes| *bytes >= least);
+    shorter.find(|bytes| fit(*bytes)).unwrap_or(even)
 }
 
 /// Part of a tablet, and how much of the log is estimated to be its own.
@@ -202,6 +220,38 @@ mod tests {
             let mut all: Vec<KeyRange> = pieces.iter().map(|piece| piece.tablet.range).collect();
             all.sort();
             prop_assert_eq!(packed, all); // N1
+        }
+    }
+
+    #[test]
+    fn partitions_are_as_long_as_there_is_room_for() {
+        const UNKNOWN: u64 = u64::MAX;
+        // One for each, whatever the longest may be; but not less than is worth it.
+        assert_eq!(partition_bytes(900, &[UNKNOWN; 3], 1_000, 10), 300);
+        assert_eq!(partition_bytes(9_000, &[UNKNOWN; 3], 1_000, 10), 1_000);
+        assert_eq!(partition_bytes(9, &[UNKNOWN; 3], 1_000, 10), 10);
+        // Twice the room, in all; where an even share fits into one of them alone they are shorter.
+        assert_eq!(partition_bytes(900, &[250, 700, 850], 1_000, 10), 300);
+        assert_eq!(partition_bytes(900, &[250, 250, 850], 1_000, 10), 150);
+        assert_eq!(partition_bytes(900, &[200, 200, 600], 1_000, 10), 150);
+        // Nothing fits, or nobody is there: as if there were room.
+        assert_eq!(partition_bytes(900, &[100, 0, 0], 1_000, 10), 300);
+        assert_eq!(partition_bytes(900, &[], 1_000, 10), 900);
+        assert_eq!(partition_bytes(0, &[0], 0, 0), 1);
+    }
+
+    proptest! {
+        /// K2: with twice the room, and none so small that it is no use, everything fits.
+        #[test]
+        fn what_fits_is_cut_so_that_it_fits(
+            rooms in proptest::collection::vec(0u64..10_000, 1..12),
+            part in 1u64..=50,
+            most in 100u64..5_000,
+        ) {
+            let total = rooms.iter().sum::<u64>() * part / 100;
+            let bytes = partition_bytes(total, &rooms, most, 1);
+            let places: u64 = rooms.iter().map(|room| room / bytes).sum();
+            prop_assert!(bytes <= most && places >= total.div_ceil(bytes), "{bytes}");
         }
     }
 

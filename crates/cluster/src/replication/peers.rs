@@ -6,6 +6,11 @@ use crate::placement::Member;
 use std::collections::BTreeSet;
 
 impl Master {
+    /// Where this master is, before it knows of any backup.
+    pub fn is_at(&mut self, me: Member) {
+        self.placement.set_master(me);
+    }
+
     /// A backup may be given replicas.
     pub fn backup_up(&mut self, member: impl Into<Member>) {
         self.placement.add(member.into());
@@ -177,8 +182,12 @@ impl Master {
         waits.then_some(self.floor_wanted)
     }
 
-    /// Who holds, or held, a control segment that a recovery might take for the newest: their leases are needed for reading.
+    /// Who holds, or held, a control segment that a recovery might take for the newest: their leases are needed for reading. None
+    /// before the first one is noted: nothing is read then, for a recovery would ask nobody about this log (G1).
     pub fn control_holders(&self) -> BTreeSet<BackupId> {
+        if self.unnoted().is_some() && self.floor_noted == SegmentId::NONE {
+            return BTreeSet::new();
+        }
         let present = self.control.iter().flat_map(|control| {
             let replicas = self.segments[&control.id].replicas.iter();
             replicas.filter(|r| r.sent.open).map(|r| r.backup)

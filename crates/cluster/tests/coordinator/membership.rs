@@ -4,8 +4,8 @@ use crate::rig::{Asked, Rig, enlist};
 use duramen_base::ids::{
     ClientId, ListVersion, MigrationId, RecoveryId, SegmentId, ServerId, TabletsVersion,
 };
-use duramen_cluster::coordinator::Input;
 use duramen_cluster::coordinator::store::MetaStore;
+use duramen_cluster::coordinator::{Input, Sign};
 use duramen_cluster::membership::{Applied, Members};
 use duramen_cluster::planted::{Bug, Planted};
 use duramen_wire::native::message::{
@@ -422,7 +422,7 @@ fn a_suspect_is_asked_twice_before_it_is_called_crashed() {
     rig.pass(60_000);
     assert_eq!(status_of(&rig, suspected), Some(ServerStatus::Up));
     suspect(&mut rig, by, suspected);
-    rig.pass(260_000);
+    rig.pass_without(260_000, &[suspected], None);
     assert_eq!(status_of(&rig, suspected), None); // it owned nothing: nothing of it is needed
 }
 
@@ -433,15 +433,102 @@ fn refused_connections_are_a_quick_verdict() {
         panic!();
     };
     rig.be_good();
-    let from_us = rig.now_us;
     suspect(&mut rig, by, suspected);
-    while status_of(&rig, suspected).is_some() {
-        for ping in pings_to(&mut rig, suspected) {
-            rig.handle(Input::Unreachable { call: ping.call });
+    rig.pass_without(100_000, &[suspected], Some(Sign::Dead));
+    assert_eq!(status_of(&rig, suspected), None);
+}
+
+/// How many of some servers are called crashed within a time in which some of them give no answer.
+fn crashes(planted: Planted, servers: u64, gone: &[u32], sign: Option<Sign>, us: u64) -> usize {
+    let mut rig = Rig::planted(planted);
+    rig.enlist_some(servers);
+    rig.be_good();
+    let gone: Vec<ServerId> = gone.iter().map(|slot| ServerId::new(*slot, 1)).collect();
+    rig.pass_without(us, &gone, sign);
+    servers as usize - rig.coordinator.status().servers.len()
+}
+
+/// A standby with a wrong token took over, and all servers were crashed in half a second, each new life too; so they were by a name
+/// that could not be looked up, and by a leader that was cut off from them.
+#[test]
+fn a_coordinators_own_failure_is_nobodys_death() {
+    let good = Planted::default();
+    let long_us = 20_000_000;
+    for sign in [
+        Some(Sign::Denied),
+        Some(Sign::Unknown),
+        Some(Sign::Dead),
+        None,
+    ] {
+        for servers in [1, 2, 3, 5] {
+            let all: Vec<u32> = (0..servers as u32).collect();
+            let crashed = crashes(good, servers, &all, sign, long_us);
+            assert_eq!(crashed, 0, "all of {servers}, {sign:?}");
         }
-        rig.pass(1_000);
+        assert_eq!(crashes(good, 5, &[0, 1, 2], sign, long_us), 0, "{sign:?}");
     }
-    assert!(rig.now_us - from_us < 100_000);
+    let all = [0, 1, 2];
+    let judges = Planted::one(Bug::JudgesAlone);
+    assert_eq!(crashes(judges, 3, &all, None, long_us), 3, "not found");
+    // What may be a fault of this process is no quick verdict about a single server either.
+    let blames = Planted::one(Bug::OwnFaultIsDeath);
+    let quick_us = 1_000_000;
+    assert_eq!(crashes(good, 3, &[1], Some(Sign::Unknown), quick_us), 0);
+    assert_eq!(
+        crashes(blames, 3, &[1], Some(Sign::Unknown), quick_us),
+        1,
+        "not found"
+    );
+    assert_eq!(
+        crashes(good, 3, &[1], Some(Sign::Unknown), long_us),
+        1,
+        "but it is one at last"
+    );
+}
+
+#[test]
+fn a_rack_with_a_third_of_the_servers_is_judged() {
+    let rack = [0, 3, 6];
+    for sign in [Some(Sign::Dead), None] {
+        assert_eq!(crashes(Planted::default(), 9, &rack, sign, 3_000_000), 3);
+    }
+    assert_eq!(crashes(Planted::default(), 2, &[1], None, 3_000_000), 1);
+}
+
+/// The power of most servers fails: nobody is called crashed until some are back as new lives, and then the rest is.
+#[test]
+fn most_servers_gone_are_no_verdict_until_enough_are_back() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(5);
+    rig.be_good();
+    rig.pass_without(5_000_000, &servers[1..], None);
+    assert_eq!(rig.coordinator.status().servers.len(), 5);
+    assert_eq!(rig.unfit, Some(true), "another leader may hear them");
+    rig.enlist_as(2, 22, Some(servers[1]));
+    rig.enlist_as(3, 33, Some(servers[2]));
+    rig.pass_without(3_000_000, &servers[1..], None);
+    let up = |rig: &Rig, id: ServerId| status_of(rig, id) == Some(ServerStatus::Up);
+    assert!(servers[1..].iter().all(|id| !up(&rig, *id)));
+    assert!(up(&rig, servers[0]) && up(&rig, ServerId::new(2, 2)));
+}
+
+/// One that nobody admits leaves at once; one that is cut off, after a while; one that hears enough, never.
+#[test]
+fn a_leader_that_cannot_judge_resigns() {
+    let unfit = |gone: usize, sign: Option<Sign>, us: u64| {
+        let mut rig = Rig::new();
+        let servers = rig.enlist_some(4);
+        rig.be_good();
+        rig.fail_over();
+        rig.pass_without(us, &servers[..gone], sign);
+        rig.unfit
+    };
+    assert_eq!(unfit(4, Some(Sign::Denied), 1_000), Some(true));
+    assert_eq!(unfit(4, None, 1_000_000), Some(false));
+    assert_eq!(unfit(4, None, 5_000_000), Some(true));
+    assert_eq!(unfit(3, Some(Sign::Unknown), 5_000_000), Some(true));
+    assert_eq!(unfit(2, None, 5_000_000), None);
+    assert_eq!(unfit(0, None, 5_000_000), None);
 }
 
 #[test]
@@ -454,8 +541,9 @@ fn a_coordinator_that_stood_still_blames_nobody() {
         rig.be_good();
         suspect(&mut rig, by, suspected);
         rig.pass(130_000); // one missed
+        rig.pass_without(1_000, &[suspected], None); // others answer
         // Then the machine stops for a while, and goes on with its timers before it reads what has arrived.
-        rig.now_us += 400_000;
+        rig.now_us += 210_000;
         rig.handle(Input::Tick);
         rig.be_good();
         rig.pass(50_000);

@@ -6,7 +6,7 @@ use duramen_cluster::planted::{Bug, Planted};
 use duramen_format::control::Record;
 use duramen_wire::native::message::{
     Admin, CoordinatorAnswer, FromCoordinator, PartitionOutcome, Recover, RecoveryPhase, Refusal,
-    ServerAnswer, TabletState, ToCoordinator,
+    ServerAnswer, ServerRoom, TabletState, ToCoordinator,
 };
 use std::collections::BTreeMap;
 
@@ -206,6 +206,39 @@ fn it_waits_for_every_listed_segment() {
     assert_eq!(orders[0].segments[0].sources, [back]);
     let (_, orders) = check(Planted::one(Bug::RecoversInParts));
     assert!(orders.is_some(), "not found");
+}
+
+/// A server owns tablets as soon as a list says so. This one crashed before its first control segment was noted, and no backup that
+/// is left has anything of its log. It had acknowledged nothing, but its tablets waited for that log for ever.
+#[test]
+fn what_no_log_was_noted_of_is_handed_over_empty() {
+    let mut rig = Rig::new();
+    let dead = rig.enlist_without_log(1, 1, None);
+    let table = rig.create_table("a", 1);
+    let left: Vec<ServerId> = (2..4).map(|n| rig.enlist(n, None)).collect();
+    rig.be_good();
+    assert_eq!(owner(&rig, table), dead);
+    rig.crash(dead);
+    let mut case = Case {
+        rig,
+        table,
+        dead,
+        left,
+    };
+    let nothing = case.left.iter().map(|s| (*s, Shelf::default()));
+    let nothing = nothing.collect();
+    let orders = case.recovers(&nothing).expect("nothing is waited for");
+    assert!(orders.iter().all(|order| order.segments.is_empty()));
+    assert!(case.left.contains(&owner(&case.rig, table)));
+    // Nor can it note one now: it would acknowledge what nobody looks for.
+    let min_open = SegmentId(1);
+    let head = ToCoordinator::ControlHead {
+        server: dead,
+        min_open,
+    };
+    let answer = case.rig.ask(dead, head);
+    let refused = matches!(answer, Some(CoordinatorAnswer::Refused(Refusal::NotUp(_))));
+    assert!(refused, "{answer:?}");
 }
 
 #[test]
@@ -532,6 +565,78 @@ fn no_space_here_is_another_masters_work() {
     case.show(&shelves);
     case.rig.live(2_100_000);
     assert!(case.recovers(&shelves).is_some());
+}
+
+/// Masters that take what they have room for, one attempt after the other; how many attempts it took.
+fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usize {
+    let mut config = crate::rig::config(Planted::default());
+    let piece = config.settings.partition_bytes;
+    let total = 9 * piece;
+    config.settings.partition_bytes = 128 * piece;
+    let mut case = case_of(Rig::of(config), 5);
+    let mut left: BTreeMap<ServerId, u64> = case.left.iter().copied().zip(rooms).collect();
+    for (server, room) in left.clone().into_iter().filter(|_| do_they_say) {
+        let room = ServerRoom {
+            used_bytes: 77,
+            limit_bytes: room + 77,
+            replicas: 0,
+        };
+        case.rig.ask(server, ToCoordinator::Room { server, room });
+    }
+    case.rig.crash(case.dead);
+    let shelves = long(&case, 9);
+    let size = |of: &Recover| {
+        let ranges = of.tablets.iter();
+        let parts = ranges.filter_map(|tablet| tablet.range.intersection(&data));
+        let width = |range: KeyRange| u128::from(range.last.0 - range.first.0) + 1;
+        let bytes = parts.map(|part| u128::from(total) * width(part) / width(data));
+        bytes.sum::<u128>() as u64
+    };
+    for attempt in 1..=8 {
+        case.show(&shelves);
+        case.rig.live(200_000);
+        case.show(&shelves);
+        let mut orders = case.rig.orders();
+        while let Some(asked) = orders.pop() {
+            case.rig.reply(&asked, ServerAnswer::Started);
+            let room = left.get_mut(&asked.to).expect("it is alive");
+            let outcome = match room.checked_sub(size(order(&asked))) {
+                Some(less) => {
+                    *room = less;
+                    REPLAYED
+                }
+                None => PartitionOutcome::Failed {
+                    retry_elsewhere: true,
+                    reason: "no space".to_owned(),
+                },
+            };
+            case.report(&asked, outcome);
+            orders.extend(case.rig.orders());
+        }
+        let tablets = case.rig.coordinator.status().tablets;
+        if tablets.iter().all(|tablet| tablet.owner != case.dead) {
+            return attempt;
+        }
+        case.rig.live(2_100_000);
+    }
+    panic!("it is never recovered: {:?}", case.waits_for());
+}
+
+/// Members of little memory, at little more than half of it: what a dead one had fits into nobody, but twice into all together. It
+/// was one partition, the longest being longer than all of it, and each attempt was cut as the one before.
+#[test]
+fn what_fits_into_nobody_is_cut_so_that_it_fits() {
+    const MIB: u64 = 1 << 20;
+    let even = [5 * MIB; 4];
+    assert_eq!(attempts_with_room(even, true, KeyRange::ALL), 1);
+    assert_eq!(attempts_with_room(even, false, KeyRange::ALL), 1);
+    // An even share would fit into the last one alone, and only twice: those with room get shorter ones.
+    let uneven = [MIB * 3 / 2, MIB * 3 / 2, 2 * MIB, 6 * MIB];
+    assert_eq!(attempts_with_room(uneven, true, KeyRange::ALL), 1);
+    // All of it lies in a small part of the hash space, and nobody has said so.
+    let crowded = KeyRange::new(RouteHash(u64::MAX << 58), RouteHash::MAX);
+    let attempts = attempts_with_room(even, true, crowded);
+    assert!((2..=4).contains(&attempts), "{attempts}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use duramen_base::ids::{ListVersion, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore};
 use duramen_cluster::coordinator::{
-    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Token,
+    CallId, Config, Coordinator, Input, OpenError, Output, ReplyId, Sign, Token,
 };
 use duramen_cluster::planted::Planted;
 use duramen_format::certificate::Certificate;
@@ -65,6 +65,8 @@ pub struct Rig {
     pub answers: BTreeMap<ReplyId, CoordinatorAnswer>,
     pub asked: VecDeque<Asked>,
     pub wakes_at_us: Option<u64>,
+    /// It has said that it may not judge, and perhaps that it resigns.
+    pub unfit: Option<bool>,
     next_reply: u64,
     terms: u64,
 }
@@ -101,6 +103,7 @@ impl Rig {
             answers: BTreeMap::new(),
             asked: VecDeque::new(),
             wakes_at_us: None,
+            unfit: None,
             next_reply: 0,
             terms: 1,
         };
@@ -153,6 +156,7 @@ impl Rig {
                 } => self.asked.push_back(Asked { call, to, question }),
                 Output::Persist { token, batch } => self.waiting.push_back((token, batch)),
                 Output::WakeAt { at_us } => self.wakes_at_us = Some(at_us),
+                Output::Unfit { resigns, .. } => self.unfit = Some(resigns),
             }
         }
         while self.stores
@@ -218,7 +222,22 @@ impl Rig {
         self.enlist_as(number, number, replaces)
     }
 
+    /// Its first control segment is noted, so that there is a log to be found.
     pub fn enlist_as(&mut self, disk: u64, nonce: u64, replaces: Option<ServerId>) -> ServerId {
+        let server = self.enlist_without_log(disk, nonce, replaces);
+        let min_open = SegmentId(1);
+        let noted = self.ask(server, ToCoordinator::ControlHead { server, min_open });
+        assert_eq!(noted, Some(CoordinatorAnswer::Noted));
+        server
+    }
+
+    /// It has no control segment that the coordinator knows of.
+    pub fn enlist_without_log(
+        &mut self,
+        disk: u64,
+        nonce: u64,
+        replaces: Option<ServerId>,
+    ) -> ServerId {
         match self.ask(ServerId::NONE, enlist(disk, nonce, replaces)) {
             Some(CoordinatorAnswer::Enlisted(enlisted)) => enlisted.server,
             other => panic!("{other:?}"),
@@ -231,6 +250,37 @@ impl Rig {
 
     pub fn crash(&mut self, server: ServerId) {
         self.admin(Admin::CrashServer { server });
+    }
+
+    /// Nobody will answer this question.
+    pub fn sign(&mut self, asked: &Asked, sign: Sign) {
+        let call = asked.call;
+        self.handle(Input::Unanswered { call, sign });
+    }
+
+    /// Lets time pass among servers that answer, but for some: what they are asked comes to nothing, with this sign or silently.
+    pub fn pass_without(&mut self, more_us: u64, gone: &[ServerId], sign: Option<Sign>) {
+        let until_us = self.now_us + more_us;
+        while self.now_us < until_us {
+            self.let_down(gone, sign);
+            self.pass(1_000);
+        }
+        self.let_down(gone, sign);
+    }
+
+    fn let_down(&mut self, gone: &[ServerId], sign: Option<Sign>) {
+        loop {
+            let lost = self.asked_where(|asked| gone.contains(&asked.to));
+            if lost.is_empty() {
+                break;
+            }
+            for asked in lost {
+                if let Some(sign) = sign {
+                    self.sign(&asked, sign);
+                }
+            }
+        }
+        self.be_good();
     }
 
     pub fn reply(&mut self, asked: &Asked, answer: ServerAnswer) {

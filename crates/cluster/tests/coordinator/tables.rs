@@ -423,3 +423,37 @@ fn a_dropped_table_is_gone_and_its_id_with_it() {
     invalid(rig.admin(Admin::DropTable { name }));
     assert_eq!(rig.create_table("default", 1), TableId::DEFAULT);
 }
+
+/// An engine refuses such names, and ids whose place another table has: what the coordinator took stopped every server for ever.
+#[test]
+fn a_table_is_made_if_every_engine_takes_it() {
+    let mut rig = Rig::new();
+    rig.enlist_some(1);
+    let create = |rig: &mut Rig, name: &str| {
+        rig.admin(Admin::CreateTable {
+            name: name.to_owned(),
+            servers: 1,
+            level: None,
+        })
+    };
+    let is_refused = |answer: &CoordinatorAnswer| matches!(answer, CoordinatorAnswer::Refused(_));
+    for name in ["", "a b", "tab\t", "line\n", "nul\0", &"x".repeat(129)] {
+        assert!(is_refused(&create(&mut rig, name)), "{name:?}");
+    }
+    let first = rig.create_table("stays", 1);
+    let mut last = first;
+    for n in 0..1_100 {
+        let name = format!("passes-{n}");
+        let table = rig.create_table(&name, 1);
+        assert!(table > last, "no id is given twice");
+        assert_ne!(table.0 % 1024, first.0 % 1024, "one table in a place");
+        assert_ne!(table.0 % 1024, 0, "the default table's place");
+        last = table;
+        rig.admin(Admin::DropTable { name });
+    }
+    for n in 0..1_022 {
+        rig.create_table(&format!("many-{n}"), 1);
+    }
+    let one_more = create(&mut rig, "one-more");
+    assert!(is_refused(&one_more), "{one_more:?}");
+}

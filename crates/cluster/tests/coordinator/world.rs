@@ -8,7 +8,7 @@
 use crate::life::{Key, Life, Server, Value};
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
-use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId};
+use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId, Sign};
 use duramen_cluster::planted::Planted;
 use duramen_wire::native::message::{
     Admin, CoordinatorAnswer, FromCoordinator, ServerAnswer, ServerStatus, ToCoordinator,
@@ -193,7 +193,10 @@ impl World {
                         answer,
                         payload,
                     },
-                    None => Input::Unreachable { call },
+                    None => Input::Unanswered {
+                        call,
+                        sign: Sign::Dead,
+                    },
                 };
                 self.tell_leader(Some(term), input);
             }
@@ -287,6 +290,7 @@ impl World {
                 Output::Ask {
                     call, to, question, ..
                 } => self.send(term, call, to, question),
+                Output::Unfit { .. } => {}
                 Output::WakeAt { at_us } => {
                     let after_us = at_us.saturating_sub(self.now_us);
                     self.at(after_us, Event::Wake { term });

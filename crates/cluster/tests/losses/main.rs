@@ -516,6 +516,14 @@ impl World {
     }
 
     fn recover(&self, disks: &[Disk], promised: &BTreeMap<SegmentId, u32>, must: bool) {
+        if self.floor == SegmentId::NONE {
+            // The recovery takes it that there is no log: so nothing of it may have been acknowledged or shown.
+            let nothing = promised.values().all(|length| *length == 0);
+            assert!(nothing, "promised something before the log was noted");
+            let holders = self.master.control_holders();
+            assert!(holders.is_empty(), "reads before the log was noted");
+            return;
+        }
         let nothing = || promised.values().all(|length| *length == 0);
         let control = disks
             .iter()

@@ -33,7 +33,14 @@ impl Figures {
     }
 
     /// One line per figure, each with its help. `malformed`: what the hub counted.
-    pub(super) fn text(&self, overview: Option<&Overview>, role: &Role, malformed: u64) -> String {
+    /// `unanswered`: servers that do not answer a leader that cannot judge for that.
+    pub(super) fn text(
+        &self,
+        overview: Option<&Overview>,
+        role: &Role,
+        malformed: u64,
+        unanswered: usize,
+    ) -> String {
         let mut out = String::new();
         let mut line = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
             let _ = writeln!(out, "# HELP duramen_coordinator_{name} {help}");
@@ -110,6 +117,12 @@ impl Figures {
             "gauge",
             "Members whose data is not recovered yet.",
             &crashed.count(),
+        );
+        line(
+            "servers_unanswered",
+            "gauge",
+            "Servers that do not answer this coordinator, if they are so many that it calls none of them crashed.",
+            &unanswered,
         );
         line(
             "tablets",

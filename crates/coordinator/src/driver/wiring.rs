@@ -1,16 +1,17 @@
 //! Frames to inputs, outputs to frames.
 
-use super::{Asker, CALL_US_MAX, Call, Driver, State};
+use super::{Asker, CALL_US_MAX, Call, Driver, SAY_AGAIN, State};
 use duramen_base::ids::ServerId;
-use duramen_cluster::coordinator::{CallId, Input, ReplyId};
+use duramen_cluster::coordinator::{CallId, Input, ReplyId, Sign};
 use duramen_net::{ConnectionId, Message, Payload, Reason};
 use duramen_wire::native::codec::{
     Envelope, Question, Reply, Role, Trouble, decode_question, decode_reply,
     encode_coordinator_answer, encode_from_coordinator, encode_pong, encode_trouble,
 };
 use duramen_wire::native::message::{
-    CoordinatorAnswer, FromCoordinator, Refusal, Request, ToCoordinator,
+    CoordinatorAnswer, FromCoordinator, Refusal, Request, ServerAnswer, ToCoordinator,
 };
+use std::time::Instant;
 
 impl Call {
     fn is_old(&self, now_us: u64) -> bool {
@@ -157,15 +158,25 @@ impl Driver {
             return;
         }
         match decode_reply(&message.frame()) {
-            Ok(Reply::Server(answer)) => self.handle(Input::Answered {
-                call: call.id,
-                answer,
-                payload: message.payload().to_vec(),
-            }),
-            // Another life of the server is there, or another program: whom we asked will not answer.
+            Ok(Reply::Server(answer)) => {
+                if let ServerAnswer::Refused(refusal) = &answer {
+                    self.say_refused(&call.address, &refusal.to_string());
+                }
+                self.handle(Input::Answered {
+                    call: call.id,
+                    answer,
+                    payload: message.payload().to_vec(),
+                });
+            }
             Ok(Reply::Trouble(trouble)) => {
                 tracing::debug!(address = call.address, "an answer: {trouble}");
-                self.handle(Input::Unreachable { call: call.id });
+                let sign = match trouble {
+                    // Another life of the server is there.
+                    Trouble::WrongServer { .. } => Sign::Dead,
+                    _ => Sign::Unknown,
+                };
+                let call = call.id;
+                self.handle(Input::Unanswered { call, sign });
             }
             Ok(_) => {}
             Err(error) => {
@@ -175,18 +186,22 @@ impl Driver {
         }
     }
 
+    /// What lasts is asked again and again, and said now and then.
+    fn say_refused(&mut self, address: &str, refusal: &str) {
+        if self.refused.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
+            self.refused = Some(Instant::now());
+            tracing::warn!(address, "a server does not do as it is told: {refusal}");
+        }
+    }
+
     pub(super) fn unanswered(&mut self, requests: &[u64], reason: &Reason) {
-        // Of our own doing, or mere silence: the state machine has its own patience with that.
-        let is_sign = !matches!(
-            reason,
-            Reason::Here | Reason::Slow | Reason::TimedOut(_) | Reason::Frame(_)
-        );
         for request in requests {
             let Some(call) = self.calls.remove(request) else {
                 continue;
             };
-            if is_sign && self.epoch() == Some(call.epoch) {
-                self.handle(Input::Unreachable { call: call.id });
+            if self.epoch() == Some(call.epoch) {
+                let (call, sign) = (call.id, sign(reason));
+                self.handle(Input::Unanswered { call, sign });
             }
         }
     }
@@ -204,6 +219,17 @@ impl Driver {
                 self.forget(request, &call.address);
             }
         }
+    }
+}
+
+/// What the end of a connection says of the server at its other side.
+fn sign(reason: &Reason) -> Sign {
+    if reason.is_sign_of_death() {
+        Sign::Dead
+    } else if reason.is_denial() {
+        Sign::Denied
+    } else {
+        Sign::Unknown
     }
 }
 

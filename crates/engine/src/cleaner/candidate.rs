@@ -101,8 +101,7 @@ impl<'a> Candidate<'a> {
         match self.lock(view, place, me) {
             Ok((view, home, place, locking)) => {
                 self.partition.raise_floor(self.entry.version);
-                view.remove(self.tag, place);
-                self.partition.count_remove();
+                self.partition.remove(view, self.tag, place);
                 counters.note_dead(core.space.window_of(self.location), self.entry.padded_bytes);
                 counters.note_objects(TableId(self.entry.table), -1);
                 let expiring = i64::from(self.entry.expires_at_ms != 0);

@@ -12,6 +12,7 @@ use crate::epoch::SlotId;
 use crate::head::Head;
 use crate::space::Purpose;
 use crate::{Error, Mode};
+use duramen_base::waits::{LongWait, NOTHING};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -342,7 +343,14 @@ impl Core {
         let mut fruitless = 0;
         let mut turn = CleanersTurn::new(self);
         let mut oldest = (0, Waited::since(Instant::now()));
+        let holding = if alone {
+            "keys, a head and a pin"
+        } else {
+            NOTHING
+        };
+        let mut long = LongWait::new("memory", holding);
         loop {
+            long.look();
             if let Waiting::Inside(slot) = waiting {
                 self.epochs.pin(slot);
                 let quiet = self.epochs.quiet_before();
@@ -363,9 +371,7 @@ impl Core {
                 self.pacer.forced_eviction.store(0, Ordering::Relaxed);
                 return Ok(());
             }
-            // Deletes go on when the store is full: they are the way out.
-            let is_write = matches!(purpose, Purpose::Head | Purpose::Side);
-            if is_write && self.mode == Mode::Store && self.is_full() {
+            if purpose != Purpose::Promoted && self.refuses(purpose) {
                 return Err(self.out_of_memory());
             }
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {

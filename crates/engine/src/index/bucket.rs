@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! slot     | tag: 22 | access: 3 | tier: 1 | location: 38 (8-byte units) |     0 = empty
-//! control  | serial: 8 | removals: 8 | reach: 16 | overflow: 12 | owner: 16 | - | MOVED | TRANSACTION | LOCKED |
+//! control  | serial: 8 | - : 8 | reach: 16 | overflow: 12 | owner: 16 | - | MOVED | TRANSACTION | LOCKED |
 //! ```
 //!
 //! **Invariants**
@@ -16,14 +16,16 @@
 //!   `serial` counts transactions (modulo 256), so that a reader notices one that began while it was looking.
 //! - B4: MOVED is set, together with the lock, on *all* buckets of a view before the first slot is copied to the next view;
 //!   the view's slots never change again.
-//! - B5: `overflow` counts the keys homed here that lie in other buckets, at most `reach` steps along the probe sequence.
-//! - B6: `removals` counts the keys homed here that were removed, modulo 256, so that who saw a key absent can tell whether
-//!   it has come and gone.
+//! - B5: `overflow` counts the keys homed here that lie in other buckets, at most `reach` steps along the probe sequence. Both
+//!   stay at their largest values once they are there: "as many or more", and "anywhere". A view that is rebuilt counts anew.
+//! - B6: a bucket takes any number of keys. Whoever writes for a client looks first whether it is crowded, and what was
+//!   acknowledged elsewhere is taken whatever it is.
 //!
 //! Paper: [Merritt17 §3.1, Figure 4] cache-line buckets, optimistic readers; differs: by B2 a
 //! reader need not retry because of a writer, only because of a transaction (B3); tags make a miss cost one line.
 
-use duramen_base::sync::{AtomicU64, Backoff, Ordering};
+use duramen_base::sync::{AtomicU64, Ordering};
+use duramen_base::waits::LongWait;
 
 pub const SLOTS: usize = 7;
 pub const TAG_BITS: u32 = 22;
@@ -43,9 +45,12 @@ const OVERFLOW_ONE: u64 = 1 << OVERFLOW_SHIFT;
 const OVERFLOW_MASK: u64 = 0xfff << OVERFLOW_SHIFT;
 const REACH_SHIFT: u32 = 32;
 const REACH_MASK: u64 = 0xffff << REACH_SHIFT;
-pub const REACH_MAX: usize = 0xffff;
-const REMOVALS_SHIFT: u32 = 48;
-const REMOVALS_ONE: u64 = 1 << REMOVALS_SHIFT;
+/// Anywhere in the view (B5).
+const REACH_MAX: usize = 0xffff;
+/// Keys outside of their home bucket that make it crowded. Seven are usual and thirty are unheard of: so many take a hash that
+/// is broken, or a seed that is known. Each costs who looks for one of them a look at an entry.
+const CROWD: u64 = 1000;
+const _: () = assert!(CROWD < OVERFLOW_MASK >> OVERFLOW_SHIFT);
 const SERIAL_SHIFT: u32 = 56;
 const SERIAL_ONE: u64 = 1 << SERIAL_SHIFT;
 const SERIAL_MASK: u64 = 0xff << SERIAL_SHIFT;
@@ -238,21 +243,44 @@ impl<'a> View<'a> {
         if control & OVERFLOW_MASK == 0 {
             return None;
         }
-        let reach = (control & REACH_MASK) >> REACH_SHIFT;
-        (1..=reach as usize)
+        (1..=self.reach(control))
             .find_map(|d| find_in(&self.buckets[self.probe(home, d)], tag, &mut is_it))
+    }
+
+    /// How far from home keys may lie.
+    #[inline(always)]
+    fn reach(self, control: u64) -> usize {
+        if control & OVERFLOW_MASK == 0 {
+            return 0;
+        }
+        match ((control & REACH_MASK) >> REACH_SHIFT) as usize {
+            REACH_MAX => self.buckets.len() - 1,
+            reach => reach,
+        }
+    }
+
+    /// True if the home bucket of a tag has more keys than come together by chance (B6).
+    #[inline]
+    pub fn is_crowded(self, tag: u64) -> bool {
+        self.is_crowded_at(self.home(tag))
+    }
+
+    /// As [`is_crowded`](Self::is_crowded), of a home bucket.
+    pub fn is_crowded_at(self, home: usize) -> bool {
+        let control = self.buckets[home].control.load(Ordering::Relaxed);
+        (control & OVERFLOW_MASK) >> OVERFLOW_SHIFT >= CROWD
     }
 
     #[cold]
     fn wait_for_transaction(self, bucket: usize) -> u64 {
-        let mut backoff = Backoff::new();
+        let mut waiting = LongWait::new("a transaction of others", "a pin");
         loop {
             let control = self.buckets[bucket].control.load(Ordering::Acquire);
             // A moved view is frozen: what it shows is the state before the move, which precedes every later change.
             if control & TRANSACTION == 0 || control & MOVED != 0 {
                 return control;
             }
-            backoff.wait();
+            waiting.wait();
         }
     }
 
@@ -282,13 +310,7 @@ impl<'a> View<'a> {
         if control & TRANSACTION != 0 && owner_of(control) != me {
             control = self.wait_for_transaction(bucket);
         }
-        let overflow = control & OVERFLOW_MASK;
-        let reach = if overflow == 0 {
-            0
-        } else {
-            (control & REACH_MASK) >> REACH_SHIFT
-        };
-        for d in 0..=reach as usize {
+        for d in 0..=self.reach(control) {
             for slot in &self.buckets[self.probe(bucket, d)].slots {
                 let slot = Slot(slot.load(Ordering::Acquire));
                 if slot.location() != 0 && self.home(slot.tag()) == bucket {
@@ -353,7 +375,7 @@ impl<'a> View<'a> {
     #[cold]
     fn lock_slowly(self, bucket: usize, me: u16, wait_for_transactions: bool) -> Locking {
         let control = &self.buckets[bucket].control;
-        let mut backoff = Backoff::new();
+        let mut waiting = LongWait::new("a key of others", "a pin and maybe a head");
         loop {
             let seen = control.load(Ordering::Acquire);
             if seen & MOVED != 0 {
@@ -375,7 +397,7 @@ impl<'a> View<'a> {
                     return Locking::Busy;
                 }
             }
-            backoff.wait();
+            waiting.wait();
         }
     }
 
@@ -402,15 +424,16 @@ impl<'a> View<'a> {
     }
 
     /// Puts a new key's slot into its home bucket or the nearest later one with room. The caller holds the home's lock.
-    /// False: every slot within reach is taken.
+    /// False: every slot is taken.
     pub fn insert(self, tag: u64, slot: Slot) -> bool {
         let home = self.home(tag);
-        for d in 0..self.buckets.len().min(REACH_MAX) {
+        for d in 0..self.buckets.len() {
             let bucket = &self.buckets[self.probe(home, d)];
             for place in &bucket.slots {
                 if place.load(Ordering::Relaxed) == 0
-                    // Release pairs with Acquire in `find`: the entry's bytes are seen before its location.
-                    && place.compare_exchange(0, slot.0, Ordering::Release, Ordering::Relaxed).is_ok()
+                    // Release pairs with Acquire in `find`: the entry's bytes are seen before its location. Acquire: what was
+                    // noted before the slot was emptied is handed on to who finds this key in it and no longer the other.
+                    && place.compare_exchange(0, slot.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
                 {
                     if d > 0 {
                         self.note_overflow(home, d);
@@ -422,39 +445,34 @@ impl<'a> View<'a> {
         false
     }
 
+    /// B5
     fn note_overflow(self, home: usize, distance: usize) {
         let control = &self.buckets[home].control;
-        let word = control.load(Ordering::Relaxed);
-        let reach = ((word & REACH_MASK) >> REACH_SHIFT).max(distance as u64);
-        // Thousands of keys of one bucket, where seven are usual, take a hash that is broken or a seed that is known.
-        assert!(word & OVERFLOW_MASK != OVERFLOW_MASK, "a bucket overflows");
-        let word = (word & !REACH_MASK | reach << REACH_SHIFT) + OVERFLOW_ONE;
-        control.store(word, Ordering::Release); // B5; pairs with Acquire in `find`
+        let mut word = control.load(Ordering::Relaxed);
+        let reach = ((word & REACH_MASK) >> REACH_SHIFT).max(distance.min(REACH_MAX) as u64);
+        word = word & !REACH_MASK | reach << REACH_SHIFT;
+        if word & OVERFLOW_MASK != OVERFLOW_MASK {
+            word += OVERFLOW_ONE;
+        }
+        control.store(word, Ordering::Release); // pairs with Acquire in `find`
     }
 
     /// Empties a slot found by [`find`](Self::find). The caller holds the home's lock.
     pub fn remove(self, tag: u64, place: &AtomicU64) {
-        let home = self.home(tag);
         place.store(0, Ordering::Release);
-        let bucket = &self.buckets[home];
-        let mut word = bucket
-            .control
-            .load(Ordering::Relaxed)
-            .wrapping_add(REMOVALS_ONE); // B6
-        if !bucket.slots.iter().any(|own| std::ptr::eq(own, place)) {
-            word -= OVERFLOW_ONE;
-            if word & OVERFLOW_MASK == 0 {
-                word &= !REACH_MASK;
-            }
+        let bucket = &self.buckets[self.home(tag)];
+        if bucket.slots.iter().any(|own| std::ptr::eq(own, place)) {
+            return;
+        }
+        let mut word = bucket.control.load(Ordering::Relaxed);
+        if word & OVERFLOW_MASK == OVERFLOW_MASK {
+            return; // B5: as many or more
+        }
+        word -= OVERFLOW_ONE;
+        if word & OVERFLOW_MASK == 0 {
+            word &= !REACH_MASK;
         }
         bucket.control.store(word, Ordering::Release);
-    }
-
-    /// The home bucket of a tag, and how often a key was removed from it (B6).
-    pub fn removals(self, tag: u64) -> (u64, u8) {
-        let home = self.home(tag);
-        let control = self.buckets[home].control.load(Ordering::Acquire);
-        (self.line(home) as u64, (control >> REMOVALS_SHIFT) as u8)
     }
 
     /// Copies every slot into `to`, which is empty and which nobody else sees yet. Returns false if `to` has no room.
@@ -471,7 +489,7 @@ impl<'a> View<'a> {
 
     fn fill(self, slot: Slot, taken: &mut [u8]) -> bool {
         let home = self.home(slot.tag());
-        let distances = 0..self.buckets.len().min(REACH_MAX);
+        let distances = 0..self.buckets.len();
         let room = distances
             .map(|d| (d, self.probe(home, d)))
             .find(|(_, bucket)| usize::from(taken[*bucket]) < SLOTS);
@@ -562,11 +580,36 @@ mod tests {
         assert!(
             memory
                 .iter()
-                .all(|b| b.control.load(Ordering::Relaxed) & ((1 << REMOVALS_SHIFT) - 1) == 0),
+                .all(|b| b.control.load(Ordering::Relaxed) == 0),
             "counts return to zero"
         );
         assert!(view.find(tag, 1, |_| true).is_none());
-        assert_eq!(view.removals(tag).1, 20);
+    }
+
+    /// Keys that were chosen to land in one bucket ended the server by an assertion, and then each server that took them over.
+    #[test]
+    fn a_bucket_takes_any_number_of_keys() {
+        let (small, large) = (buckets(800), buckets(900));
+        let (view, next) = (View::new(&small), View::new(&large));
+        let tag = view.first_tag(799);
+        let keys = 5000;
+        for n in 1..=keys {
+            assert_eq!(view.is_crowded(tag), n > CROWD + SLOTS as u64);
+            assert!(view.insert(tag, Slot::new(tag, n)));
+        }
+        let has = |view: View<'_>, n| view.find_location(tag, n).is_some();
+        assert!((1..=keys).all(|n| has(view, n)));
+        assert!(view.copy_into(next) && (1..=keys).all(|n| has(next, n)));
+        for n in 1..=keys {
+            let (place, _) = next.find_location(tag, n).unwrap();
+            next.remove(tag, place);
+            assert!(n == keys || has(next, keys), "{n} took others along");
+        }
+        assert!(next.find(tag, 1, |_| true).is_none());
+        assert!(
+            view.copy_into(next) && has(next, keys),
+            "slots are free again"
+        );
     }
 
     #[test]

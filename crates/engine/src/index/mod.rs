@@ -9,6 +9,7 @@
 //!   twentieth; so an insert that has counted itself finds room.
 //! - X2: a view is retired only after `view` points to its successor, and freed by reclaim epoch.
 //! - X3: `floor` is larger than the object version of every deleted key of the partition: a re-created key starts there.
+//! - X4: a removal is counted before the key can be found absent because of it; counts never wrap and outlive every view.
 //!
 //! **Concurrency**: readers load `view` and read optimistically; writers and cleaners lock home buckets (`bucket`);
 //! a resizer holds `resizing` and then the locks of all buckets of the view (B4). Order: `resizing`, then buckets; a
@@ -23,13 +24,14 @@ pub mod bucket;
 mod defragment;
 pub mod old;
 
-use crate::KeyHash;
 use crate::epoch::Epochs;
 use crate::space::Space;
+use crate::{KeyHash, TableId};
 use arena::Arena;
 use bucket::{Bucket, Locking, SLOTS, TAG_BITS, View};
 use duramen_base::ids::Level;
-use duramen_base::sync::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Backoff, Ordering};
+use duramen_base::sync::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use duramen_base::waits::LongWait;
 use duramen_format::hash::HASH_BITS;
 use old::OldViews;
 
@@ -45,15 +47,18 @@ const LOAD_MIN: f64 = 0.62;
 const BUDGET_PER_PARTITION: u64 = 4 << 20;
 const PARTITIONS_MIN: u64 = 16;
 const PARTITIONS_MAX: u64 = 1 << 18;
+/// Counters of removals in a partition: as many as fill its four lines. Of the removals of others only these few make a key
+/// look as if it had come and gone.
+const REMOVAL_CLASSES: usize = 20;
 /// Bits of a packed view that hold the number of buckets.
 const COUNT_BITS: u32 = 22;
 
-/// A range of hashes and its buckets. Two lines: what readers read, and what inserts and deletes write.
+/// A range of hashes and its buckets. First the line that readers read, then those that inserts and deletes write.
 #[repr(align(128))]
 pub struct Partition {
     /// Address of the first bucket (a multiple of 64) and number of buckets, packed; 0 = no buckets yet.
     view: AtomicU64,
-    /// With a log: where in it the last removal from this partition is recorded (`log::order`); 0 = nowhere.
+    /// With a log: not 0 if the last removals from this partition can still be lost, as far as known (`log::order`).
     last_removed: AtomicU64,
     counts: Counts,
 }
@@ -64,6 +69,8 @@ struct Counts {
     reserved: AtomicI64,
     floor: AtomicU64,
     resizing: AtomicU32,
+    /// Removals since the start, by tag, for who wants to know whether an absent key has come and gone (X4).
+    removals: [AtomicU64; REMOVAL_CLASSES],
 }
 
 /// Why a partition could not be made larger.
@@ -94,6 +101,7 @@ impl Partition {
                 reserved: AtomicI64::new(0),
                 floor: AtomicU64::new(floor),
                 resizing: AtomicU32::new(0),
+                removals: std::array::from_fn(|_| AtomicU64::new(0)),
             },
         }
     }
@@ -113,17 +121,22 @@ impl Partition {
         self.counts.floor.load(Ordering::Relaxed)
     }
 
-    /// Where the last removal is recorded. Whoever found a key absent sees here at least the removal that made it so.
+    /// 0: no removal from this partition can be lost. Whoever found a key absent sees here that it may have been removed.
     #[inline(always)]
     pub fn last_removed(&self) -> u64 {
         self.last_removed.load(Ordering::Acquire)
     }
 
-    /// Replaces what `last_removed` gave; false if somebody else did.
-    pub fn set_last_removed(&self, seen: u64, new: u64) -> bool {
-        self.last_removed
-            .compare_exchange(seen, new, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+    /// Something was removed; `mark` tells this removal from all others, or at least its group.
+    pub fn note_removal(&self, mark: u64) {
+        // A swap: who sees this mark has seen whatever was noted before the marks that it replaced.
+        self.last_removed.swap(mark, Ordering::AcqRel);
+    }
+
+    /// All removals that were noted up to this mark are durable.
+    pub fn forget_removals(&self, mark: u64) {
+        let last = &self.last_removed;
+        let _ = last.compare_exchange(mark, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Records that an object with this version was deleted (X3).
@@ -151,8 +164,22 @@ impl Partition {
         false
     }
 
-    pub fn count_remove(&self) {
+    /// Takes a key out of its slot. The caller holds the home's lock.
+    pub fn remove(&self, view: View<'_>, tag: u64, place: &AtomicU64) {
+        // Seen by who finds the slot empty: `View::remove` empties it with Release.
+        self.class_of(tag).fetch_add(1, Ordering::Relaxed); // X4
+        view.remove(tag, place);
         self.counts.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Removals of keys that this one is counted with. Who asks before it looks for the key, and again later, knows from two
+    /// equal answers that a key absent both times was absent all the time.
+    pub fn removals(&self, tag: u64) -> u64 {
+        self.class_of(tag).load(Ordering::Acquire)
+    }
+
+    fn class_of(&self, tag: u64) -> &AtomicU64 {
+        &self.counts.removals[tag as usize % REMOVAL_CLASSES]
     }
 
     /// Sets room aside for inserts of a transaction. False: resize first.
@@ -228,9 +255,9 @@ impl Partition {
     /// Waits until a moved view has been replaced.
     #[cold]
     pub fn wait_for_move(&self, moved: View<'_>) {
-        let mut backoff = Backoff::new();
+        let mut waiting = LongWait::new("a partition that moves", "a pin");
         while std::ptr::eq(self.view().line(0), moved.line(0)) {
-            backoff.wait();
+            waiting.wait();
         }
     }
 
@@ -262,9 +289,9 @@ impl Partition {
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
-            let mut backoff = Backoff::new();
+            let mut waiting = LongWait::new("another resize", "a pin");
             while counts.resizing.load(Ordering::Acquire) != 0 {
-                backoff.wait();
+                waiting.wait();
             }
             return Resize::Busy;
         }
@@ -315,6 +342,9 @@ impl Partition {
     /// Takes all buckets away; returns them packed. The caller is alone in the store.
     fn take(&self, floor: u64, removed: u64) -> u64 {
         self.last_removed.store(removed, Ordering::Release);
+        for class in &self.counts.removals {
+            class.fetch_add(1, Ordering::Relaxed);
+        }
         self.counts.count.store(0, Ordering::Relaxed);
         self.counts.floor.fetch_max(floor, Ordering::Relaxed);
         self.view.swap(0, Ordering::AcqRel)
@@ -375,6 +405,8 @@ fn unpack<'a>(packed: u64) -> &'a [Bucket] {
 
 /// The index of one table.
 pub struct Index {
+    /// Whose index it is, once it is in the registry of tables.
+    pub(crate) table: TableId,
     partitions: Box<[Partition]>,
     /// Bits of the hash below the partition number.
     shift: u32,
@@ -382,6 +414,8 @@ pub struct Index {
     level: AtomicU8,
     /// When segments are loaded, entries of lower versions are none of this table's.
     replay_floor: AtomicU64,
+    /// With a log: the number of the change that cleared the table last; 0 = none did.
+    cleared: AtomicU64,
 }
 
 const NO_LEVEL: u8 = u8::MAX;
@@ -399,10 +433,12 @@ impl Index {
             .next_power_of_two()
             .clamp(PARTITIONS_MIN, PARTITIONS_MAX);
         Index {
+            table: TableId::DEFAULT,
             partitions: (0..partitions).map(|_| Partition::new(floor)).collect(),
             shift: HASH_BITS - partitions.trailing_zeros(),
             level: AtomicU8::new(NO_LEVEL),
             replay_floor: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
         }
     }
 
@@ -441,8 +477,8 @@ impl Index {
         })
     }
 
-    /// Forgets every key; re-created ones get versions from `floor`; `removed` as in `last_removed`. The caller is alone in
-    /// the store.
+    /// Forgets every key; re-created ones get versions from `floor`; `removed` is the number of this change in the log. The
+    /// caller is alone in the store.
     pub fn clear(&self, floor: u64, removed: u64, with: Resources<'_>) {
         let old = self.take(floor, removed);
         (0..old.len()).for_each(|partition| old.give_back(partition, with));
@@ -450,9 +486,15 @@ impl Index {
 
     /// As [`clear`](Self::clear), but the buckets are the caller's.
     pub fn take(&self, floor: u64, removed: u64) -> OldViews {
+        self.cleared.store(removed, Ordering::Release);
         let views = self.partitions.iter();
         let views = views.map(|partition| AtomicU64::new(partition.take(floor, removed)));
         OldViews::new(views.collect(), self.shift)
+    }
+
+    /// The number of the change that cleared the table last. Whoever is inside came after it (pairs with `take`).
+    pub fn cleared(&self) -> u64 {
+        self.cleared.load(Ordering::Acquire)
     }
 
     /// The table's own level.

@@ -5,8 +5,8 @@
 //! - R2: every entry of a segment is verified before the first one of it is shown to the index: a segment is adopted wholly
 //!   or not at all (§0.8).
 //! - R3: per key the highest version wins, whatever the order of segments; between versions that are equal, a tombstone. A
-//!   tombstone takes a slot of the index while segments are loaded, and is taken out at the end. An expired object keeps
-//!   its slot, as it does in a running store: so it keeps older versions away.
+//!   tombstone takes a slot of the index while segments are loaded, and is taken out at the end; so does an object that has
+//!   expired, by the clock or before the restart: it keeps older versions away.
 //! - R4: counters are exact at any time: an entry is counted as dead where the index pointed to when it lost, under a pin.
 //! - R5: while segments are loaded nothing expires, and nothing but compaction cleans: a key that left the index would let
 //!   an older version in.
@@ -31,6 +31,7 @@ use crate::log::{Bug, Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
+use duramen_base::waits::{LongWait, NOTHING};
 use duramen_format::entry::{self, Damage};
 use duramen_format::segment::{self, Header};
 use std::collections::{HashMap, HashSet};
@@ -91,17 +92,19 @@ pub enum LoadError<E> {
 pub struct Missing(pub Vec<SegmentId>);
 
 /// What was loaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     pub segments: u64,
     /// Bytes of segments, headers included.
     pub bytes: u64,
     pub entries: u64,
-    /// Objects that are alive, expired ones that nobody has met yet included.
+    /// Objects that are alive.
     pub objects: u64,
     pub tombstones: u64,
     /// The largest version of any entry.
     pub version_max: u64,
+    /// Keys that would come back as the clock was put back: they had expired before the restart, and are to be removed.
+    pub revived: Vec<(TableId, Box<[u8]>)>,
 }
 
 #[derive(Default)]
@@ -127,6 +130,10 @@ pub struct Loader {
     kept_from: u64,
     /// Keys whose slot a tombstone has had (R3).
     tombstones: Mutex<Vec<(TableId, KeyHash)>>,
+    /// Keys that had expired before, and have not by the clock of now.
+    revived: Mutex<Vec<(TableId, Box<[u8]>)>>,
+    /// What expires by then is taken out at the end, in milliseconds since the Unix epoch.
+    expired_until_ms: u64,
     next_helper: AtomicUsize,
     totals: Totals,
 }
@@ -160,6 +167,11 @@ impl Store {
             kept: HashSet::new(),
             kept_from: u64::MAX,
             tombstones: Mutex::default(),
+            revived: Mutex::default(),
+            expired_until_ms: log
+                .options()
+                .expired_until_ms
+                .max(self.core().clock.now_ms()),
             next_helper: AtomicUsize::new(0),
             totals: Totals::default(),
         }
@@ -175,11 +187,12 @@ pub(crate) struct Visitor<'a> {
 impl<'a> Visitor<'a> {
     /// Waits until there is a slot: those of sessions come and go.
     pub(crate) fn wait(core: &'a Core) -> Visitor<'a> {
+        let mut waiting = LongWait::new("a place among the sessions", NOTHING);
         loop {
             if let Ok(slot) = core.epochs.register() {
                 return Visitor { core, slot };
             }
-            duramen_base::sync::yield_now();
+            waiting.wait();
         }
     }
 
@@ -434,7 +447,8 @@ impl Loader {
         patience.lasts(self)
     }
 
-    /// Ends the load: tombstones leave the index, versions go on above all that were ever given, cleaning begins.
+    /// Ends the load: tombstones and what has expired leave the index, versions go on above all that were ever given, cleaning
+    /// begins.
     ///
     /// # Errors
     /// [`Missing`] if a listed segment was not adopted (R1); the store must not be used then.
@@ -447,7 +461,7 @@ impl Loader {
         }
         drop(expected);
         let core = self.core();
-        if let Err(Unreadable(location)) = self.remove_tombstones() {
+        if let Err(Unreadable(location)) = self.remove_the_dead() {
             let window = core.space.window_of(location);
             return Err(Missing(vec![self.log().segment_of(window)]));
         }
@@ -471,6 +485,7 @@ impl Loader {
             objects,
             tombstones: load(&self.totals.tombstones),
             version_max,
+            revived: std::mem::take(&mut self.revived.lock().expect("keys that would come back")),
         })
     }
 }

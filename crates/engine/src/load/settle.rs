@@ -206,6 +206,9 @@ impl Loader {
                     counters.note_expiring(table, 1);
                     let segment = &core.space.segments[window];
                     segment.note_expiry(entry.padded_bytes as u32, entry.expires_at_ms);
+                    if entry.expires_at_ms <= self.expired_until_ms {
+                        tombstones.push((table, arrival.hash));
+                    }
                 }
             }
             Kind::Object => counters.note_dead(window, entry.padded_bytes),
@@ -326,21 +329,19 @@ impl Loader {
         core.arena.trim(&core.space.budget);
     }
 
-    /// Takes the tombstones that won out of the index.
+    /// Takes the tombstones that won, and what has expired, out of the index.
     ///
     /// # Errors
     /// One cannot be read.
-    pub(super) fn remove_tombstones(&self) -> Result<(), Unreadable> {
+    pub(super) fn remove_the_dead(&self) -> Result<(), Unreadable> {
         let core = self.core();
-        let Ok(slot) = core.epochs.register() else {
-            unreachable!("a slot for the end of a load");
-        };
-        let visitor = Visitor { core, slot };
+        let visitor = Visitor::wait(core);
         let me = visitor.slot.0 as u16 + 1;
         let met = std::mem::take(&mut *self.tombstones.lock().expect("tombstones met"));
         for group in met.chunks(GROUP) {
             core.enter(visitor.slot);
             let mut holding = Holding::default();
+            let now_ms = core.clock.now_ms();
             for (table, hash) in group {
                 let Ok(index) = core.tables.index(*table) else {
                     continue;
@@ -352,12 +353,16 @@ impl Loader {
                 loop {
                     let found = visitor.find(&mut holding, view, tag, |at| {
                         // SAFETY: as in `contend`.
-                        unsafe { entry::header_trusted(at) }.kind == Kind::Tombstone
+                        self.is_dead(&unsafe { entry::parse_trusted(at) }, now_ms)
                     });
                     match found {
-                        Ok(Some((place, _, _))) => {
-                            view.remove(tag, place);
-                            partition.count_remove();
+                        Ok(Some((place, slot, at))) => {
+                            // SAFETY: as in `contend`.
+                            let entry = unsafe { entry::parse_trusted(at) };
+                            if entry.kind == Kind::Object {
+                                self.note_expired(&visitor, *table, slot.location(), &entry);
+                            }
+                            partition.remove(view, tag, place);
                         }
                         Ok(None) => break,
                         Err(error) => {
@@ -375,6 +380,43 @@ impl Loader {
             core.epochs.unpin(visitor.slot);
         }
         Ok(())
+    }
+}
+
+impl Loader {
+    /// Whether an entry leaves the index. One that has expired before and has not by the clock of now, which was put back, is
+    /// noted: it has to be removed for good.
+    fn is_dead(&self, entry: &Entry<'_>, now_ms: u64) -> bool {
+        match entry.kind {
+            Kind::Tombstone => true,
+            Kind::Completion => false,
+            Kind::Object if entry.expires_at_ms == 0 => false,
+            Kind::Object if entry.expires_at_ms <= now_ms => true,
+            Kind::Object => {
+                if entry.expires_at_ms <= self.expired_until_ms {
+                    let mut revived = self.revived.lock().expect("keys that would come back");
+                    revived.push((TableId(entry.table), entry.key.into()));
+                }
+                false
+            }
+        }
+    }
+
+    /// R4, of an object that leaves the index because it has expired.
+    fn note_expired(
+        &self,
+        visitor: &Visitor<'_>,
+        table: TableId,
+        location: u64,
+        entry: &Entry<'_>,
+    ) {
+        let core = visitor.core;
+        let head = &core.heads[visitor.slot.0 % core.heads.len()];
+        let _owner = head.tail.lock().expect("head"); // its counters are ours meanwhile
+        let counters = &head.counters;
+        counters.note_dead(core.space.window_of(location), entry.padded_bytes);
+        counters.note_objects(table, -1);
+        counters.note_expiring(table, -1);
     }
 }
 

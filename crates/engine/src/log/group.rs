@@ -1,5 +1,8 @@
 //! Rolling a head, and keeping a group of entries in one segment.
 //!
+//! A group that knows beforehand how long it gets has its room set aside (`room`), and is never
+//! moved. For others:
+//!
 //! A group (a transaction, or what an exclusive guard writes) is collected as a whole and lies in one segment, under one
 //! certificate, so a crash keeps all of it or nothing. When its segment is full, its entries so far are copied to the start
 //! of the next one and cut off the old. Nobody else has seen them: readers of their keys wait for the transaction, and
@@ -11,7 +14,7 @@ use crate::core::Core;
 use crate::head::{Head, Tail};
 use crate::index::bucket;
 use crate::space::{Purpose, SEGMENT_HEADER_BYTES, Space};
-use crate::{Error, KeyHash, Mode, TableId};
+use crate::{Error, KeyHash, TableId};
 use duramen_format::entry::{self, Entry, Kind};
 use std::ops::Range;
 
@@ -27,10 +30,10 @@ pub(crate) fn roll(
     bytes: usize,
     purpose: Purpose,
 ) -> Result<bool, Error> {
-    let is_full = core.mode == Mode::Store && core.is_full();
-    if is_full && purpose == Purpose::Head {
+    if core.refuses(purpose) {
         return Err(core.out_of_memory());
     }
+    let is_full = core.refuses(Purpose::Head);
     if tail.is_for_deletes() && purpose == Purpose::Head && tail.fits(bytes) {
         // The windows for tombstones are full in number again: this one is like any other now.
         let is_spare = core.space.free_windows(head.node) > 0;
@@ -47,9 +50,9 @@ pub(crate) fn roll(
     }
     let mut for_deletes = is_full;
     let mut window = core.open_window(head.node, Purpose::Head, head.number);
-    if window.is_none() && purpose == Purpose::Tombstones {
+    if window.is_none() && matches!(purpose, Purpose::Tombstones | Purpose::Rewrite) {
         for_deletes = true;
-        window = core.open_window(head.node, Purpose::Tombstones, head.number);
+        window = core.open_window(head.node, purpose, head.number);
     }
     let Some(window) = window else {
         return Ok(false);
@@ -93,6 +96,19 @@ impl Log {
         } else {
             self.streams[head.number].publish(tail.position(), false);
         }
+    }
+
+    /// Goes on in `window`, which the open group has set aside: the group has a part in each
+    /// segment, and is still collected as a whole (L2).
+    pub(crate) fn span(&self, space: &Space, head: usize, tail: &mut Tail, window: u32) {
+        let has_begun = !tail.group().is_empty();
+        tail.end_group();
+        self.enter(space, head, tail, window);
+        if has_begun {
+            self.streams[head].continue_group();
+        }
+        self.begin_group(tail);
+        self.publish(head, tail);
     }
 
     /// Closes the head's segment, if any, and goes on in `window`.

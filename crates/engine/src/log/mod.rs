@@ -4,7 +4,7 @@
 //! - L1: the bytes of a segment are the bytes of its window, offset for offset. They stay in place until the segment is
 //!   durably closed: only then may a cleaner take the window.
 //! - L2: `shippable` of a stream never lies inside a group (a transaction): entries of one group are collected together.
-//!   All of a group lies in one segment.
+//!   All of a group lies in one segment, but for one that has set aside more (`room`).
 //! - L3: a stream's positions only grow, and are multiples of 8. A segment takes its length and 8 more, which stand for its
 //!   closing; so "durable up to" says of data and of closings alike what is durable.
 //! - L4: `appended` of a stream is stored before the index points to the entry: who sees a version dead sees a position
@@ -26,6 +26,7 @@ mod order;
 mod planted;
 mod position;
 mod relocate;
+mod removals;
 mod stream;
 mod swap;
 
@@ -46,9 +47,11 @@ use crate::space::Space;
 use crate::{Error, LogOptions, TableChange};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::sync::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Backoff, Mutex, Ordering,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering,
 };
+use duramen_base::waits::LongWait;
 use duramen_format::segment::{Header, Kind};
+use removals::Removals;
 use std::sync::{Arc, Condvar, OnceLock};
 use std::time::Duration;
 use stream::Stream;
@@ -68,6 +71,7 @@ pub struct Log {
     memory: Memory,
     /// One per head; positions of table changes have a stream number of their own, after these.
     pub(crate) streams: Box<[Stream]>,
+    removals: Removals,
     changes: Mutex<Changes>,
     /// Changes that reached the level, by sequence number.
     changes_buffered: AtomicU64,
@@ -142,6 +146,7 @@ impl Log {
                 segment_bytes: space.segment_bytes(),
             },
             streams: (0..heads).map(|_| Stream::default()).collect(),
+            removals: Removals::new(space.budget.limit(), heads),
             changes: Mutex::default(),
             changes_buffered: AtomicU64::new(0),
             changes_synced: AtomicU64::new(0),
@@ -204,7 +209,8 @@ impl Log {
     }
 
     pub(crate) fn overhead_bytes(&self) -> u64 {
-        (size_of_val(&*self.windows) + size_of_val(&*self.streams)) as u64 + self.swaps.bytes()
+        let tables = size_of_val(&*self.windows) + size_of_val(&*self.streams);
+        tables as u64 + self.removals.bytes() + self.swaps.bytes()
     }
 
     /// An id that no segment had before.
@@ -463,19 +469,24 @@ impl Log {
         }
     }
 
-    /// Waits until a stream is synced up to `end`.
+    /// Waits until a stream is synced up to `end`; `holding` says what others may want meanwhile.
     ///
     /// # Errors
     /// As [`check_writable`](Self::check_writable), when there is no hope.
-    pub(crate) fn wait_synced(&self, stream: u16, end: u64) -> Result<(), Error> {
-        let mut backoff = Backoff::new();
+    pub(crate) fn wait_synced(
+        &self,
+        stream: u16,
+        end: u64,
+        holding: &'static str,
+    ) -> Result<(), Error> {
+        let mut waiting = LongWait::new("a commit of the log", holding);
         let mut rounds = 0;
         while self.end_of(stream, Level::Synced) < end {
             self.check_writable()?;
             self.demand();
             rounds += 1;
             if rounds < 8 || cfg!(any(loom, shuttle)) {
-                backoff.wait();
+                waiting.wait();
                 continue;
             }
             self.waiters.fetch_add(1, Ordering::SeqCst);
@@ -484,6 +495,7 @@ impl Log {
                 drop(self.progress.wait_timeout(guard, LOOK_AGAIN));
             }
             self.waiters.fetch_sub(1, Ordering::SeqCst);
+            waiting.look();
         }
         Ok(())
     }

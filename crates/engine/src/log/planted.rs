@@ -9,6 +9,8 @@ pub enum Bug {
     MissesDoNotWait,
     /// Trap 5: an entry follows a predecessor in another head that can still be lost.
     AnyHead,
+    /// Removals of an open group are known before it ends, so that others wait for a group that may be waiting for them.
+    RemovalsShownEarly,
     /// Entries of a transaction may be collected one by one.
     GroupsInParts,
     /// Trap 3: a Swap does not wait for what killed the objects that the pass dropped.

@@ -14,9 +14,9 @@
 use super::Log;
 use crate::Store;
 use duramen_base::ids::SegmentId;
+use duramen_base::sync::coarse::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 /// Which segments have to go.
 #[derive(Default)]

@@ -51,6 +51,8 @@ struct Open {
     /// Its length, once it is closed.
     closed: Option<u32>,
     close_taken: bool,
+    /// It begins in the middle of a group that began in the segment before.
+    continues: bool,
 }
 
 impl Stream {
@@ -99,8 +101,18 @@ impl Stream {
             announced: false,
             closed: None,
             close_taken: false,
+            continues: false,
         });
         base
+    }
+
+    /// The last segment goes on with the group that is open in the one before: they are collected
+    /// together (L2).
+    pub(crate) fn continue_group(&self) {
+        let mut queue = self.queue.lock().expect("stream of a head");
+        if let Some(last) = queue.segments.back_mut() {
+            last.continues = true;
+        }
     }
 }
 
@@ -170,6 +182,15 @@ impl Collected {
 impl Log {
     /// Adds to `out` what is new since the last call. Takes no lock that anybody holds for longer than an instant.
     pub fn collect(&self, out: &mut Collected) {
+        self.collect_part(out, u64::MAX);
+    }
+
+    /// As [`collect`](Self::collect), up to about so many bytes in `out`: no segment is begun when there are so many. Returns
+    /// whether something was left for the next call. Each head's part is a prefix of its stream,
+    /// cut between segments that share no group, so none is cut (L2) and no version comes before
+    /// the one below it (L5). With changes of tables everything is taken: entries that were
+    /// published together with them stay together.
+    pub fn collect_part(&self, out: &mut Collected, bytes_max: u64) -> bool {
         // While it is held nobody publishes changes together with entries: both are found, or neither (L6).
         let mut changes = self.changes.lock().expect("table changes");
         let before = changes.reserved.unwrap_or(u64::MAX);
@@ -180,11 +201,17 @@ impl Log {
             out.note_end(self.changes_stream(), number);
             out.changes.push(change);
         }
+        let bytes_max = match out.changes.is_empty() {
+            true => bytes_max,
+            false => u64::MAX,
+        };
+        let mut is_cut = false;
         for (number, stream) in self.streams.iter().enumerate() {
-            stream.collect(number as u16, out);
+            is_cut |= stream.collect(number as u16, out, bytes_max);
         }
         // Last: whatever names a survivor in the data above was announced before it was written.
         self.swaps.take_passes(&mut out.passes);
+        is_cut
     }
 
     /// The pieces in `collected`, which this log filled.
@@ -253,12 +280,16 @@ impl Log {
 }
 
 impl Stream {
-    fn collect(&self, number: u16, out: &mut Collected) {
+    /// Takes what is new, segment by segment until `out` has so many bytes; returns whether something was left.
+    fn collect(&self, number: u16, out: &mut Collected, bytes_max: u64) -> bool {
         let end = self.written.shippable.load(Ordering::Acquire);
         let mut queue = self.queue.lock().expect("stream of a head");
         for open in &mut queue.segments {
             if end <= open.base {
                 break;
+            }
+            if out.bytes >= bytes_max && !open.continues {
+                return true;
             }
             if !open.announced {
                 open.announced = true;
@@ -282,6 +313,7 @@ impl Stream {
                 out.note_end(number, open.base + u64::from(length) + CLOSE);
             }
         }
+        false
     }
 
     /// Forgets segments that are durably closed before `end`; tells `set` how much of each window is durable, `u32::MAX`

@@ -34,9 +34,10 @@ use super::relocate::Relocations;
 use super::{Log, Position};
 use crate::space::Purpose;
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::sync::coarse::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What is announced of a pass before anything of it can be named by durable data (D4).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,7 +280,7 @@ impl Swaps {
     pub fn has_room(&self, purpose: Purpose) -> bool {
         let spare = match purpose {
             Purpose::Head | Purpose::Side | Purpose::Promoted => self.reserve(),
-            Purpose::Tombstones => self.reserve() / 2,
+            Purpose::Tombstones | Purpose::Rewrite => self.reserve() / 2,
             Purpose::Survivor => 0,
         };
         self.count.load(Ordering::Relaxed) + spare < self.limit

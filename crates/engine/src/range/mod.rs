@@ -30,7 +30,7 @@ pub(crate) mod watch;
 
 pub use purge::{Purge, Purged};
 pub use walk::{Export, RANGE_PARTS, RangeCount, RangePart, RangeStatistics};
-pub use watch::{Dirty, Watch};
+pub use watch::{Dirty, MARK_BYTES, Watch};
 
 use crate::core::Core;
 use crate::index::Index;

@@ -1,4 +1,5 @@
-//! Taking a range out of the index at once: it belongs to another server now.
+//! Taking ranges of a table out of the index at once: they belong to another server now. All of them in one pass, for what of them
+//! lies on flash must be read, which takes as long for one range as for all.
 
 use super::cold::{ColdSegments, Look};
 use super::{Place, contains, entry_at};
@@ -31,19 +32,41 @@ pub struct Purged {
 pub struct Purge {
     store: Arc<Store>,
     table: TableId,
-    range: KeyRange,
+    ranges: Leaving,
     place: Place,
     cold: ColdSegments,
     purged: Purged,
 }
 
+/// Ranges that leave, in their order, without overlaps.
+struct Leaving(Vec<KeyRange>);
+
+impl Leaving {
+    fn new(ranges: &[KeyRange]) -> Leaving {
+        let mut ranges = ranges.to_vec();
+        ranges.sort_unstable();
+        Leaving(ranges)
+    }
+
+    fn contains(&self, core: &Core, key: &[u8]) -> bool {
+        let ranges = match &self.0[..] {
+            [range] => return contains(core, range, key),
+            ranges => ranges,
+        };
+        let hash = core.hasher.route(key);
+        let after = ranges.partition_point(|range| range.first <= hash);
+        let last = after.checked_sub(1).map(|at| ranges[at]);
+        last.is_some_and(|range| range.contains(hash))
+    }
+}
+
 impl Store {
-    /// Begins to take every object of a range out of a table. No guard may write to the range any more.
-    pub fn begin_purge(self: &Arc<Self>, table: TableId, range: KeyRange) -> Purge {
+    /// Begins to take every object of these ranges, which do not overlap, out of a table. No guard may write to them any more.
+    pub fn begin_purge(self: &Arc<Self>, table: TableId, ranges: &[KeyRange]) -> Purge {
         Purge {
             store: self.clone(),
             table,
-            range,
+            ranges: Leaving::new(ranges),
             place: Place::START,
             cold: ColdSegments::default(),
             purged: Purged::default(),
@@ -56,7 +79,7 @@ impl Store {
     /// # Errors
     /// [`Error::NoSuchTable`]; [`Error::FlashFailed`]: a part of them is still there, try again later.
     pub fn purge(self: &Arc<Self>, table: TableId, range: KeyRange) -> Result<Purged, Error> {
-        let mut purge = self.begin_purge(table, range);
+        let mut purge = self.begin_purge(table, &[range]);
         while purge.step()? {}
         Ok(purge.purged())
     }
@@ -109,10 +132,10 @@ impl Purge {
         counters: &Counters,
         me: u16,
     ) -> Result<bool, Error> {
-        let (table, range, purged) = (self.table, self.range, &mut self.purged);
+        let (table, ranges, purged) = (self.table, &self.ranges, &mut self.purged);
         self.cold.show(core, STEP_ENTRIES, |location, entry| {
             let is_of = entry.kind == Kind::Object && entry.table == table.0;
-            if !is_of || !contains(core, &range, entry.key) {
+            if !is_of || !ranges.contains(core, entry.key) {
                 return true;
             }
             let candidate = Candidate::new(core, index, location, *entry, false);
@@ -168,11 +191,11 @@ impl Purge {
     ) -> Bucket {
         let (core, me) = (visitor.core, visitor.me());
         let stamp = core.epochs.stamp_of(visitor.slot);
-        let (place, range, cold) = (self.place, self.range, &mut self.cold);
+        let (place, ranges, cold) = (self.place, &self.ranges, &mut self.cold);
         let (mut leaving, mut lacks) = (Vec::new(), false);
         let mut is_leaving =
             |slot: Slot, lacks: &mut bool| match cold.look(core, stamp, slot.location()) {
-                Look::Here => contains(core, &range, entry_at(core, slot.location()).key),
+                Look::Here => ranges.contains(core, entry_at(core, slot.location()).key),
                 Look::Passed => false,
                 Look::Lacking => {
                     *lacks = true;
@@ -206,8 +229,7 @@ impl Purge {
             {
                 let entry = entry_at(core, slot.location());
                 partition.raise_floor(entry.version); // X3
-                view.remove(tag, place);
-                partition.count_remove();
+                partition.remove(view, tag, place);
                 counters.note_dead(core.space.window_of(slot.location()), entry.padded_bytes);
                 counters.note_objects(self.table, -1);
                 counters.note_expiring(self.table, -i64::from(entry.expires_at_ms != 0));

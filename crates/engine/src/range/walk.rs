@@ -81,8 +81,9 @@ impl Guard<'_> {
                 return cold.map_or(Ok(Some(at)), Err);
             }
             looked += 1;
-            self.observe_absence(index, &index.partitions()[place.partition]);
+            let partition = &index.partitions()[place.partition];
             let Some((view, bucket)) = place.bucket(index, &self.core.space) else {
+                self.observe_gaps(index, partition);
                 continue;
             };
             view.each_homed(bucket, self.me, |slot| {
@@ -105,6 +106,7 @@ impl Guard<'_> {
                     show(object);
                 }
             });
+            self.observe_gaps(index, partition); // now: what was removed before the look is known by now (M2)
             place = place.after(view, bucket);
         }
         cold.map_or(Ok(None), Err)

@@ -7,7 +7,8 @@
 //!   marks of everything that began before are there.
 //! - W2: a mark outlives the object: a key that is absent when its mark is looked at was removed, or has expired, at the
 //!   marked version or later.
-//! - W3: marks are bounded. What cannot be marked (too many, or the table was cleared) makes the whole copy void:
+//! - W3: marks are bounded by their bytes, and that bound is charged to the memory budget before the watch begins, twice: once for
+//!   those that are taken and being sent. What cannot be marked (too many, or the table was cleared) makes the whole copy void:
 //!   [`Dirty::start_again`]. A further pass would not do, for it does not show what has gone.
 //!
 //! Without a watch a write pays one load of a line that is never written.
@@ -18,7 +19,8 @@ use crate::log::Bug;
 use crate::session::Guard;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;
-use duramen_base::sync::{self, Backoff, Mutex};
+use duramen_base::sync::{self, Mutex};
+use duramen_base::waits::{self, LongWait, NOTHING};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -26,11 +28,23 @@ use std::sync::{Arc, RwLock};
 /// One if schedules are explored: they differ in nothing but their number.
 const SHARDS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
+/// What a mark takes beside its key, in bytes: a place in the map (at most half empty), the allocation.
+pub const MARK_BYTES: usize = 96;
+/// Marks may take one of so many parts of the memory budget, as long as they are being made: a table of small objects can be
+/// rewritten by a twentieth before a round has to interrupt the copying.
+const MARKS_PART: u64 = 64;
+/// More is of no use: with marks of half a million keys the rounds are too long already.
+const BYTES_MAX: u64 = 64 << 20;
+/// In a full store a watch begins with less, but not with less than this: about what a page of the index takes.
+const BYTES_MIN: usize = 64 << 10;
+
 /// The watches of a store, and what else guards look at while ranges come and go.
 #[derive(Default)]
 pub struct Watches {
     any: AtomicBool,
     list: RwLock<Vec<Arc<Watched>>>,
+    /// Of the memory budget, for marks. Counts only.
+    charged: AtomicU64,
     /// Calls of [`Store::quiesce`].
     pub(crate) generation: AtomicU64,
 }
@@ -42,7 +56,9 @@ struct Shard(Mutex<HashMap<Box<[u8]>, u64>>);
 pub struct Marks {
     shards: [Shard; SHARDS],
     count: sync::AtomicUsize,
-    keys_max: usize,
+    /// Of the keys, with [`MARK_BYTES`] each; both only count.
+    bytes: sync::AtomicUsize,
+    bytes_max: usize,
     start_again: sync::AtomicBool,
 }
 
@@ -65,21 +81,39 @@ pub struct Dirty {
 pub struct Watch {
     store: Arc<Store>,
     watched: Arc<Watched>,
+    charged_bytes: u64,
+}
+
+impl Watches {
+    /// Of the memory budget, for marks.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed)
+    }
 }
 
 impl Store {
-    /// Begins to mark what is written to a range, `keys_max` keys at most between two calls of [`Watch::take`]. Waits for
-    /// guards that began before ([`quiesce`](Self::quiesce)); must not be called with a guard held.
+    /// How many bytes marks should take at most.
+    pub fn marks_bytes_max(&self) -> usize {
+        (self.core().space.budget.limit() / MARKS_PART).min(BYTES_MAX) as usize
+    }
+
+    /// Begins to mark what is written to a range, between two calls of [`Watch::take`] so many bytes of marks at most, or fewer if
+    /// there is no memory for so many. Waits for guards that began before ([`quiesce`](Self::quiesce)); must not be called with a
+    /// guard held.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::TooManySessions`].
     pub fn watch_range(
         self: &Arc<Self>,
         table: TableId,
         range: KeyRange,
-        keys_max: usize,
-    ) -> Watch {
+        bytes_max: usize,
+    ) -> Result<Watch, Error> {
+        let bytes_max = self.charge_marks(bytes_max)?;
         let watched = Arc::new(Watched {
             table,
             range,
-            marks: Marks::new(keys_max),
+            marks: Marks::new(bytes_max),
         });
         let watches = &self.core().watches;
         let mut list = watches.list.write().expect("watches");
@@ -87,10 +121,28 @@ impl Store {
         watches.any.store(true, Ordering::SeqCst);
         drop(list);
         self.wait_for_guards(); // W1: whoever has not seen it is gone then
-        Watch {
+        Ok(Watch {
             store: self.clone(),
             watched,
+            charged_bytes: charge_of(bytes_max),
+        })
+    }
+
+    /// W3: how many bytes of marks there is memory for.
+    fn charge_marks(self: &Arc<Self>, bytes_max: usize) -> Result<usize, Error> {
+        let core = self.core();
+        let (mut bytes, mut attempts) = (bytes_max, 0);
+        while !core.space.charge_beside_segments(charge_of(bytes)) {
+            if bytes / 2 >= BYTES_MIN {
+                bytes /= 2;
+            } else {
+                self.session()?.pin().make_index_room(&mut attempts)?;
+            }
         }
+        core.watches
+            .charged
+            .fetch_add(charge_of(bytes), Ordering::Relaxed);
+        Ok(bytes)
     }
 
     /// Waits until every guard that began before has ended or has been outside; nobody is held up. Writes of guards that have
@@ -114,15 +166,21 @@ impl Store {
     fn wait_for_guards(&self) {
         let core = self.core();
         let stamp = core.epochs.retire_stamp();
-        let mut backoff = Backoff::new();
+        let mut waiting = LongWait::new("guards that began before a lock", NOTHING);
         while core.epochs.quiet_before() <= stamp {
-            backoff.wait();
+            waiting.wait();
         }
         // A transaction that waits for memory takes fresh stamps (T5), but keeps its head.
+        let _noted = waits::note("transactions that began before a lock", NOTHING);
         for head in &core.heads {
             drop(head.tail.lock().expect("head"));
         }
     }
+}
+
+/// W3.
+fn charge_of(marks_bytes: usize) -> u64 {
+    2 * marks_bytes as u64
 }
 
 impl Core {
@@ -155,12 +213,13 @@ impl Core {
 }
 
 impl Marks {
-    /// None, and room for `keys_max`.
-    pub fn new(keys_max: usize) -> Marks {
+    /// None, and room for so many bytes: of keys, with [`MARK_BYTES`] each.
+    pub fn new(bytes_max: usize) -> Marks {
         Marks {
             shards: std::array::from_fn(|_| Shard(Mutex::new(HashMap::new()))),
             count: sync::AtomicUsize::new(0),
-            keys_max,
+            bytes: sync::AtomicUsize::new(0),
+            bytes_max,
             start_again: sync::AtomicBool::new(false),
         }
     }
@@ -171,10 +230,15 @@ impl Marks {
         let mut keys = shard.0.lock().expect("dirty keys");
         if let Some(known) = keys.get_mut(key) {
             *known = version.max(*known);
-        } else if self.count.load(Ordering::Relaxed) < self.keys_max {
+            return;
+        }
+        let bytes = bytes_of(key);
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes <= self.bytes_max {
             self.count.fetch_add(1, Ordering::Relaxed);
             keys.insert(key.into(), version);
         } else {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.start_again.store(true, Ordering::Release);
         }
     }
@@ -184,7 +248,9 @@ impl Marks {
         let mut keys = Vec::with_capacity(self.count.load(Ordering::Relaxed));
         for shard in &self.shards {
             let taken = std::mem::take(&mut *shard.0.lock().expect("dirty keys"));
+            let bytes: usize = taken.keys().map(|key| bytes_of(key)).sum();
             self.count.fetch_sub(taken.len(), Ordering::Relaxed);
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             keys.extend(taken);
         }
         Dirty {
@@ -194,7 +260,18 @@ impl Marks {
     }
 }
 
+/// What a mark takes.
+fn bytes_of(key: &[u8]) -> usize {
+    key.len() + MARK_BYTES
+}
+
 impl Watch {
+    /// Half of the room for marks is taken: they should be.
+    pub fn is_half_full(&self) -> bool {
+        let marks = &self.watched.marks;
+        marks.bytes.load(Ordering::Relaxed) >= marks.bytes_max / 2
+    }
+
     /// Keys marked now.
     pub fn marked(&self) -> usize {
         self.watched.marks.count.load(Ordering::Relaxed)
@@ -212,6 +289,11 @@ impl Drop for Watch {
         let mut list = watches.list.write().expect("watches");
         list.retain(|watched| !Arc::ptr_eq(watched, &self.watched));
         watches.any.store(!list.is_empty(), Ordering::SeqCst);
+        drop(list);
+        watches
+            .charged
+            .fetch_sub(self.charged_bytes, Ordering::Relaxed);
+        self.store.core().space.budget.release(self.charged_bytes);
     }
 }
 

@@ -536,8 +536,7 @@ fn sweep_bucket(
     for slot in found {
         if let Some((place, _)) = view.find_location(slot.tag(), slot.location()) {
             partition.raise_floor(floor); // X3
-            view.remove(slot.tag(), place);
-            partition.count_remove();
+            partition.remove(view, slot.tag(), place);
             gone += 1;
         }
     }

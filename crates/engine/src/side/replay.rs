@@ -458,8 +458,7 @@ impl Replay<'_> {
                 counters.note_tombstone(bytes);
             }
             partition.raise_floor(rival.version);
-            view.remove(arrival.index.tag(hash), place);
-            partition.count_remove();
+            partition.remove(view, arrival.index.tag(hash), place);
             let window = core.space.window_of(slot.location());
             counters.note_dead(window, rival.padded_bytes);
             counters.note_objects(table, -1);

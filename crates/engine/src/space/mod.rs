@@ -63,6 +63,9 @@ pub enum Purpose {
     Head,
     /// A head that has none left, for tombstones alone: deletes go on when writes cannot.
     Tombstones,
+    /// A head, for what replaces about as much: it goes on when other writes cannot, up to a
+    /// segment of live data more.
+    Rewrite,
     Survivor,
     /// What a side log is filled with: no more than a head would get.
     Side,
@@ -77,7 +80,7 @@ pub struct Space {
     pub segments: Box<[Segment]>,
     /// With a log: bytes of each window that are durable, `u32::MAX` = all, and none will follow. Without: empty.
     pub durable: Arc<[AtomicU32]>,
-    /// Windows per node that tombstones may take beyond what heads may; none without a log.
+    /// Windows per node that tombstones, and what is rewritten, may take beyond what heads may.
     tombstone_reserve: usize,
     pools: Box<[Pool]>,
     segment_bytes: usize,
@@ -257,7 +260,7 @@ impl Space {
             Purpose::Head | Purpose::Side | Purpose::Promoted => {
                 self.pools[node].reserve() + self.tombstone_reserve
             }
-            Purpose::Tombstones => self.pools[node].reserve(),
+            Purpose::Tombstones | Purpose::Rewrite => self.pools[node].reserve(),
             Purpose::Survivor => 0,
         }
     }
@@ -288,7 +291,7 @@ impl Space {
         };
         let state = match purpose {
             Purpose::Survivor | Purpose::Side => State::Survivor,
-            Purpose::Head | Purpose::Tombstones => State::Head,
+            Purpose::Head | Purpose::Rewrite | Purpose::Tombstones => State::Head,
             Purpose::Promoted => State::Promoted,
         };
         let segment = &self.segments[window as usize];

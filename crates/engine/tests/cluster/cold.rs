@@ -5,7 +5,7 @@ use crate::flash::{Flash, MIB, check_budget, key, value, write};
 use crate::world::{Consumer, Random, TABLE, hook_up};
 use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_engine::flash::FlashOptions;
-use duramen_engine::{Bug, Error, LogOptions, Options, Session, Store};
+use duramen_engine::{Bug, Error, LogOptions, MARK_BYTES, Options, Session, Store};
 use duramen_format::entry::{self, Kind};
 use duramen_format::hash::KeyHasher;
 use std::collections::BTreeMap;
@@ -64,14 +64,18 @@ impl Tiered {
     /// With `KEYS` keys, four fifths of it on flash.
     fn filled(cleaners: usize, bug: Option<Bug>) -> Tiered {
         let mut tiered = Tiered::new(6 * MIB, 64 * MIB, cleaners, bug);
+        tiered.fill();
+        tiered
+    }
+
+    fn fill(&mut self) {
         for n in 0..KEYS {
-            tiered.put(n, 0);
+            self.put(n, 0);
         }
-        let stats = tiered.store.stats();
+        let stats = self.store.stats();
         let cold = stats.flash.live_bytes.max(stats.flash.used_bytes);
         assert!(cold > 16 * MIB, "{:?}", stats.flash);
-        check_budget(&tiered.store);
-        tiered
+        check_budget(&self.store);
     }
 
     pub fn put(&mut self, n: u64, round: u64) {
@@ -290,10 +294,14 @@ fn content(tiered: &mut Tiered) -> BTreeMap<Vec<u8>, Vec<u8>> {
 /// A range is copied while its keys, and others, are written, demoted and cleaned: what was exported, and what was marked, is in
 /// the end what is there.
 fn copy_beside_writers(bug: Option<Bug>) -> Result<(), String> {
-    let mut tiered = Tiered::filled(1, bug);
+    // Marks for every key, however late this thread takes them; their memory comes on top of what the data has.
+    let room = KEYS as usize * (key(KEYS).len() + MARK_BYTES);
+    let mut tiered = Tiered::new(6 * MIB + 2 * room as u64, 64 * MIB, 1, bug);
+    let watch = tiered.store.watch_range(TABLE, RANGE, room).unwrap();
+    tiered.fill();
+    watch.take();
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut copied = Copied::new();
-    let watch = tiered.store.watch_range(TABLE, RANGE, 1 << 20);
     let keys = |dirty: duramen_engine::Dirty| {
         assert!(!dirty.start_again);
         dirty.keys
@@ -344,6 +352,50 @@ fn what_is_copied_beside_writers_is_what_is_there() {
 #[test]
 fn a_walk_that_leaves_out_what_is_on_flash_is_found() {
     assert!(copy_beside_writers(Some(Bug::WalkLeavesColdOut)).is_err());
+}
+
+/// A member that is drained, or whose table is spread anew, purges many ranges at once. Each of them read all of flash.
+#[test]
+fn many_ranges_are_purged_in_one_pass_over_flash() {
+    let slots = |first: u16, last: u16| {
+        KeyRange::new(
+            RouteHash::first_of_slot(first),
+            RouteHash::last_of_slot(last),
+        )
+    };
+    // Every second 32nd of the table, not in their order; and all of it in one.
+    let many: Vec<KeyRange> = (0..16)
+        .rev()
+        .map(|n| slots(n * 1024, n * 1024 + 511))
+        .collect();
+    let reads_for = |ranges: &[KeyRange]| {
+        let mut tiered = Tiered::filled(1, None);
+        let before = tiered.flash.reads.load(Ordering::Relaxed);
+        let mut purge = tiered.store.begin_purge(TABLE, ranges);
+        while purge.step().unwrap() {}
+        let reads = tiered.flash.reads.load(Ordering::Relaxed) - before;
+        let hasher = KeyHasher::new(SEED);
+        let is_gone = |n: u64| {
+            ranges
+                .iter()
+                .any(|range| range.contains(hasher.route(&key(n))))
+        };
+        let gone = (0..KEYS).filter(|n| is_gone(*n)).count() as u64;
+        assert_eq!(
+            (purge.purged().objects, tiered.store.objects(TABLE)),
+            (gone, KEYS - gone)
+        );
+        for n in (0..KEYS).step_by(7) {
+            let expected = (!is_gone(n)).then(|| value(n, 0, VALUE_BYTES));
+            assert_eq!(tiered.read(n), expected, "key {n}");
+        }
+        reads
+    };
+    let (whole, parts) = (reads_for(&[KeyRange::ALL]), reads_for(&many));
+    assert!(
+        whole > 10 && parts <= whole * 3,
+        "{parts} reads for 16 ranges, {whole} for one"
+    );
 }
 
 /// A range is purged while others are written, demoted and cleaned.

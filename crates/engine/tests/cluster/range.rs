@@ -5,7 +5,7 @@ use crate::disk::{Name, replay};
 use crate::flash::PATIENCE;
 use crate::world::{Random, State, TABLE, World};
 use duramen_base::ids::{KeyRange, RouteHash};
-use duramen_engine::{Bug, Error, SidePlan, Store};
+use duramen_engine::{Bug, Error, MARK_BYTES, SidePlan, Store};
 use duramen_format::hash::KeyHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +16,9 @@ const RANGE: KeyRange = KeyRange::new(
     RouteHash::first_of_slot(2000),
     RouteHash(RouteHash::last_of_slot(12_000).0 - 99_999),
 );
+
+/// For the marks of ten keys.
+const ROOM: usize = 10 * (b"key-0".len() + MARK_BYTES);
 
 fn key(n: u64) -> Vec<u8> {
     format!("key-{n}").into_bytes()
@@ -201,7 +204,7 @@ fn migrate(seed: u64, bug: Option<Bug>) -> Result<(), String> {
             }
         };
         wait(300);
-        let watch = stores[0].watch_range(TABLE, RANGE, 100_000);
+        let watch = stores[0].watch_range(TABLE, RANGE, 1 << 20).unwrap();
         let mut export = stores[0].export(TABLE, RANGE);
         let mut out = Vec::new();
         let mut more = true;
@@ -279,7 +282,7 @@ fn removals_that_are_not_marked_are_found() {
 fn late_write_is_seen(bug: Option<Bug>) -> bool {
     let mut world = World::new(3, 1, bug);
     let store = world.store.clone();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, 10);
+    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
     let ended = AtomicBool::new(false);
     let mut guard = world.sessions[0].pin(); // and finds that it may write
     std::thread::scope(|scope| {
@@ -330,7 +333,7 @@ fn a_quiesce_that_does_not_wait_is_found() {
 fn a_transaction_is_waited_for() {
     let mut world = World::new(3, 2, None);
     let store = world.store.clone();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, 10);
+    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
     let mut guard = world.sessions[0].pin();
     let hash = guard.hash(b"key");
     guard.lock_keys(&[(TABLE, hash)]).unwrap();
@@ -357,7 +360,7 @@ fn marks_are_bounded_and_a_cleared_table_voids_them() {
         let hash = guard.hash(&key(n));
         guard.write(TABLE, hash, &key(n), b"value", None).unwrap();
     };
-    let watch = store.watch_range(TABLE, KeyRange::ALL, 10);
+    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
     (0..10).for_each(|n| write(&mut world, n));
     write(&mut world, 3);
     let dirty = watch.take();
@@ -366,10 +369,41 @@ fn marks_are_bounded_and_a_cleared_table_voids_them() {
     let dirty = watch.take();
     assert_eq!((dirty.keys.len(), dirty.start_again), (10, true));
     drop(watch);
-    let watch = store.watch_range(TABLE, KeyRange::ALL, 10);
+    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
     assert!(!watch.take().start_again);
     store.clear_table(TABLE).unwrap();
     assert!(watch.take().start_again);
+}
+
+/// A migration kept a million marked keys, of any length, beside the memory budget.
+#[test]
+fn marks_are_bounded_by_bytes_and_charged_to_memory() {
+    let mut world = World::new(4, 1, None);
+    let store = world.store.clone();
+    let charged = || store.memory_report().overhead_bytes;
+    let before = charged();
+    let watch = store.watch_range(TABLE, KeyRange::ALL, 1 << 20).unwrap();
+    assert_eq!(charged() - before, 2 << 20, "twice: for those being sent");
+    let long = |n: u64| vec![n as u8; 10_000];
+    let mut marked = 0;
+    while !watch.is_half_full() {
+        let mut guard = world.sessions[0].pin();
+        let hash = guard.hash(&long(marked));
+        guard.write(TABLE, hash, &long(marked), b"v", None).unwrap();
+        marked += 1;
+    }
+    assert_eq!(marked, (1 << 20) / 2 / (10_000 + MARK_BYTES as u64) + 1);
+    assert_eq!(watch.take().keys.len(), marked as usize);
+    assert!(!watch.is_half_full());
+    drop(watch);
+    assert_eq!(charged(), before);
+    // More than there is: with less, rather than not at all.
+    let memory = store.memory_report().budget_bytes as usize;
+    let watch = store.watch_range(TABLE, KeyRange::ALL, memory).unwrap();
+    let more = charged() - before;
+    assert!((128 << 10..memory as u64).contains(&more), "{more}");
+    drop(watch);
+    assert_eq!(charged(), before);
 }
 
 /// What has expired at the source meanwhile does not stay at the target without its expiry.
@@ -386,7 +420,7 @@ fn an_expiry_that_was_set_meanwhile_kills_what_was_sent() {
     };
     write(&mut source, None);
     let store = source.store.clone();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, 10);
+    let watch = store.watch_range(TABLE, KeyRange::ALL, ROOM).unwrap();
     let side = target.store.side_log(SidePlan::default());
     let mut out = Vec::new();
     let mut export = store.export(TABLE, KeyRange::ALL);

@@ -4,7 +4,10 @@ use crate::disk::{Name, replay};
 use crate::threads;
 use crate::world::{State, TABLE, World};
 use duramen_base::ids::Level;
-use duramen_engine::{Collected, Condition, Decision, Error, Guard, Outcome, Position, TableId};
+use duramen_engine::{
+    Collected, Condition, Decision, Error, Guard, LogOptions, Options, Outcome, Position, Room,
+    Store, TableId,
+};
 
 fn name(key: &str) -> Name {
     (TABLE.0, key.as_bytes().to_vec())
@@ -341,6 +344,89 @@ fn a_group_larger_than_a_segment_is_refused_and_a_whole_one_moves_on() {
     assert_eq!(recovered.len(), 3);
     let stats = world.store.stats();
     assert_eq!(stats.live_bytes, world.store.memory_report().live_bytes);
+}
+
+/// A group that was longer than a segment, or met a full disk half-way, kept the part that it had
+/// done.
+#[test]
+fn a_group_with_room_goes_over_segments_and_is_kept_whole() {
+    let mut world = World::new(5, 1, None);
+    let large = vec![7; 900_000];
+    let keys = ["a", "b", "c", "d", "e"];
+    let store = world.store.clone();
+    let log = store.log().unwrap();
+    let (_, position) = step(&mut world, 0, |guard| {
+        let hashes = keys.map(|key| guard.hash(key.as_bytes()));
+        let locks = hashes.map(|hash| (TABLE, hash));
+        let mut room = Room::default();
+        keys.iter()
+            .for_each(|key| room.put(key.as_bytes(), large.len()));
+        log.disk_full(true);
+        assert_eq!(guard.lock_keys_for(&locks, room), Err(Error::DiskFull));
+        log.disk_full(false);
+        guard.lock_keys_for(&locks, room).unwrap();
+        for (key, hash) in keys.iter().zip(hashes) {
+            let key = key.as_bytes();
+            guard.write(TABLE, hash, key, &large, None).unwrap();
+            log.disk_full(true); // found by others
+            let mut collected = Collected::default();
+            log.collect(&mut collected);
+            assert!(collected.is_empty(), "a part of an open group");
+        }
+        log.disk_full(false);
+        guard.unlock_keys();
+    });
+    complete_everything(&mut world);
+    assert_eq!(reached(&world, &position), Level::Synced);
+    let (recovered, _) = replay(&world.consumer.lock().unwrap().disk);
+    assert_eq!(recovered.len(), keys.len());
+    let stats = world.store.stats();
+    assert_eq!(stats.live_bytes, world.store.memory_report().live_bytes);
+}
+
+/// A backlog is committed in parts that are cut between segments: a group that lies in several would
+/// be cut too, and a crash between two parts would keep one half of it.
+#[test]
+fn a_backlog_is_not_cut_inside_a_group() {
+    let store = Store::new(Options {
+        huge_pages: false,
+        heads: 1,
+        cleaners: 0,
+        log: Some(LogOptions::new(9)),
+        ..Options::new(64 << 20)
+    })
+    .unwrap();
+    let log = store.log().unwrap();
+    let large = vec![7; 900_000];
+    let mut session = store.session().unwrap();
+    let mut group = |first: usize| {
+        let keys: Vec<String> = (first..first + 5).map(|n| format!("key-{n}")).collect();
+        let mut guard = session.pin();
+        let hashes: Vec<_> = keys.iter().map(|key| guard.hash(key.as_bytes())).collect();
+        let locks: Vec<_> = hashes.iter().map(|hash| (TABLE, *hash)).collect();
+        let mut room = Room::default();
+        keys.iter()
+            .for_each(|key| room.put(key.as_bytes(), large.len()));
+        guard.lock_keys_for(&locks, room).unwrap();
+        for (key, hash) in keys.iter().zip(hashes) {
+            let key = key.as_bytes();
+            guard.write(TABLE, hash, key, &large, None).unwrap();
+        }
+    };
+    group(0);
+    store.close_heads(); // the next group begins with a segment
+    group(5);
+    let mut part = Collected::default();
+    assert!(log.collect_part(&mut part, 1), "the second group is left");
+    let whole = 5 * large.len() as u64;
+    assert!(
+        (whole..2 * whole).contains(&part.bytes()),
+        "{}",
+        part.bytes()
+    );
+    assert!(!log.collect_part(&mut part, u64::MAX));
+    assert!(part.bytes() > 2 * whole);
+    log.complete(&mut part, Level::Synced);
 }
 
 #[test]

@@ -4,9 +4,9 @@
 use crate::disk::{Disk, replay};
 use crate::world::{Consumer, Random, hook_up, start};
 use duramen_base::ids::Level;
-use duramen_engine::{Bug, Error, LogOptions, Position, Session, Store, TableId};
+use duramen_engine::{Bug, Error, Guard, LogOptions, Position, Session, Store, TableId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 const TABLE: TableId = TableId::DEFAULT;
@@ -241,4 +241,97 @@ fn trap_5_planted_under_threads_is_found() {
 #[test]
 fn a_group_in_parts_under_threads_is_found() {
     assert!((0..60).any(|seed| run(seed, Some(Bug::GroupsInParts), 0.5, true).is_err()));
+}
+
+/// Old keys of each guard, half as many new ones: so few among so many others that no bucket has keys of both.
+const CROSSING: usize = 16;
+const OTHERS: usize = 30_000;
+
+fn old_key(whose: usize, n: usize) -> String {
+    format!("old-{whose}-{n}")
+}
+
+/// A key that is known to be absent only when the removal of `other` is durable: their hashes end alike (`log::removals`).
+fn key_like(guard: &Guard<'_>, other: &str, whose: usize) -> String {
+    let class = |key: &str| {
+        let hash = guard.hash(key.as_bytes());
+        guard.route(hash, key.as_bytes()).0 % (1 << 12)
+    };
+    let mut names = (0..).map(|n| format!("new-{whose}-{n}"));
+    names.find(|name| class(name) == class(other)).unwrap()
+}
+
+/// Removes half of its keys in one group, waits until the other has done so too, and removes the other half then, with new
+/// keys in between that are like those which the other has removed.
+fn cross(mut session: Session, mine: usize, barrier: &Barrier) -> Result<(), Error> {
+    let mut guard = session.pin();
+    let half = CROSSING / 2;
+    let new: Vec<String> = (0..half)
+        .map(|n| key_like(&guard, &old_key(1 - mine, n), mine))
+        .collect();
+    let old = (0..CROSSING).map(|n| old_key(mine, n));
+    let names: Vec<String> = old.chain(new).collect();
+    let hashes: Vec<_> = names
+        .iter()
+        .map(|name| guard.hash(name.as_bytes()))
+        .collect();
+    let keys: Vec<_> = hashes.iter().map(|hash| (TABLE, *hash)).collect();
+    guard.lock_keys(&keys)?;
+    let remove =
+        |guard: &mut Guard<'_>, n: usize| guard.remove(TABLE, hashes[n], names[n].as_bytes());
+    for n in 0..half {
+        remove(&mut guard, n)?;
+    }
+    barrier.wait();
+    for n in half..CROSSING {
+        remove(&mut guard, n)?;
+        let (hash, name) = (hashes[n + half], names[n + half].as_bytes());
+        guard.write(TABLE, hash, name, b"new", None)?;
+    }
+    Ok(())
+}
+
+/// Two guards whose removals cross. False: they have not ended after so long.
+fn crossing_ends(bug: Option<Bug>, patience: Duration) -> bool {
+    let clock = Arc::new(AtomicU64::new(1_000_000));
+    let (store, consumer) = start(1, 2, bug, &clock, LogOptions::new(7));
+    hook_up(&store, &consumer);
+    let mut session = store.session().unwrap();
+    let olds = (0..2 * CROSSING).map(|n| old_key(n % 2, n / 2));
+    for key in olds.chain((0..OTHERS).map(|n| n.to_string())) {
+        let mut guard = session.pin();
+        let hash = guard.hash(key.as_bytes());
+        guard
+            .write(TABLE, hash, key.as_bytes(), b"old", None)
+            .unwrap();
+    }
+    consumer.lock().unwrap().complete_everything(&store);
+    let barrier = Arc::new(Barrier::new(2));
+    let (ended, ends) = mpsc::channel();
+    for mine in 0..2 {
+        let (session, barrier) = (store.session().unwrap(), barrier.clone());
+        let ended = ended.clone();
+        // Not scoped: should they wait for ever, the test does not.
+        std::thread::spawn(move || {
+            let _ = ended.send(cross(session, mine, &barrier));
+        });
+    }
+    let ends = (0..2).all(|_| matches!(ends.recv_timeout(patience), Ok(Ok(()))));
+    store.log().unwrap().disk_failed(); // whoever still waits gives up
+    ends && store.stats().objects as usize == CROSSING + OTHERS
+}
+
+/// Two clients sent `DEL` of 500 old keys each, again and again, and after about 20 commands no connection was answered any
+/// more. A removal of a group was known to the whole partition before the group had ended, and whoever wanted to remove or
+/// create something in that partition waited for it to be durable, in the middle of a group of its own. So two groups
+/// waited for each other's end.
+#[test]
+fn groups_whose_removals_cross_end() {
+    assert!(crossing_ends(None, Duration::from_secs(60)));
+}
+
+#[test]
+fn removals_that_are_known_too_early_are_found() {
+    let bug = Bug::RemovalsShownEarly;
+    assert!(!crossing_ends(Some(bug), Duration::from_secs(1)));
 }

@@ -19,7 +19,7 @@ impl Source {
     fn new() -> Source {
         let source = Source {
             memory: buckets(2),
-            marks: Marks::new(10),
+            marks: Marks::new(1 << 10),
         };
         let view = source.view();
         locked(view, view.home(TAG), WRITER, || {

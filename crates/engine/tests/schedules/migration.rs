@@ -108,7 +108,9 @@ fn migrate(bug: Option<Bug>, keys: u64, deeds: &'static [Deed]) {
         })
         .collect();
     let mut copied = Copied::new();
-    let watch = store.watch_range(TABLE, KeyRange::ALL, 100);
+    let watch = store
+        .watch_range(TABLE, KeyRange::ALL, 1 << 14)
+        .expect("there is memory");
     let mut export = store.export(TABLE, KeyRange::ALL);
     let mut bytes = Vec::new();
     while export.step(1 << 16, &mut bytes).expect("a table") {}

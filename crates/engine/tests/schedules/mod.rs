@@ -16,7 +16,11 @@ mod marks;
 #[cfg(shuttle)]
 mod migration;
 mod relocation;
+#[cfg(loom)]
+mod roles;
 mod transaction;
+#[cfg(shuttle)]
+mod waits;
 #[cfg(shuttle)]
 mod whole;
 
@@ -55,6 +59,27 @@ pub fn check(scenario: impl Fn() + Send + Sync + 'static) {
     let again = scenario.clone();
     shuttle::check_random(move || scenario(), 1500);
     shuttle::check_pct(move || again(), 1500, 3);
+}
+
+/// Explores all schedules of a scenario with few preemptions; returns how many that were.
+#[cfg(loom)]
+pub fn exhaust(scenario: impl Fn() + Send + Sync + 'static) -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    /// A hundred times what it takes here; a search that is cut short is no search.
+    const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+    let schedules = std::sync::Arc::new(AtomicU64::new(0));
+    let counted = schedules.clone();
+    let began = std::time::Instant::now();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 20_000;
+    builder.max_duration = Some(LIMIT);
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        scenario();
+    });
+    assert!(began.elapsed() < LIMIT, "the search was not exhausted");
+    schedules.load(Ordering::Relaxed)
 }
 
 /// Content of an entry in the modelled log: whoever reads it while another writes is found out.

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Most bytes of a header.
@@ -53,11 +53,8 @@ pub(super) struct Answer {
 
 impl Connection {
     pub(super) fn open(endpoint: &str, timeout: Duration) -> Result<Connection, Error> {
-        let address = endpoint
-            .to_socket_addrs()?
-            .next()
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, "the name has no address"))?;
-        let stream = TcpStream::connect_timeout(&address, timeout)?;
+        let addresses: Vec<SocketAddr> = endpoint.to_socket_addrs()?.collect();
+        let stream = connect(&addresses, timeout)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
@@ -151,6 +148,19 @@ impl Connection {
     }
 }
 
+/// Connects to the first address of a name that lets it.
+fn connect(addresses: &[SocketAddr], timeout: Duration) -> Result<TcpStream, Error> {
+    let mut failure = Error::new(ErrorKind::NotFound, "the name has no address");
+    let share = timeout / addresses.len().max(1) as u32;
+    for address in addresses {
+        match TcpStream::connect_timeout(address, share) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 fn bad(what: &str) -> Error {
     Error::new(ErrorKind::InvalidData, what)
 }
@@ -207,6 +217,18 @@ mod tests {
         let parts = b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{\"a\"\r\n5\r\n:[1]}\r\n0\r\n\r\n";
         let parts = answered(parts).expect("ok");
         assert_eq!((parts.status, &parts.body["a"][0]), (503, &Value::from(1)));
+    }
+
+    /// A name with ::1 and 127.0.0.1 never led to an etcd that listens at one of them: only the first was tried.
+    #[test]
+    fn every_address_of_a_name_is_tried() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let there = listener.local_addr().expect("it is bound");
+        let nowhere = SocketAddr::new([127, 0, 0, 2].into(), there.port());
+        let timeout = Duration::from_secs(5);
+        assert!(connect(&[nowhere, there], timeout).is_ok());
+        assert!(connect(&[nowhere], timeout).is_err());
+        assert!(connect(&[], timeout).is_err());
     }
 
     #[test]

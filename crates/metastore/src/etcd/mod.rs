@@ -9,7 +9,7 @@
 //! step        how many changes the leader has made
 //! s/<key>     the state, key by key
 //! p/<number>  parts of a batch that is too large for one transaction
-//! commit      how many parts there are: the batch counts, and is being applied
+//! commit      how many parts there are: the batch counts, and is being applied; behind it, how many of them are applied
 //! ```
 //!
 //! **Invariants**
@@ -18,7 +18,8 @@
 //! - T2: a leader is deposed by whoever has seen the same `beat` for as long as the lease, by its own clock. Were that clock
 //!   wrong, a leader would be deposed early, and nothing else.
 //! - T3: a batch is one transaction, or, if it is too large for etcd's limits, parts that mean nothing until `commit` is written in
-//!   one transaction; from then on they are applied, by the next leader if need be, before anything else is read or written.
+//!   one transaction; from then on they are applied, by the next leader if need be, before anything else is read or written. Each
+//!   is applied in one transaction with the note that it is: the next leader goes on behind it.
 //! - T4: a change of the state compares `step` and raises it. So one that is tried again takes effect once, and one that was on its way
 //!   for long does not come after younger ones (M2).
 //!
@@ -26,13 +27,18 @@
 //! tonic and some hundred other crates, and needs `protoc` to be built; these few questions need a connection and JSON. TLS and
 //! users of etcd are not supported: put it on a network of its own.
 //!
-//! **Concurrency** one thread, blocking calls, each bounded by its timeouts.
+//! **Concurrency** one thread, blocking calls, each bounded by its timeouts. Signs of life ([`renewal`]) come from another one, on a
+//! connection of their own: loading, applying and storing may take longer than a lease.
 
+mod gateway;
 mod http;
+mod renewal;
 
-use crate::{unavailable, unusable};
-use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Term};
-use http::{Connection, decode, encode, number};
+use crate::unusable;
+use duramen_cluster::coordinator::store::{Batch, Contents, Error, MetaStore, Renewal, Term};
+use gateway::{Gateway, Row, has_held, revision, rows, transaction};
+use http::encode;
+use renewal::{COMPACT_EVERY, EtcdRenewal};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -42,8 +48,6 @@ const LEASE: Duration = Duration::from_millis(1200);
 const TIMEOUT: Duration = Duration::from_millis(1000);
 /// A change is made within this time, or it is unknown whether it was: so long a restart of etcd is not noticed.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between tries.
-const REST: Duration = Duration::from_millis(50);
 /// etcd takes 128 operations and 1.5 MiB per transaction, unless told otherwise.
 const OPERATIONS_MAX: usize = 100;
 const BYTES_MAX: usize = 1 << 20;
@@ -52,14 +56,11 @@ const PAGE: usize = 1000;
 
 /// See the module.
 pub struct Etcd {
-    endpoints: Vec<String>,
-    /// The endpoint that answered last.
-    endpoint: usize,
-    connection: Option<Connection>,
-    prefix: String,
+    gateway: Gateway,
     name: String,
     lease: Duration,
     patience: Duration,
+    compact_every: Duration,
     leading: Option<Leading>,
     /// Revision of `leader` as this one wrote it last, leading or not.
     own: Option<i64>,
@@ -83,28 +84,18 @@ struct Seen {
     since: Instant,
 }
 
-/// A key that was read.
-struct Row {
-    key: Vec<u8>,
-    value: Vec<u8>,
-    revision: i64,
-}
-
 impl Etcd {
     /// The store of a cluster on these endpoints (`host:port`, one at least), seen by the coordinator of that name.
     ///
     /// # Panics
     /// If there is no endpoint.
     pub fn new(endpoints: &[String], cluster: &str, name: &str) -> Etcd {
-        assert!(!endpoints.is_empty(), "etcd has an address");
         Etcd {
-            endpoints: endpoints.to_vec(),
-            endpoint: 0,
-            connection: None,
-            prefix: format!("/duramen/{cluster}/"),
+            gateway: Gateway::new(endpoints, format!("/duramen/{cluster}/"), TIMEOUT),
             name: name.to_owned(),
             lease: LEASE,
             patience: PATIENCE,
+            compact_every: COMPACT_EVERY,
             leading: None,
             own: None,
             seen: None,
@@ -126,38 +117,15 @@ impl Etcd {
         self
     }
 
-    fn key(&self, rest: &[u8]) -> Vec<u8> {
-        [self.prefix.as_bytes(), rest].concat()
+    /// Another time after which old revisions are dropped.
+    #[must_use]
+    pub fn with_compaction(mut self, every: Duration) -> Etcd {
+        self.compact_every = every;
+        self
     }
 
-    /// Asks one endpoint; the next time another one, if it does not answer.
-    fn ask(&mut self, path: &str, body: &Value) -> Result<Value, Error> {
-        let endpoint = &self.endpoints[self.endpoint % self.endpoints.len()];
-        let answer = match self.connection.take() {
-            Some(connection) => Ok(connection),
-            None => Connection::open(endpoint, TIMEOUT),
-        }
-        .and_then(|mut connection| {
-            let answer = connection.post(path, body)?;
-            Ok((connection, answer))
-        });
-        match answer {
-            Ok((connection, answer)) if answer.status == 200 => {
-                self.connection = Some(connection);
-                Ok(answer.body)
-            }
-            Ok((_, answer)) => {
-                let text = answer.body["error"].as_str().unwrap_or("no reason given");
-                let reason = format!("etcd at {endpoint}: {text}");
-                self.endpoint += 1;
-                Err(unavailable(reason))
-            }
-            Err(error) => {
-                let reason = format!("etcd at {endpoint}: {error}");
-                self.endpoint += 1;
-                Err(unavailable(reason))
-            }
-        }
+    fn put(&self, key: &[u8], value: &[u8]) -> Value {
+        self.gateway.put(key, value)
     }
 
     /// Whether the comparisons held and the operations were done; the whole answer.
@@ -167,15 +135,15 @@ impl Etcd {
         operations: &[Value],
         otherwise: &[Value],
     ) -> Result<(bool, Value), Error> {
-        let body = json!({ "compare": compare, "success": operations, "failure": otherwise });
-        let answer = self.ask("/v3/kv/txn", &body)?;
-        Ok((answer["succeeded"].as_bool() == Some(true), answer))
+        let body = transaction(compare, operations, otherwise);
+        let answer = self.gateway.ask("/v3/kv/txn", &body)?;
+        Ok((has_held(&answer), answer))
     }
 
     /// A leader's transaction that is no change of the state (T1).
     fn led(&mut self, operations: &[Value]) -> Result<(), Error> {
         let leading = self.leading.ok_or(Error::Deposed)?;
-        let compare = json!([self.is_at(b"leader", leading.revision)]);
+        let compare = json!([self.gateway.is_at(b"leader", leading.revision)]);
         let (held, _) = self.transact(&compare, operations, &[])?;
         if !held {
             self.leading = None;
@@ -189,26 +157,20 @@ impl Etcd {
         let leading = self.leading.ok_or(Error::Deposed)?;
         let next = (leading.step + 1).to_string();
         let compare = json!([
-            self.is_at(b"leader", leading.revision),
+            self.gateway.is_at(b"leader", leading.revision),
             {
-                "key": encode(&self.key(b"step")),
+                "key": encode(&self.gateway.key(b"step")),
                 "target": "VALUE",
                 "result": "EQUAL",
                 "value": encode(leading.step.to_string().as_bytes()),
             },
         ]);
         operations.push(self.put(b"step", next.as_bytes()));
-        let otherwise = [self.get(b"leader"), self.get(b"step")];
+        let otherwise = [self.gateway.get(b"leader"), self.gateway.get(b"step")];
         let until = Instant::now() + self.patience;
-        let answer = loop {
-            match self.transact(&compare, &operations, &otherwise) {
-                Err(Error::Unavailable { .. }) if Instant::now() < until => {
-                    std::thread::sleep(REST);
-                }
-                other => break other?,
-            }
-        };
-        let (mut done, answer) = answer;
+        let body = transaction(&compare, &operations, &otherwise);
+        let answer = self.gateway.ask_until(until, "/v3/kv/txn", &body)?;
+        let mut done = has_held(&answer);
         if !done {
             let mut found = answer["responses"].as_array().into_iter().flatten();
             let mut row = || rows(&found.next()?["response_range"]).ok()?.pop();
@@ -227,38 +189,17 @@ impl Etcd {
         Ok(())
     }
 
-    fn is_at(&self, key: &[u8], revision: i64) -> Value {
-        json!({
-            "key": encode(&self.key(key)),
-            "target": "MOD",
-            "result": "EQUAL",
-            "mod_revision": revision.to_string(),
-        })
-    }
-
-    fn put(&self, key: &[u8], value: &[u8]) -> Value {
-        json!({ "request_put": { "key": encode(&self.key(key)), "value": encode(value) } })
-    }
-
-    fn delete(&self, key: &[u8]) -> Value {
-        json!({ "request_delete_range": { "key": encode(&self.key(key)) } })
-    }
-
-    fn get(&self, key: &[u8]) -> Value {
-        json!({ "request_range": { "key": encode(&self.key(key)) } })
-    }
-
     fn read(&mut self, key: &[u8]) -> Result<Option<Row>, Error> {
-        let body = json!({ "key": encode(&self.key(key)) });
-        let answer = self.ask("/v3/kv/range", &body)?;
+        let body = json!({ "key": encode(&self.gateway.key(key)) });
+        let answer = self.gateway.ask("/v3/kv/range", &body)?;
         Ok(rows(&answer)?.pop())
     }
 
     /// All keys below a letter, without it.
     fn read_all(&mut self, letter: u8) -> Result<Contents, Error> {
-        let mut from = self.key(&[letter, b'/']);
+        let mut from = self.gateway.key(&[letter, b'/']);
         let skip = from.len();
-        let end = self.key(&[letter, b'/' + 1]);
+        let end = self.gateway.key(&[letter, b'/' + 1]);
         let mut contents = Contents::new();
         loop {
             let body = json!({
@@ -266,7 +207,9 @@ impl Etcd {
                 "range_end": encode(&end),
                 "limit": PAGE.to_string(),
             });
-            let answer = self.ask("/v3/kv/range", &body)?;
+            // One page that does not come is no reason to begin with the first again.
+            let until = Instant::now() + self.patience;
+            let answer = self.gateway.ask_until(until, "/v3/kv/range", &body)?;
             let page = rows(&answer)?;
             let is_last = page.len() < PAGE;
             for row in page {
@@ -281,25 +224,32 @@ impl Etcd {
         }
     }
 
-    /// Applies a batch that was committed in parts and not wholly applied (T3).
+    /// Applies what is left of a batch that was committed in parts (T3).
     fn redo(&mut self) -> Result<(), Error> {
         let Some(commit) = self.read(b"commit")? else {
             return Ok(());
         };
+        let text = String::from_utf8(commit.value).unwrap_or_default();
+        let (count, done) = text.split_once(' ').unwrap_or((&text, "0"));
+        let number = |text: &str| text.parse::<usize>();
+        let (Ok(count), Ok(done)) = (number(count), number(done)) else {
+            return Err(unusable("`commit` is no number"));
+        };
         let parts = self.read_all(b'p')?;
-        let count = String::from_utf8(commit.value).ok();
-        let count: usize = count
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| unusable("`commit` is no number"))?;
-        for number in 0..count {
+        for number in done..count {
             let part = parts.get(format!("{number:08}").as_bytes());
             let part = part.ok_or_else(|| unusable("a part of a committed batch is missing"))?;
-            let operations: Vec<Value> =
+            let mut operations: Vec<Value> =
                 serde_json::from_slice(part).map_err(|_| unusable("a part is damaged"))?;
+            let note = format!("{count} {}", number + 1);
+            operations.push(self.put(b"commit", note.as_bytes()));
             self.change(operations)?;
         }
-        let done = vec![self.delete(b"commit")];
-        self.change(done)
+        let end = vec![
+            self.gateway.delete(b"commit"),
+            self.gateway.delete_all(b'p'),
+        ];
+        self.change(end)
     }
 
     fn commit_in_parts(&mut self, operations: Vec<Value>) -> Result<(), Error> {
@@ -338,7 +288,10 @@ impl Etcd {
     ) -> Result<Option<Term>, Error> {
         let term = Term(last.0 + 1);
         let at = leader.map_or(0, |row| row.revision);
-        let compare = json!([self.is_at(b"leader", at), self.is_at(b"beat", beat)]);
+        let compare = json!([
+            self.gateway.is_at(b"leader", at),
+            self.gateway.is_at(b"beat", beat),
+        ]);
         let value = format!("{} {}", term.0, self.name);
         self.beats += 1;
         let operations = [
@@ -352,8 +305,7 @@ impl Etcd {
         if !won {
             return Ok(None);
         }
-        let revision = number(&answer["header"]["revision"]);
-        let revision = revision.ok_or_else(|| unavailable("etcd gave no revision"))?;
+        let revision = revision(&answer)?;
         self.own = Some(revision);
         self.leading = Some(Leading {
             revision,
@@ -399,10 +351,16 @@ impl MetaStore for Etcd {
         result
     }
 
-    fn renew(&mut self) -> Result<(), Error> {
-        self.beats += 1;
-        let beat = self.put(b"beat", self.beats.to_string().as_bytes());
-        self.led(&[beat])
+    fn renewal(&self) -> Option<Box<dyn Renewal>> {
+        let leader = self.leading.map(|leading| leading.revision);
+        Some(Box::new(EtcdRenewal {
+            gateway: self.gateway.twin(TIMEOUT),
+            leader,
+            beats: self.beats,
+            compact_every: self.compact_every,
+            revision: leader.unwrap_or(0),
+            old: None,
+        }))
     }
 
     fn lease_ms(&self) -> u64 {
@@ -425,7 +383,7 @@ impl MetaStore for Etcd {
             bytes += key.len() + value.map_or(0, <[u8]>::len);
             operations.push(match value {
                 Some(value) => self.put(&key, value),
-                None => self.delete(&key),
+                None => self.gateway.delete(&key),
             });
         }
         if operations.len() <= OPERATIONS_MAX && bytes <= BYTES_MAX {
@@ -456,18 +414,4 @@ impl Etcd {
     pub fn term(&self) -> Option<Term> {
         self.leading.map(|leading| leading.term)
     }
-}
-
-fn rows(answer: &Value) -> Result<Vec<Row>, Error> {
-    let kvs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
-    let row = |kv: &Value| {
-        Some(Row {
-            key: decode(&kv["key"])?,
-            value: decode(&kv["value"])?,
-            revision: number(&kv["mod_revision"])?,
-        })
-    };
-    kvs.iter()
-        .map(|kv| row(kv).ok_or_else(|| unavailable("etcd's answer makes no sense")))
-        .collect()
 }

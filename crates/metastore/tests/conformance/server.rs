@@ -91,6 +91,21 @@ impl Server {
         Etcd::new(&[self.endpoint()], cluster, name).with_lease(Duration::from_millis(600))
     }
 
+    /// Asks its JSON gateway as anybody may; the answer's text.
+    pub fn ask(&self, path: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(self.endpoint()).expect("etcd is there");
+        let length = body.len();
+        let question = format!(
+            "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        stream
+            .write_all(question.as_bytes())
+            .expect("etcd is there");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().expect("it is ours");
@@ -127,6 +142,8 @@ pub struct Holding {
     held: Arc<Mutex<Held>>,
     /// Questions that are still passed on; then connections are cut.
     left: Arc<AtomicUsize>,
+    /// How long each question takes more, in milliseconds.
+    delay_ms: Arc<AtomicUsize>,
 }
 
 impl Holding {
@@ -137,11 +154,13 @@ impl Holding {
             target: server.endpoint(),
             held: Arc::default(),
             left: Arc::new(AtomicUsize::new(usize::MAX)),
+            delay_ms: Arc::default(),
         };
-        let (target, held, left) = (
+        let (target, held, left, delay_ms) = (
             holding.target.clone(),
             Arc::clone(&holding.held),
             Arc::clone(&holding.left),
+            Arc::clone(&holding.delay_ms),
         );
         // It ends with the process: nobody connects to it after its test.
         std::thread::spawn(move || {
@@ -150,7 +169,8 @@ impl Holding {
                     continue;
                 };
                 let (held, left) = (Arc::clone(&held), Arc::clone(&left));
-                std::thread::spawn(move || pass(client, server, &held, &left));
+                let delay_ms = Arc::clone(&delay_ms);
+                std::thread::spawn(move || pass(client, server, &held, &left, &delay_ms));
             }
         });
         holding
@@ -179,6 +199,11 @@ impl Holding {
         kept.len()
     }
 
+    /// Each question takes so much longer from now on.
+    pub fn delay(&self, ms: usize) {
+        self.delay_ms.store(ms, Ordering::SeqCst);
+    }
+
     /// After so many more questions nobody gets through.
     pub fn cut_after(&self, questions: usize) {
         self.left.store(questions, Ordering::SeqCst);
@@ -198,7 +223,13 @@ fn length(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Passes questions on, each as a whole.
-fn pass(mut client: TcpStream, mut server: TcpStream, held: &Mutex<Held>, left: &AtomicUsize) {
+fn pass(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    held: &Mutex<Held>,
+    left: &AtomicUsize,
+    delay_ms: &AtomicUsize,
+) {
     let mut buffer = vec![0; 1 << 20];
     let mut back = server.try_clone().expect("it can be shared");
     let mut to_client = client.try_clone().expect("it can be shared");
@@ -221,6 +252,7 @@ fn pass(mut client: TcpStream, mut server: TcpStream, held: &Mutex<Held>, left: 
             let _ = server.shutdown(std::net::Shutdown::Both);
             return;
         }
+        std::thread::sleep(Duration::from_millis(delay_ms.load(Ordering::SeqCst) as u64));
         let mut held = held.lock().expect("nobody panicked");
         if held.holds {
             held.kept.push(question);

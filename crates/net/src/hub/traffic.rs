@@ -1,6 +1,8 @@
-//! What happens on a hub's connections: hellos, frames, sending, ends, timers.
+//! What happens on a hub's connections: handshakes, frames, sending, ends, timers.
 
-use super::{Event, GOODBYE, Hub, Incoming, Options, SWEEP, Timer};
+use super::{
+    Credentials, Event, GOODBYE, Handshake, Hub, Incoming, SWEEP, Timer, fresh_nonce, not_connected,
+};
 use crate::Reason;
 use crate::connection::{Connection, ConnectionId, Phase, Side};
 use crate::input::{Input, Message, Received};
@@ -8,35 +10,31 @@ use crate::link::State;
 use crate::output::{Flushed, Payload};
 use crate::socket;
 use duramen_wire::native::codec::{
-    Envelope, Hello, HelloParsed, Kind, Reply, Role, Trouble, decode_reply, encode_trouble,
-    parse_hello,
+    Envelope, HANDSHAKE_BYTES_MAX, HelloError, Kind, Progress, Reply, Role, Trouble, decode_reply,
+    encode_trouble,
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
 use rustix::net::Shutdown;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 
-/// Whether a hello may be followed by frames.
-fn judge(options: &Options, hello: &Hello<'_>) -> Result<(), Reason> {
-    hello.agree(&options.cluster)?;
-    if !same(hello.token, &options.token) {
-        return Err(Reason::Token);
+/// Why a connection that stood does not any more. Nothing but the other side's reset is its doing for certain.
+fn broken(errno: Errno) -> Reason {
+    match errno {
+        Errno::CONNRESET | Errno::PIPE => Reason::Reset,
+        _ => Reason::Broken(errno.to_string()),
     }
-    Ok(())
-}
-
-/// How long this takes says nothing about where a guessed token is wrong.
-fn same(theirs: &[u8], ours: &[u8]) -> bool {
-    let differing = theirs.iter().zip(ours).fold(0, |all, (a, b)| all | (a ^ b));
-    theirs.len() == ours.len() && std::hint::black_box(differing) == 0
 }
 
 /// What a refused peer is told.
 fn trouble<'r>(reason: &Reason, text: &'r str) -> Trouble<'r> {
-    use duramen_wire::native::codec::HelloError;
     match reason {
         Reason::Hello(HelloError::WrongCluster { .. }) => Trouble::WrongCluster { reason: text },
         Reason::Token => Trouble::NotPermitted { reason: text },
+        Reason::Full => Trouble::Busy {
+            after_ms: GOODBYE.as_millis() as u32,
+        },
         _ => Trouble::WrongProtocol { reason: text },
     }
 }
@@ -48,17 +46,16 @@ impl<M: Send + 'static> Hub<M> {
         };
         if let Phase::Connecting { until } = connection.phase {
             if let Err(errno) = socket::connected(&connection.fd) {
-                return self.close_because(id, Reason::Unreachable(errno.to_string()));
+                return self.close_because(id, not_connected(errno));
             }
             if !flags.contains(EventFlags::OUT) {
                 return;
             }
+            // An address that has taken the connection gets the whole time for its hello.
+            let until = until.max(self.now + self.options.limits.hello);
             connection.phase = Phase::Hello { until };
-            if let Side::Ours { link } = connection.side {
-                let role = self.links.get_mut(link).role;
-                self.say_hello(id, role);
-            }
-            return self.flush(id);
+            self.timers.push(Reverse((until, Timer::Connection(id.0))));
+            return self.begin_handshake(id);
         }
         if flags.contains(EventFlags::OUT) {
             self.flush(id);
@@ -72,46 +69,90 @@ impl<M: Send + 'static> Hub<M> {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        match connection.input.receive(&connection.fd, &mut self.buffers) {
+        let received = match connection.phase {
+            Phase::Open => connection.input.receive(&connection.fd, &mut self.buffers),
+            _ => connection
+                .input
+                .receive_of_stranger(&connection.fd, HANDSHAKE_BYTES_MAX),
+        };
+        match received {
             Received::Bytes => {}
             Received::Nothing => return,
             Received::End => return self.close_because(id, Reason::Ended),
-            Received::Failed(errno) => {
-                return self.close_because(id, Reason::Broken(errno.to_string()));
-            }
+            Received::Failed(errno) => return self.close_because(id, broken(errno)),
         }
         match connection.phase {
             Phase::Closing { .. } => connection.input = Input::default(),
-            Phase::Hello { .. } => self.hear_hello(id),
+            Phase::Hello { .. } => self.go_on_with_handshake(id),
             Phase::Open => self.cut_frames(id),
             Phase::Connecting { .. } => {}
         }
     }
 
-    // --- hellos
+    // --- handshakes
 
-    fn hear_hello(&mut self, id: ConnectionId) {
-        let connection = self.table.get_mut(id).expect("it has just received");
-        let (hello, bytes) = match parse_hello(connection.input.bytes()) {
-            Ok(HelloParsed::Incomplete { .. }) => return,
-            Ok(HelloParsed::Hello { hello, bytes }) => (hello, bytes),
-            Err(error) => return self.refuse(id, error.into()),
+    /// A link's connection stands.
+    fn begin_handshake(&mut self, id: ConnectionId) {
+        let nonce = match fresh_nonce() {
+            Ok(nonce) => nonce,
+            Err(error) => return self.close_because(id, error.into()),
         };
-        let (verdict, role) = (judge(&self.options, &hello), hello.role);
-        if let Err(reason) = verdict {
-            return self.refuse(id, reason);
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        if let Side::Ours { link } = connection.side {
+            let role = self.links.get_mut(link).role;
+            let handshake = &mut connection.handshake;
+            connection.output.push(Payload::None, |out| {
+                *handshake = Some(Box::new(Handshake::dial(role, nonce, out)));
+            });
         }
-        connection.input.skip(bytes);
-        connection.phase = Phase::Open;
+        self.flush(id);
+    }
+
+    fn go_on_with_handshake(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let Some(handshake) = &mut connection.handshake else {
+            return;
+        };
+        let ours = Credentials {
+            cluster: &self.options.cluster,
+            token: &self.options.token,
+        };
+        let (input, mut progress) = (connection.input.bytes(), None);
+        connection.output.push(Payload::None, |out| {
+            progress = Some(handshake.advance(ours, input, out));
+        });
+        match progress.expect("it was tried") {
+            Ok(Progress::Waiting { used }) => {
+                connection.input.skip(used);
+                self.flush(id);
+            }
+            Ok(Progress::Done { used, role }) => {
+                connection.input.skip(used);
+                self.is_known(id, role);
+            }
+            Err(error) => self.refuse(id, error.into()),
+        }
+    }
+
+    /// The other side has proved itself: frames follow (W4).
+    fn is_known(&mut self, id: ConnectionId, role: Role) {
+        let is_full = self.table.proved() >= self.options.limits.connections;
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        connection.handshake = None;
         match connection.side {
             Side::Theirs { peer, .. } if (self.options.hands_over)(role) => {
                 return self.hand_over(id, role, peer);
             }
+            Side::Theirs { .. } if is_full => return self.refuse(id, Reason::Full),
             Side::Theirs { peer, .. } => {
-                connection.side = Side::Theirs {
-                    role: Some(role),
-                    peer,
-                };
+                connection.phase = Phase::Open;
+                self.table.prove(id, role);
                 self.pending.push(Event::Accepted {
                     connection: id,
                     role,
@@ -119,8 +160,10 @@ impl<M: Send + 'static> Hub<M> {
                 });
             }
             Side::Ours { link } => {
+                connection.phase = Phase::Open;
                 let link = self.links.get_mut(link);
                 link.state = State::Open(id);
+                link.ways.succeeded();
                 connection.output.append(std::mem::take(&mut link.queue));
                 self.soil(id);
             }
@@ -137,7 +180,7 @@ impl<M: Send + 'static> Hub<M> {
             fd, input, output, ..
         } = *connection;
         if !output.is_empty() {
-            return self.warn(peer, "it does not take a hello");
+            return self.warn(peer, "it does not take its part of the handshake");
         }
         if epoll::delete(&self.epoll, &fd).is_ok() {
             let received = input.into_bytes();
@@ -166,6 +209,7 @@ impl<M: Send + 'static> Hub<M> {
         });
         let until = self.now + GOODBYE;
         connection.phase = Phase::Closing { until };
+        connection.handshake = None;
         connection.input = Input::default();
         self.timers.push(Reverse((until, Timer::Connection(id.0))));
         self.flush(id);
@@ -209,7 +253,7 @@ impl<M: Send + 'static> Hub<M> {
                     }
                 }
                 (None, role) => {
-                    let role = role.expect("frames follow a hello");
+                    let role = role.expect("frames follow a handshake");
                     self.hear_question(id, role, message);
                 }
             }
@@ -228,8 +272,10 @@ impl<M: Send + 'static> Hub<M> {
             self.pending.push(Event::Answer { request, message });
         } else if message.header().error && request == 0 {
             // To the hello.
-            if let Ok(Reply::Trouble(trouble)) = decode_reply(&message.frame()) {
-                return Err(Reason::Refused(trouble.to_string()));
+            match decode_reply(&message.frame()) {
+                Ok(Reply::Trouble(Trouble::Busy { .. })) => return Err(Reason::Full),
+                Ok(Reply::Trouble(trouble)) => return Err(Reason::Refused(trouble.to_string())),
+                _ => {}
             }
         }
         Ok(())
@@ -288,9 +334,7 @@ impl<M: Send + 'static> Hub<M> {
                     connection.moved = self.now;
                 }
             }
-            Flushed::Failed(errno) => {
-                return self.close_because(id, Reason::Broken(errno.to_string()));
-            }
+            Flushed::Failed(errno) => return self.close_because(id, broken(errno)),
         }
         self.update_interest(id);
     }
@@ -347,12 +391,24 @@ impl<M: Send + 'static> Hub<M> {
         };
         match connection.side {
             Side::Ours { link } => {
+                let is_open = connection.phase == Phase::Open;
+                let reason = match reason {
+                    Reason::Ended | Reason::Reset | Reason::Broken(_) if !is_open => {
+                        Reason::NoHello
+                    }
+                    other => other,
+                };
                 let is_clean = matches!(reason, Reason::Ended | Reason::Here);
                 let address = &self.links.get_mut(link).address;
                 if !is_clean && let Some(more) = self.quiet.says(self.now) {
                     tracing::debug!(%address, more, "a link is gone: {reason}");
                 }
-                self.link_broke(link, reason);
+                let is_given_up = matches!(reason, Reason::Here | Reason::Slow);
+                if is_open || is_given_up {
+                    self.link_broke(link, reason);
+                } else {
+                    self.way_failed(link, reason);
+                }
             }
             Side::Theirs {
                 role: Some(_),
@@ -412,7 +468,7 @@ impl<M: Send + 'static> Hub<M> {
             Phase::Connecting { until } => {
                 (until, Reason::Unreachable("it takes too long".to_owned()))
             }
-            Phase::Hello { until } => (until, Reason::TimedOut("say hello")),
+            Phase::Hello { until } => (until, Reason::TimedOut("prove itself")),
             Phase::Closing { until } => (until, Reason::Here),
         };
         if until <= self.now {

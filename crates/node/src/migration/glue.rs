@@ -1,6 +1,7 @@
 //! Migrations within a node: what they hear, and what becomes of what they say.
 
 use super::{Around, Done, Migrations, Said};
+use crate::here;
 use crate::job::{Job, JobResult};
 use crate::member::RequestId;
 use crate::node::Node;
@@ -28,7 +29,7 @@ impl Node {
         let around = Around {
             me: self.member.id(),
             told: owned.told(),
-            is_made: owned.done() == owned.told().version && life.forgetting.is_empty(),
+            is_made: owned.done() == owned.told().version,
             store: &life.store,
             clients: life.client_leases.clients(),
             planted: self.planted,
@@ -104,8 +105,30 @@ impl Node {
         );
     }
 
+    /// What is to come here begins, if the list is made so and nothing of the range is here.
+    fn begin_targets(&mut self) {
+        let owned = self.member.owned();
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        if owned.done() != owned.told().version {
+            return;
+        }
+        for (id, table, range) in life.migrations.waiting() {
+            let ranges = Ranges::new([(table, range)]).expect("a range of a list");
+            if !here::is_anything(owned, life, &ranges, self.planted) {
+                life.migrations.begin(id, &life.store);
+            }
+        }
+    }
+
     /// What can go on goes on; then an order of the list, if nothing stands in its way (M4).
     pub(crate) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
+        self.migrate(
+            |migrations, around, said| migrations.follow(around.told, said),
+            out,
+        );
+        self.begin_targets();
         self.migrate(
             |migrations, around, said| migrations.poll(now_us, around, said),
             out,

@@ -9,7 +9,7 @@
 //! - M2: a migration is what the newest list says: outgoing here, or incoming. One that is not listed is over, whatever comes of it.
 //! - M3: what the target reports as complete is all messages up to the last one, and durably part of its own log.
 //! - M4: a migration that is over and was not complete leaves nothing: its side log is taken back before an order of the list runs,
-//!   before another migration and before a recovery of the range begins.
+//!   before another migration and before a recovery of the range begins. Nothing comes over what is here ([`crate::here`]).
 //! - M5: messages may be lost, repeated and late, in any order. Each is replayed as often as it comes, until all are there.
 //! - M6: versions that the target gives are above all that the source has given, removed keys included.
 //! - M7: completion records go when they are durable, with the last entries.
@@ -25,6 +25,7 @@ mod target;
 
 use crate::member::{RequestId, Token};
 use crate::planted::Planted;
+use crate::ranges::Ranges;
 use crate::remote::{Asked, PeerCall};
 use crate::serve::Clients;
 use duramen::Store;
@@ -73,7 +74,7 @@ pub(crate) struct Around<'a> {
     pub me: ServerId,
     /// The list that was read last.
     pub told: &'a Tablets,
-    /// It is made so, and nothing is being purged.
+    /// It is made so.
     pub is_made: bool,
     pub store: &'a Arc<Store>,
     pub clients: &'a Arc<Clients>,
@@ -157,6 +158,25 @@ impl Migrations {
     /// Nothing of a migration that is over is left (M4).
     pub fn is_settled(&self) -> bool {
         self.leftovers.is_empty()
+    }
+
+    /// Whether something of these ranges is being taken back (M4).
+    pub fn leaves_any_of(&self, ranges: &Ranges) -> bool {
+        let mut leftovers = self.leftovers.iter();
+        leftovers.any(|of| ranges.overlaps(of.table, of.range))
+    }
+
+    /// Migrations in that have not begun, and their ranges.
+    pub fn waiting(&self) -> Vec<(MigrationId, TableId, KeyRange)> {
+        let waiting = self.targets.iter().filter(|(_, of)| of.is_waiting());
+        waiting.map(|(id, of)| (*id, of.table, of.range)).collect()
+    }
+
+    /// The list is made so, and nothing of the range is here.
+    pub fn begin(&mut self, id: MigrationId, store: &Arc<Store>) {
+        if let Some(target) = self.targets.get_mut(&id) {
+            target.begin(store);
+        }
     }
 
     /// M2: begins what a newer list has, and ends what it has not.
@@ -283,12 +303,7 @@ impl Migrations {
     /// Goes on with what can go on.
     pub fn poll(&mut self, now_us: u64, around: &Around<'_>, said: &mut Said) {
         self.now_us = now_us;
-        self.follow(around.told, said);
-        let is_made = around.is_made && self.is_settled();
         for target in self.targets.values_mut() {
-            if target.is_waiting() && is_made {
-                target.begin(around.store);
-            }
             target.poll(now_us, around, &mut self.names, said);
             self.leftovers.extend(target.take_leftover());
         }

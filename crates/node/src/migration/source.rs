@@ -23,8 +23,6 @@ const PACE_READ: u64 = 50_000_000;
 const PACE_WRITTEN: u64 = 30_000_000;
 /// Keys that are exported at once.
 const KEYS_AT_ONCE: usize = 64;
-/// Most marked keys. At half of it they are sent, whatever else there is to send.
-const KEYS_MAX: usize = 1 << 20;
 /// So many marked keys may wait for the lock.
 const KEYS_FEW: usize = 256;
 /// After so many rounds the lock comes, however many keys there are.
@@ -70,6 +68,8 @@ pub(super) struct Exported {
     more: bool,
     /// Keys that are marked by now.
     marked: usize,
+    /// Half of the room for marks is taken: they are sent first, whatever else there is to send.
+    is_crowded: bool,
     safe_version: u64,
     bytes_total: u64,
 }
@@ -219,7 +219,7 @@ impl Source {
                 Stage::Copying
             }
             Stage::Copying if exported.more => {
-                self.is_relieving = self.marked >= KEYS_MAX / 2;
+                self.is_relieving = exported.is_crowded;
                 Stage::Copying
             }
             Stage::Copying => Stage::Rounds,
@@ -396,7 +396,9 @@ impl Work {
         let mut exported = Exported::default();
         exported.more = match step {
             Step::Begin => {
-                self.watch = Some(self.store.watch_range(self.table, self.range, KEYS_MAX));
+                let bytes_max = self.store.marks_bytes_max();
+                let watch = self.store.watch_range(self.table, self.range, bytes_max);
+                self.watch = Some(watch.map_err(said)?);
                 self.export = Some(self.store.export(self.table, self.range));
                 exported.bytes_total = self.estimate()?;
                 true
@@ -424,6 +426,7 @@ impl Work {
             },
         };
         exported.marked = self.marked();
+        exported.is_crowded = self.watch.as_ref().is_some_and(Watch::is_half_full);
         exported.safe_version = self.store.version_floor();
         exported.chunks = chunks(&out);
         Ok(exported)

@@ -28,7 +28,7 @@ const NOT_YET_MS: u32 = 10;
 const PROGRESS_US: u64 = 500_000;
 
 enum Stage {
-    /// The list is not made so yet, or something of an earlier migration is being taken back.
+    /// The list is not made so yet, or something of the range is here ([`crate::here`]).
     Waiting,
     Filling,
     Committing(SideCommit),
@@ -69,6 +69,8 @@ pub(super) struct Target {
 /// A side log that is being taken back (M4).
 pub(super) struct Leftover {
     pub run: u64,
+    pub table: TableId,
+    pub range: KeyRange,
     side: Arc<SideLog>,
     replaying: usize,
     is_given: bool,
@@ -327,6 +329,8 @@ impl Target {
         let replaying = arrivals.filter(|arrival| matches!(arrival, Arrival::Replaying(_)));
         Some(Leftover {
             run: self.run,
+            table: self.table,
+            range: self.range,
             side,
             replaying: replaying.count(),
             is_given: false,

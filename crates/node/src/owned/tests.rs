@@ -125,3 +125,27 @@ fn what_moves_in_over_what_was_here_is_found() {
 fn a_lock_that_any_list_lets_go_is_found() {
     is_found(Bug::LockLetGo, locking);
 }
+
+/// A table with a name that engines refused: its order failed, was tried again for ever, and no newer list took its place, not even
+/// one without the table. No recovery began meanwhile.
+#[test]
+fn an_order_that_fails_gives_way_to_the_newest_list() {
+    let mut owned = Owned::default();
+    make(&mut owned, 1, &[(0, 9, NORMAL), (10, 19, NORMAL)]);
+    let failing = tell(&mut owned, 2, &[(10, 19, NORMAL)]);
+    let elsewhere = Ranges::new([(TABLE, range(30, 39))]).unwrap();
+    let doomed = Ranges::new([(TABLE, range(5, 6))]).unwrap();
+    assert!(owned.purges(&elsewhere), "it may purge anything");
+    owned.failed(failing.version);
+    assert!(!owned.purges(&elsewhere) && owned.purges(&doomed));
+    let next = tell(&mut owned, 3, &[(0, 9, NORMAL), (10, 19, NORMAL)]);
+    assert_eq!(next.version, TabletsVersion(3));
+    assert_eq!(
+        next.purge, failing.purge,
+        "what was taken away goes before it comes back"
+    );
+    assert!(!serves(&owned, 5));
+    assert!(!owned.obeyed(failing.version), "it is over");
+    assert!(owned.obeyed(next.version));
+    assert!(serves(&owned, 5) && serves(&owned, 15));
+}

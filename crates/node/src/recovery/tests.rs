@@ -74,6 +74,62 @@ fn order() -> Recover {
     }
 }
 
+/// A stage at which a test keeps a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Replaying,
+    Committing,
+    Settling,
+    Reporting,
+    ReportingFailure,
+    Waiting,
+    GivingUp,
+    Aborting,
+    Dropped,
+}
+
+impl Held {
+    pub(crate) const ALL: [Held; 9] = [
+        Held::Replaying,
+        Held::Committing,
+        Held::Settling,
+        Held::Reporting,
+        Held::ReportingFailure,
+        Held::Waiting,
+        Held::GivingUp,
+        Held::Aborting,
+        Held::Dropped,
+    ];
+}
+
+impl Recoveries {
+    /// The only run is at this stage, and stays there but for what is [`Held::Dropped`].
+    pub(crate) fn hold(&mut self, held: Held) {
+        let run = self.runs.values_mut().next().expect("there is one");
+        let replayed = PartitionOutcome::Replayed {
+            creation: SegmentId(1),
+            bytes: 1,
+            entries: 1,
+        };
+        let failed = PartitionOutcome::Failed {
+            retry_elsewhere: true,
+            reason: String::new(),
+        };
+        run.jobs = 1; // so it is at it for ever
+        run.stage = match held {
+            Held::Replaying => Stage::Replaying,
+            Held::Committing => Stage::Committing,
+            Held::Settling => Stage::Settling(run.side.commit().expect("nothing is at it")),
+            Held::Reporting => Stage::Reporting(replayed, 0),
+            Held::ReportingFailure => Stage::Reporting(failed, 0),
+            Held::Waiting => Stage::Waiting(TabletsVersion(u64::MAX)),
+            Held::GivingUp => Stage::GivingUp(None),
+            Held::Aborting => Stage::Aborting(None),
+            Held::Dropped => Stage::Dropped,
+        };
+    }
+}
+
 struct Rig {
     recoveries: Recoveries,
     members: Members,
@@ -88,11 +144,8 @@ impl Rig {
             planted,
             ..Recoveries::default()
         };
-        assert!(recoveries.begin(0, &store, order(), &Ranges::default()));
-        assert!(
-            recoveries.begin(0, &store, order(), &Ranges::default()),
-            "a repetition"
-        );
+        let ranges = ranges_of(&order()).unwrap();
+        assert!(recoveries.begin(0, &store, order(), ranges));
         Rig {
             recoveries,
             members: members(&SOURCES),

@@ -233,6 +233,7 @@ impl Net {
                     outputs.extend(self.coordinator.handle(self.now_us, persisted));
                 }
                 coordinator::Output::WakeAt { at_us } => self.wakes_at_us = at_us,
+                coordinator::Output::Unfit { .. } => {}
             }
         }
     }
@@ -446,7 +447,7 @@ impl Net {
                 let delay_us = 100 + self.dice.roll(3_000);
                 self.at(delay_us, Event::ToNode(n, Some(life), done));
             }
-            NodeOutput::Settings(_) => {}
+            NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}
             NodeOutput::Ended { reason, .. } => self.servers[n].ended = Some(reason),
         }
     }

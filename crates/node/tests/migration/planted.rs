@@ -41,7 +41,7 @@ fn a_report_before_it_is_durable_is_found() {
 
 #[test]
 fn a_target_that_serves_before_it_is_listed_is_found() {
-    find(Bug::ServedBeforeListed, given_up_at_its_end, 5);
+    find(Bug::ServedBeforeListed, given_up_at_its_end, 40);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Connections and routes of admin HTTP, with limits on both.
 
 use super::{metrics, process};
+use crate::footprint::Footprint;
 use crate::shared::{Shared, Stop};
 use crate::tier::FIGURES;
 use axum::Router;
@@ -52,7 +53,7 @@ pub(super) async fn serve(
     let router = Router::new()
         .route("/", get(async || INDEX))
         .route("/metrics", get(metrics_page))
-        .route("/livez", get(async || "ok\n"))
+        .route("/livez", get(live))
         .route("/readyz", get(ready))
         .route("/loading", get(loading))
         .route("/cluster", get(cluster))
@@ -98,6 +99,14 @@ async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
         Ok(text) => ([(header::CONTENT_TYPE, TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
+}
+
+/// A server that has stopped answering is not alive, though this thread is.
+async fn live(State(shared): State<Arc<Shared>>) -> Response {
+    if shared.is_stuck() {
+        return (StatusCode::SERVICE_UNAVAILABLE, shared.table_of_waits()).into_response();
+    }
+    "ok\n".into_response()
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
@@ -184,7 +193,8 @@ async fn memory(
 }
 
 fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
-    let report = store.memory_report();
+    let footprint = Footprint::of(shared, store);
+    let report = &footprint.report;
     let stats = store.stats();
     let sum = |of: fn(&crate::shared::ThreadCounters) -> u64| -> u64 {
         shared
@@ -195,14 +205,14 @@ fn memory_json(shared: &Shared, store: &Store, list: bool) -> Value {
     };
     let mut page = json!({
         "budget_bytes": report.budget_bytes,
-        "total_bytes": report.total_bytes,
-        "parts": {
-            "live_bytes": report.live_bytes,
-            "dead_bytes": report.dead_bytes,
-            "unused_bytes": report.unused_bytes,
-            "index_bytes": report.index_bytes,
-            "overhead_bytes": report.overhead_bytes,
-        },
+        "budget_used_bytes": report.total_bytes,
+        "total_bytes": footprint.total_bytes(),
+        "parts": footprint
+            .parts()
+            .into_iter()
+            .map(|(name, bytes)| (format!("{name}_bytes"), Value::from(bytes)))
+            .collect::<Value>(),
+        "log_buffer_bytes_max": footprint.log_buffer_bytes_max,
         "objects": report.objects,
         "index_slots": report.index_slots,
         "utilization": stats.utilization,

@@ -47,6 +47,8 @@ pub(crate) struct Size {
     pub wal_bytes: u64,
     /// Of all replicas together.
     pub disk_bytes: u64,
+    /// Most memory for what is on its way to frames.
+    pub copies_bytes: u64,
 }
 
 /// Whether a member lives in this directory.
@@ -140,6 +142,7 @@ impl Home {
         let disk = Arc::new(OsDisk::new(&dir, size.mode));
         let options = duramen_backup::Options {
             frames_past_cache: true,
+            memory_bytes: size.copies_bytes,
             ..duramen_backup::Options::default()
         };
         let expected = Expected {

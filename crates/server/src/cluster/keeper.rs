@@ -8,6 +8,7 @@
 //!
 //! **Concurrency** the thread owns the backup's service; the node's thread gives it tasks by mail, in order.
 
+use super::clock::Clock;
 use super::life::{Mail, prefer};
 use super::workers::spawn;
 use crate::error::ServerError;
@@ -51,11 +52,10 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// `origin`: of the node's clock.
     pub fn start(
         cluster: &str,
         offences: Arc<AtomicU64>,
-        origin: Instant,
+        clock: Clock,
         node: Handle<Mail>,
     ) -> Result<Keeper, ServerError> {
         let options = Options {
@@ -72,11 +72,11 @@ impl Keeper {
             Run {
                 hub,
                 node,
-                origin,
+                clock,
                 service: None,
                 asked: HashMap::new(),
                 next: OWN,
-                full_until: origin,
+                full_until: Instant::now(),
             }
             .run();
         })?;
@@ -104,7 +104,7 @@ impl Drop for Keeper {
 struct Run {
     hub: Hub<Order>,
     node: Handle<Mail>,
-    origin: Instant,
+    clock: Clock,
     service: Option<(Box<BackupService<RequestId>>, ServerId)>,
     asked: HashMap<u64, (ConnectionId, Envelope)>,
     next: u64,
@@ -114,7 +114,7 @@ struct Run {
 
 impl Run {
     fn now_us(&self) -> u64 {
-        self.origin.elapsed().as_micros() as u64
+        self.clock.now_us()
     }
 
     fn run(mut self) {
@@ -158,9 +158,9 @@ impl Run {
     /// How long it may sleep.
     fn patience(&self) -> Option<Duration> {
         let (service, _) = self.service.as_ref()?;
-        let due = self.origin + Duration::from_micros(service.due_us()?);
-        let at = due.max(self.full_until);
-        Some(at.saturating_duration_since(Instant::now()))
+        let due = self.clock.until(service.due_us()?);
+        let full = self.full_until.saturating_duration_since(Instant::now());
+        Some(due.max(full))
     }
 
     fn obey(&mut self, order: Order, out: &mut Vec<NodeOutput>) {
@@ -229,8 +229,8 @@ impl Run {
 
     /// Commits what is due. `false`: the disk failed.
     fn settle(&mut self) -> bool {
-        let origin = self.origin;
-        let clock = move || origin.elapsed().as_micros() as u64;
+        let own = self.clock;
+        let clock = move || own.now_us();
         let Some((service, _)) = &mut self.service else {
             return true;
         };

@@ -7,6 +7,7 @@
 //! **Concurrency** threads: the node's (all connections but those for replicas), the keeper's (those), workers, the disk's chores;
 //! and those of the store and of the reactors, which know the node only by [`Membership`](super::Membership).
 
+use super::clock::Clock;
 use super::home::{self, Home, Size};
 use super::keeper::Keeper;
 use super::node_thread::{NodeThread, Parts};
@@ -308,19 +309,23 @@ fn prepare(
         mode: config.disk_mode,
         wal_bytes: store.wal_bytes,
         disk_bytes: disk_bytes(config, settings),
+        copies_bytes: duramen_backup::Options::copies_of(config.memory_bytes),
     };
     let backup = if config.backup {
         Some(home.open_backup(settings, size)?)
     } else {
         None
     };
+    if let Some(backup) = &backup {
+        shared.keep_for_others(backup);
+    }
     let handle = hub.handle();
-    let origin = Instant::now();
+    let clock = Clock::start();
     let scrub_ms = Arc::new(AtomicU64::new(config.scrub_interval_ms));
     let (keeper, chores) = match &backup {
         Some(backup) => {
             let offences = hub.shared_offences();
-            let keeper = Keeper::start(&config.cluster, offences, origin, handle.clone())?;
+            let keeper = Keeper::start(&config.cluster, offences, clock, handle.clone())?;
             let chores = Chores::start(Arc::clone(backup), Arc::clone(&scrub_ms), handle.clone())?;
             (Some(keeper), Some(chores))
         }
@@ -358,7 +363,7 @@ fn prepare(
         shared: Arc::clone(shared),
         hub,
         node,
-        origin,
+        clock,
         home,
         workers,
         keeper,

@@ -10,16 +10,16 @@
 //!
 //! Paper: [Ousterhout15 §3, §7.4].
 
+use super::clock::Clock;
 use super::status::MemberStatus;
 use duramen_node::{Clients, ReadUntil, View};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
 
 /// One life of a member: from the id that the coordinator gave it to its end.
 pub struct Membership {
-    /// The clock of the node: microseconds since then.
-    origin: Instant,
+    /// The clock of the node.
+    clock: Clock,
     view: RwLock<Arc<View>>,
     /// Grows with every change of `view`.
     generation: AtomicU64,
@@ -30,9 +30,9 @@ pub struct Membership {
 
 impl Membership {
     /// Before the first view: nothing is served. All of the same node, and `clients` as they came with its store.
-    pub fn new(origin: Instant, read_until: Arc<ReadUntil>, clients: Arc<Clients>) -> Membership {
+    pub fn new(clock: Clock, read_until: Arc<ReadUntil>, clients: Arc<Clients>) -> Membership {
         Membership {
-            origin,
+            clock,
             view: RwLock::default(),
             generation: AtomicU64::new(1),
             read_until,
@@ -48,7 +48,7 @@ impl Membership {
 
     /// Microseconds on the node's clock.
     pub fn now_us(&self) -> u64 {
-        self.origin.elapsed().as_micros() as u64
+        self.clock.now_us()
     }
 
     /// Whether replies may leave now (M2).
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn a_cache_sees_what_was_published_and_nobody_replies_without_a_lease() {
         let membership = Membership::new(
-            Instant::now(),
+            Clock::start(),
             Arc::default(),
             Clients::new(Arc::new(|| {})),
         );

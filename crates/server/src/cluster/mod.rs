@@ -2,6 +2,7 @@
 //!
 //! A server that belongs to no cluster has none of this, and pays one load per batch for it.
 
+mod clock;
 mod home;
 mod keeper;
 mod life;
@@ -10,6 +11,7 @@ mod node_thread;
 mod status;
 mod workers;
 
+pub use clock::Clock;
 pub use membership::{Membership, ViewCache};
 pub use status::MemberStatus;
 

@@ -9,6 +9,7 @@
 //!
 //! Paper: [Ousterhout15 §6] a dispatch thread, workers beside it; differs: requests of clients do not come by here.
 
+use super::clock::Clock;
 use super::home::Home;
 use super::keeper::{Keeper, Order};
 use super::life::Mail;
@@ -51,8 +52,7 @@ pub(super) struct Parts {
     pub shared: Arc<Shared>,
     pub hub: Hub<Mail>,
     pub node: Node,
-    /// Of the node's clock.
-    pub origin: Instant,
+    pub clock: Clock,
     pub home: Home,
     pub workers: Workers,
     pub keeper: Option<Keeper>,
@@ -121,7 +121,7 @@ impl NodeThread {
     }
 
     fn now_us(&self) -> u64 {
-        self.parts.origin.elapsed().as_micros() as u64
+        self.parts.clock.now_us()
     }
 
     /// Until the life is over, or the server is.
@@ -344,11 +344,7 @@ impl NodeThread {
 
     fn unanswered(&mut self, address: &str, role: Role, requests: &[u64], reason: &Reason) {
         // Only control links: they are there for each member that is watched.
-        let is_gone = matches!(
-            reason,
-            Reason::Unreachable(_) | Reason::Ended | Reason::Broken(_)
-        );
-        if is_gone && role == Role::Server {
+        if reason.is_sign_of_death() && role == Role::Server {
             let members = self.parts.node.member().members();
             let there = members.up().find(|entry| entry.addresses.native == address);
             if let Some(server) = there.map(|entry| entry.server) {
@@ -419,6 +415,7 @@ impl NodeThread {
                 }
             }
             NodeOutput::Job(job) => self.parts.workers.give(move || Mail::JobDone(job.run())),
+            NodeOutput::Fails(reason) => tracing::warn!("this member goes on trying: {reason}"),
             NodeOutput::Settings(settings) => self.parts.status.replicas = settings.replicas,
             NodeOutput::Ended { again, reason } => self.end(again, reason),
         }
@@ -487,7 +484,7 @@ impl NodeThread {
             thread.tell(Order::Opened { service, me });
         }
         let read_until = Arc::clone(self.parts.node.read_until());
-        let membership = Arc::new(Membership::new(self.parts.origin, read_until, clients));
+        let membership = Arc::new(Membership::new(self.parts.clock, read_until, clients));
         self.membership = Some(Arc::clone(&membership));
         let shared = &self.parts.shared;
         shared.join(membership);

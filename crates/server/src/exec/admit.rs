@@ -7,10 +7,10 @@ use super::monitor;
 use super::routing::Elsewhere;
 use super::state::global;
 use super::table::{Resolved, Run, Spec, flag};
+use crate::clock;
 use crate::shared::Shared;
 use duramen_engine::TableId;
 use duramen_wire::resp::{Args, Encoder};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) enum Admitted {
     Run(&'static Spec),
@@ -31,13 +31,6 @@ pub(super) fn table_of(client: &Client, shared: &Shared) -> TableId {
         Db::Number(db) => shared.commands.table(db).unwrap_or(DROPPED),
         Db::Table(table) => table,
     }
-}
-
-/// Milliseconds since the Unix epoch, for requests without a guard.
-pub(super) fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Whether replies are switched off, for ever or for one request.
@@ -208,7 +201,7 @@ pub(super) fn refuse(
 
 /// Whether `CLIENT PAUSE` holds this request back; then the verdict says until when.
 fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
-    let Some((until_ms, writes_only)) = shared.commands.paused(now_ms()) else {
+    let Some((until_ms, writes_only)) = shared.commands.paused(clock::now_ms()) else {
         return false;
     };
     let waits = if spec.name == "client|unpause" {
@@ -229,6 +222,17 @@ fn must_wait(spec: &Spec, shared: &Shared, client: &mut Client) -> bool {
     waits
 }
 
+/// What a queued request takes until EXEC is over: its arguments, and what stands for it and for
+/// them in tables here and in EXEC's plan.
+fn queued_bytes(args: &Args<'_>) -> usize {
+    /// A request's entry in the queue and its step in the plan, in bytes.
+    const REQUEST_BYTES: usize = 96;
+    /// An argument's range, and the hash and the lock of one that is a key, in bytes.
+    const ARGUMENT_BYTES: usize = 40;
+    let arguments: usize = args.iter().map(|arg| arg.len() + ARGUMENT_BYTES).sum();
+    REQUEST_BYTES + arguments
+}
+
 fn enqueue(
     shared: &Shared,
     local: &mut Local,
@@ -239,10 +243,12 @@ fn enqueue(
 ) -> Admitted {
     let limit = local.config(shared).request_limit_bytes;
     if let Some(transaction) = &mut client.transaction {
-        if transaction.queue.copied_bytes() > limit || !transaction.queue.push(*args) {
+        let queued_bytes = transaction.queued_bytes.saturating_add(queued_bytes(args));
+        if queued_bytes > limit || !transaction.queue.push(*args) {
             let text = format!("ERR transaction is larger than the request limit of {limit} bytes");
             return refuse(shared, local, client, out, Some(spec), &text);
         }
+        transaction.queued_bytes = queued_bytes;
         transaction.writes |= spec.has(flag::WRITE);
     }
     Encoder::new(out, client.protocol).simple("QUEUED");

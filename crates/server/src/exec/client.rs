@@ -3,9 +3,10 @@
 use super::cold::Parking;
 use super::own_part::Flushing;
 use super::wait::Wait;
+use super::watches::Watches;
 use crate::shared::ClientRecord;
-use duramen_base::ids::{Level, TabletsVersion};
-use duramen_engine::{Stamp, TableId};
+use duramen_base::ids::Level;
+use duramen_engine::TableId;
 use duramen_wire::resp::{Protocol, Requests};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,8 +19,9 @@ pub enum Verdict {
     CloseAfterReply,
     /// Close without another byte.
     CloseNow,
-    /// Requests from `Turn::executed` on were not run and must be shown again, not before `until_ms` (milliseconds since
-    /// the Unix epoch) or the next `Message::Wake` (`CLIENT PAUSE`, or keys that nobody serves at the moment).
+    /// Requests from `Turn::executed` on were not run and must be shown again, not before
+    /// `until_ms` (milliseconds of the server's clock) or the next `Message::Wake` (`CLIENT PAUSE`,
+    /// or keys that nobody serves at the moment).
     Paused {
         until_ms: u64,
     },
@@ -52,22 +54,12 @@ pub(crate) mod shown {
     pub(crate) const NO_TOUCH: u32 = 1 << 3;
 }
 
-/// A key under `WATCH`.
-pub(crate) struct Watched {
-    /// The database through which it was watched, and the table that was then behind it.
-    pub(crate) db: Db,
-    pub(crate) table: TableId,
-    pub(crate) key: Box<[u8]>,
-    pub(crate) stamp: Stamp,
-    /// In a cluster: since which of its lists this member serves the key. Who loses a key and gets it back cannot know what
-    /// happened to it meanwhile.
-    pub(crate) since: Option<TabletsVersion>,
-}
-
 /// Requests between MULTI and EXEC.
 #[derive(Default)]
 pub(crate) struct Transaction {
     pub(crate) queue: Requests,
+    /// What the queue takes, as `admit` counts it.
+    pub(crate) queued_bytes: usize,
     /// One of them writes.
     pub(crate) writes: bool,
     /// A request was refused: EXEC will refuse the rest.
@@ -95,17 +87,20 @@ pub struct Client {
     /// Number of the last command that ran.
     pub(crate) last_command: u16,
     pub(crate) transaction: Option<Box<Transaction>>,
-    pub(crate) watched: Vec<Watched>,
+    pub(crate) watched: Watches,
     /// What the replies of this turn wait for.
     pub(crate) wait: Wait,
     /// The strictest level that a command of the running transaction asked for.
     pub(crate) asked_level: Option<Level>,
-    /// When its patience ends with keys that no server of the cluster serves now, in milliseconds since the Unix epoch; 0: its
+    /// When its patience ends with keys that no server of the cluster serves now, in milliseconds
+    /// of the server's clock; 0: its
     /// next request waits for nobody.
     pub(crate) unserved_until_ms: u64,
     /// How far its FLUSHALL is.
     pub(crate) flushing: Option<Flushing>,
-    /// Of requests that wait for flash; `None`: none do.
+    /// Its request does a part in each round, and `parking` says how far it is.
+    pub(super) goes_on: bool,
+    /// Of requests that wait for flash or go on; `None`: none do.
     pub(super) parking: Option<Box<Parking>>,
 }
 
@@ -121,11 +116,12 @@ impl Client {
             db: Db::Number(0),
             last_command: u16::MAX,
             transaction: None,
-            watched: Vec::new(),
+            watched: Watches::default(),
             wait: Wait::default(),
             asked_level: None,
             unserved_until_ms: 0,
             flushing: None,
+            goes_on: false,
             parking: None,
         }
     }
@@ -172,16 +168,12 @@ impl Client {
     pub(crate) fn end_transaction(&mut self) -> Option<Box<Transaction>> {
         self.gate &= !gate::MULTI;
         self.show(shown::MULTI, false);
-        self.watched = Vec::new();
+        self.watched = Watches::default();
         self.transaction.take()
     }
 
     /// Back into MULTI, as it was before [`end_transaction`](Self::end_transaction).
-    pub(crate) fn resume_transaction(
-        &mut self,
-        transaction: Box<Transaction>,
-        watched: Vec<Watched>,
-    ) {
+    pub(crate) fn resume_transaction(&mut self, transaction: Box<Transaction>, watched: Watches) {
         self.gate |= gate::MULTI;
         self.show(shown::MULTI, true);
         self.transaction = Some(transaction);

@@ -1,9 +1,9 @@
 //! CLIENT, as far as it concerns the connection itself and pauses.
 
-use super::admit;
 use super::client::{gate, shown};
 use super::connection::check_name;
 use super::context::{Context, Done, Failure, SYNTAX};
+use crate::clock;
 use crate::shared::Message;
 use duramen_wire::resp::number::parse_integer;
 
@@ -96,7 +96,7 @@ pub(super) fn pause(ctx: &mut Context<'_>) -> Done {
     ))?;
     let timeout_ms =
         u64::try_from(timeout_ms).map_err(|_| Failure::Text("ERR timeout is negative"))?;
-    let until_ms = admit::now_ms().saturating_add(timeout_ms);
+    let until_ms = clock::now_ms().saturating_add(timeout_ms);
     ctx.shared.commands.pause(until_ms, writes_only);
     ctx.ok()
 }

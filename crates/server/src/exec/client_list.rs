@@ -1,9 +1,9 @@
 //! CLIENT LIST, INFO and KILL: who is connected.
 
-use super::admit;
 use super::client::{Verdict, shown};
 use super::commands::COMMANDS;
 use super::context::{Context, Done, Failure, SYNTAX};
+use crate::clock;
 use crate::shared::{ClientRecord, Message};
 use duramen_engine::TableId;
 use duramen_wire::resp::number::parse_integer;
@@ -64,7 +64,7 @@ fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
 pub(super) fn info(ctx: &mut Context<'_>) -> Done {
     let record = Arc::clone(ctx.client.record());
     ctx.client.publish(ctx.table);
-    let text = line(ctx, &record, admit::now_ms()) + "\n";
+    let text = line(ctx, &record, clock::now_ms()) + "\n";
     ctx.reply().verbatim("txt", &text);
     Ok(())
 }
@@ -81,13 +81,14 @@ pub(super) fn list(ctx: &mut Context<'_>) -> Done {
             for text in ctx.args.skip(3) {
                 ids.push(parse_integer(text).ok_or(Failure::Text("ERR Invalid client ID"))?);
             }
-            records.retain(|record| ids.contains(&(record.id as i64)));
+            ids.sort_unstable();
+            records.retain(|record| ids.binary_search(&(record.id as i64)).is_ok());
         } else {
             return Err(SYNTAX);
         }
     }
     ctx.client.publish(ctx.table);
-    let now_ms = admit::now_ms();
+    let now_ms = clock::now_ms();
     let mut text = String::new();
     for record in records {
         text.push_str(&line(ctx, &record, now_ms));
@@ -194,7 +195,7 @@ fn parse_filter(ctx: &Context<'_>) -> Result<Filter, Failure> {
 }
 
 fn kill_all(ctx: &mut Context<'_>, filter: &Filter) -> i64 {
-    let now_ms = admit::now_ms();
+    let now_ms = clock::now_ms();
     let mut killed = 0;
     for record in ctx.shared.clients() {
         if !filter.means(&record, now_ms) {

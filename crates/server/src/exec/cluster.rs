@@ -18,6 +18,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
+/// For who asks for the map: clients take an empty one for that of the whole cluster, and ask again, or somebody else, after this.
+const NO_MAP: Failure = Failure::Text(
+    "CLUSTERDOWN this member knows of no slot: it is new and has not heard of any, or there is no table db0",
+);
 const NO_CLUSTER: Failure = Failure::Text("ERR This instance has cluster support disabled");
 /// Objects looked at in one step of `GETKEYSINSLOT`.
 const STEP: usize = 1024;
@@ -140,6 +144,9 @@ impl Node {
 pub(super) fn slots(ctx: &mut Context<'_>) -> Done {
     let known = known(ctx)?;
     let spans = known.spans();
+    if spans.is_empty() {
+        return Err(NO_MAP);
+    }
     let mut reply = ctx.reply();
     reply.array(spans.len());
     for span in spans {
@@ -154,6 +161,9 @@ pub(super) fn slots(ctx: &mut Context<'_>) -> Done {
 pub(super) fn shards(ctx: &mut Context<'_>) -> Done {
     let known = known(ctx)?;
     let spans = known.spans();
+    if spans.is_empty() {
+        return Err(NO_MAP);
+    }
     let nodes = known.nodes();
     let mut reply = ctx.reply();
     reply.array(nodes.len());

@@ -30,6 +30,8 @@ const AHEAD_PART: usize = 8;
 /// How far KEYS has come.
 #[derive(Default)]
 pub(super) struct Walk {
+    /// Of the table behind its database when it began.
+    table: Option<TableId>,
     pub(super) cursor: u64,
     pub(super) keys: usize,
     /// Their replies.
@@ -83,20 +85,32 @@ impl Client {
         self.parking.get_or_insert_default().failed = failed;
     }
 
-    /// Its requests wait for nothing on flash any more.
+    /// Its request did a part and is shown again in the next round (`Failure::GoesOn`).
+    #[cold]
+    pub(super) fn goes_on(&mut self, monitored: bool) {
+        self.goes_on = true;
+        self.parking.get_or_insert_default().monitored = monitored;
+    }
+
+    /// Its requests wait for nothing on flash any more, and none goes on.
     #[inline]
     pub(crate) fn end_parking(&mut self) {
-        if self.parking.is_some() && self.verdict != Verdict::Cold {
+        if self.parking.is_some() && self.verdict != Verdict::Cold && !self.goes_on {
             self.parking = None;
         }
     }
 
-    /// The walk of the request that was shown again, or one from the start.
-    pub(super) fn take_walk(&mut self) -> Walk {
+    /// The walk of the request that was shown again, or one from the start: also if another table
+    /// is behind the database now.
+    pub(super) fn take_walk(&mut self, table: TableId) -> Walk {
         let parking = self.parking.as_mut();
         parking
             .and_then(|parking| parking.walk.take())
-            .unwrap_or_default()
+            .filter(|walk| walk.table == Some(table))
+            .unwrap_or_else(|| Walk {
+                table: Some(table),
+                ..Walk::default()
+            })
     }
 
     pub(super) fn keep_walk(&mut self, mut walk: Walk) {

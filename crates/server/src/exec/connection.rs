@@ -176,8 +176,15 @@ fn greet(ctx: &mut Context<'_>) {
     reply.array(0);
 }
 
+/// Longest name that a client may have, in bytes: it is kept per connection and shown in every
+/// `CLIENT LIST`.
+const NAME_BYTES_MAX: usize = 1024;
+
 /// A name that can be shown in `CLIENT LIST`: printable, without blanks.
 pub(super) fn check_name(name: &[u8], what: &str) -> Result<String, Failure> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(format!("ERR {what} cannot be longer than {NAME_BYTES_MAX} bytes").into());
+    }
     if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
         return Ok(String::from_utf8_lossy(name).into_owned());
     }

@@ -118,7 +118,25 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn reply(&mut self) -> Encoder<'_> {
-        Encoder::new(self.out, self.client.protocol)
+        Encoder::within(self.out, self.client.protocol, &mut self.local.room)
+    }
+
+    /// Fails when the reply does not fit into the connection's output: for commands that would go
+    /// on for nothing.
+    #[inline]
+    pub(crate) fn fits(&self) -> Done {
+        match self.local.room.exceeded {
+            false => Ok(()),
+            true => Err(self.too_long()),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn too_long(&self) -> Failure {
+        let limit = self.local.room.bytes_max;
+        Failure::from(format!(
+            "ERR the reply does not fit into this connection's output-limit of {limit} bytes: ask for less at once"
+        ))
     }
 
     /// Refuses what several databases would be needed for: a cluster has one, like Redis Cluster.

@@ -13,7 +13,7 @@ use super::keys::parse_db;
 use super::local::Local;
 use super::state::{DBS, global};
 use crate::shared::Shared;
-use duramen_engine::{Error, Guard, Store, TableId, TableInfo};
+use duramen_engine::{Error, Guard, Session, Store, TableId, TableInfo};
 use duramen_wire::native::message::TableEntry;
 use std::sync::Arc;
 
@@ -64,6 +64,32 @@ pub(super) fn exchange(
             db => commands.table(db),
         })
         .collect();
+    write_places(ctx, guard, &places)?;
+    commands.set_tables(&places, &guard.position());
+    Ok(())
+}
+
+/// Before a table is dropped, and when no database has it any more: writes which table is behind
+/// which database, if that was written before. After a restart the id of the dropped one may be
+/// given again.
+pub(super) fn note_places(ctx: &mut Context<'_>, session: &mut Session) -> Result<(), Error> {
+    if ctx.shared.store().table_id(TABLE).is_none() {
+        return Ok(());
+    }
+    let mut guard = session.pin_exclusive();
+    let places: Vec<_> = (0..DBS as u8)
+        .map(|db| ctx.shared.commands.table(db))
+        .collect();
+    write_places(ctx, &mut guard, &places)?;
+    ctx.settle(&mut guard);
+    Ok(())
+}
+
+fn write_places(
+    ctx: &Context<'_>,
+    guard: &mut Guard<'_>,
+    places: &[Option<TableId>],
+) -> Result<(), Error> {
     let store = ctx.shared.store();
     if let Some(own) = store.log().and_then(|_| store.table_id(TABLE)) {
         let bytes: Vec<u8> = places
@@ -71,9 +97,9 @@ pub(super) fn exchange(
             .flat_map(|place| place.map_or(NONE, |table| table.0).to_le_bytes())
             .collect();
         let hash = guard.hash(KEY);
+        guard.rewrites(true);
         guard.write(own, hash, KEY, &bytes, None)?;
     }
-    commands.set_tables(&places, &guard.position());
     Ok(())
 }
 

@@ -4,10 +4,10 @@
 //! The log is the durable copy, and writing to it is part of every write: there is nothing to flush. So SAVE and BGSAVE
 //! make what else they are used for, a consistent copy in a directory of its own, while everybody goes on.
 
-use super::admit;
 use super::client::Verdict;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::wait::Until;
+use crate::clock;
 use crate::durability::{Durability, Target};
 use crate::shared::Shared;
 use duramen_base::ids::Level;
@@ -188,7 +188,7 @@ impl Context<'_> {
         }
         let deadline_ms = match hope.timeout_ms {
             0 => 0,
-            timeout_ms => admit::now_ms().saturating_add(timeout_ms),
+            timeout_ms => clock::now_ms().saturating_add(timeout_ms),
         };
         self.out.extend_from_slice(hope.hoped);
         let until = Until::Reached {

@@ -9,7 +9,7 @@ use super::databases;
 use super::glob;
 use super::group::Way;
 use super::own_part::OwnPart;
-use super::scan::parse_cursor;
+use super::scan::{VALUES_PER_STEP, parse_cursor, walk};
 use super::string;
 use duramen_base::ids::Level;
 use duramen_engine::{Condition, Error, Guard, KeyHash, Outcome, TableId};
@@ -43,6 +43,7 @@ pub(super) fn mread(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
         ctx.reply().array(hashes.len());
         for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
             read_one(ctx, guard, *hash, key)?;
+            ctx.fits()?;
         }
         Ok(())
     })
@@ -113,6 +114,7 @@ fn at_level(
         let level = ctx.level();
         return run(ctx, guard, level);
     };
+    ctx.shared.commands.note_level(level);
     if ctx.locked {
         // EXEC waits for the strictest of what its commands ask for.
         ctx.client.asked_level = ctx.client.asked_level.max(Some(level));
@@ -284,14 +286,16 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let own = OwnPart::of(ctx, guard);
     let (mut found, mut objects) = (Vec::new(), 0);
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
-    let next = guard.scan(ctx.table, cursor, count, |object| {
+    let next = walk(guard, ctx.table, cursor, count, VALUES_PER_STEP, |object| {
         let wanted = pattern.is_none_or(|pattern| glob::matches(pattern, object.key, false));
         if wanted && own.has(guard, object.key) {
             objects += 1;
             reply.bulk(object.key);
             reply.bulk(object.value);
             reply.integer(object.version as i64);
+            return object.key.len() + object.value.len();
         }
+        0
     })?;
     let mut reply = ctx.reply();
     reply.array(2);
@@ -359,7 +363,7 @@ pub(super) fn table_id(ctx: &mut Context<'_>) -> Done {
     ctx.integer(table.0.into())
 }
 
-pub(super) fn table_drop(ctx: &mut Context<'_>, _: Way<'_, '_>) -> Done {
+pub(super) fn table_drop(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     not_a_members_affair(ctx, "drop")?;
     let table = find(ctx, 2)?;
     if table == TableId::DEFAULT {
@@ -367,15 +371,16 @@ pub(super) fn table_drop(ctx: &mut Context<'_>, _: Way<'_, '_>) -> Done {
             "ERR the default table cannot be dropped; FLUSHDB empties it",
         ));
     }
+    // Whoever has it selected is told; SELECT makes a new one.
+    ctx.shared.commands.forget_table(table);
+    if let Way::Session(session) = way {
+        databases::note_places(ctx, session)?;
+    }
     match ctx.shared.durability() {
         Some(durability) => durability.drop_table(table)?,
         None => ctx.shared.store().drop_table(table)?,
     }
     ctx.shared.commands.set_level(table, None);
-    if let Some(db) = ctx.shared.commands.db_of(table) {
-        // Whoever has it selected is told; SELECT makes a new one.
-        ctx.shared.commands.set_table(db, None);
-    }
     ctx.ok()
 }
 

@@ -7,6 +7,7 @@ use super::context::{Context, Done, Failure};
 use super::local::Local;
 use super::routing::{self, Elsewhere};
 use super::slowlog;
+use super::state::global;
 use super::table::{self, Resolved, Run, Spec, flag};
 use super::{ENTRIES_AHEAD, GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn, databases};
 use crate::cluster::Membership;
@@ -21,6 +22,13 @@ pub(super) struct Position {
     pub(super) turn: usize,
     /// Within the turn; 0 also stands for `Turn::executed`.
     request: usize,
+}
+
+impl Position {
+    /// Whether some requests of the turn have run in this round.
+    pub(super) fn is_within_turn(self) -> bool {
+        self.request > 0
+    }
 }
 
 /// A request of the group.
@@ -127,6 +135,7 @@ impl Group {
         self.planned.clear();
         self.hashes.clear();
         self.tables.clear();
+        let mut keys = 0;
         let mut next = position;
         while let Some(turn) = turns.get(next.turn) {
             next.request = next.request.max(turn.executed);
@@ -139,14 +148,14 @@ impl Group {
             }
             let table = admit::table_of(turn.client, shared);
             while next.request < turn.requests.len() {
-                if self.planned.len() >= GROUP_REQUESTS || self.hashes.len() >= GROUP_KEYS {
+                if self.planned.len() >= GROUP_REQUESTS || keys >= GROUP_KEYS {
                     return next;
                 }
                 let args = turn.requests.args(next.request, turn.input);
                 let resolved = table::resolve(&args);
                 let hashes = self.hashes.len();
                 if let Resolved::Command(spec) = resolved {
-                    self.hint(guard, table, spec, &args);
+                    keys += self.hint(guard, table, spec, &args);
                 }
                 self.planned.push(Planned {
                     turn: next.turn as u32,
@@ -160,19 +169,25 @@ impl Group {
         next
     }
 
-    /// Hashes the keys of a request; none of them if they are more than a group can hold (the command does it then).
+    /// Hashes the keys of a request; none of them if they are more than a group can hold (the
+    /// command does it then). Returns how many keys it is worth: one that may take long by itself
+    /// fills a group.
     #[inline]
-    fn hint(&mut self, guard: &Guard<'_>, table: TableId, spec: &Spec, args: &Args<'_>) {
+    fn hint(&mut self, guard: &Guard<'_>, table: TableId, spec: &Spec, args: &Args<'_>) -> usize {
         if spec.keys == table::ONE_KEY {
             let hash = guard.hash(args.get(1).unwrap_or_default());
             guard.prefetch_bucket(table, hash);
             self.hashes.push(hash);
             self.tables.push(table);
-            return;
+            return 1;
+        }
+        if spec.keys.first == 0 {
+            return if spec.has(flag::FAST) { 0 } else { GROUP_KEYS };
         }
         let positions = spec.key_positions(args.len());
-        if positions.size_hint().0 > GROUP_KEYS {
-            return;
+        let keys = positions.size_hint().0;
+        if keys > GROUP_KEYS {
+            return keys;
         }
         for position in positions {
             let hash = guard.hash(args.get(position).unwrap_or_default());
@@ -180,6 +195,7 @@ impl Group {
             self.hashes.push(hash);
             self.tables.push(table);
         }
+        keys
     }
 
     /// Runs requests from `at` on until one needs more than this guard; returns its number.
@@ -217,6 +233,8 @@ impl Group {
                 }
                 let step = Step { planned, hashes };
                 step.run(hands, turn, Way::Guarded(guard), &mut self.families);
+                // Only what has a guard of its own locks keys, and may have to run again alone.
+                debug_assert!(!hands.local.needs_alone, "keys locked in a shared guard");
             } else if turn.client.verdict == Verdict::Cold {
                 let first = planned.hashes as usize;
                 look_ahead(
@@ -437,8 +455,8 @@ impl Step<'_> {
                 if hands.member.is_some() && !self.is_here(spec, hands, turn, &mut way) {
                     return;
                 }
-                families[spec.family as usize] += 1;
-                self.execute(spec, hands, turn, way, false);
+                let done = self.execute(spec, hands, turn, way, false);
+                families[spec.family as usize] += u64::from(done);
             }
             _ => {
                 if !self.run_slowly(hands, turn, way, families) {
@@ -446,7 +464,8 @@ impl Step<'_> {
                 }
             }
         }
-        if turn.client.verdict != Verdict::Open || turn.out.len() > OUT_BYTES_PER_TURN {
+        let enough = OUT_BYTES_PER_TURN.min(hands.local.room.bytes_max);
+        if turn.client.verdict != Verdict::Open || turn.out.len() > enough {
             turn.client.halted = true;
             if turn.client.verdict == Verdict::Cold {
                 self.parked(turn, families);
@@ -574,8 +593,11 @@ impl Step<'_> {
             turn.out,
         ) {
             Admitted::Run(spec) => {
-                families[spec.family as usize] += 1;
-                self.execute(spec, hands, turn, way, false);
+                let done = self.execute(spec, hands, turn, way, false);
+                families[spec.family as usize] += u64::from(done);
+                if !done {
+                    return true; // its silence is yet to come
+                }
             }
             Admitted::Answered => {
                 turn.client.flushing = None;
@@ -593,6 +615,8 @@ impl Step<'_> {
         true
     }
 
+    /// False: it has not run, or not to its end, and is shown again; one that waits for flash
+    /// counts as run here.
     #[inline]
     fn execute(
         &self,
@@ -601,7 +625,7 @@ impl Step<'_> {
         turn: &mut Turn<'_>,
         way: Way<'_, '_>,
         alone: bool,
-    ) {
+    ) -> bool {
         let mut context = Context {
             args: turn
                 .requests
@@ -615,18 +639,21 @@ impl Step<'_> {
             locked: alone,
         };
         context.run(way, self.hashes);
-        if hands.member.is_some() {
-            self.executed_by_member(spec, hands, turn);
+        let not_now = std::mem::take(&mut hands.local.not_now);
+        if not_now {
+            self.show_again(turn);
         }
+        if hands.member.is_some() {
+            Self::executed_by_member(spec, turn, not_now);
+        }
+        !not_now
     }
 
     /// Invariant M2, and what became of a request whose keys moved while it ran.
     #[inline(never)]
-    fn executed_by_member(&self, spec: &Spec, hands: &mut Hands<'_>, turn: &mut Turn<'_>) {
+    fn executed_by_member(spec: &Spec, turn: &mut Turn<'_>, not_now: bool) {
         turn.client.wait.lease(routing::tells_of_data(spec));
-        if std::mem::take(&mut hands.local.not_now) {
-            self.show_again(turn);
-        } else if turn.client.verdict != Verdict::Cold {
+        if !not_now && turn.client.verdict != Verdict::Cold {
             turn.client.unserved_until_ms = 0;
             turn.client.flushing = None;
         }
@@ -642,10 +669,20 @@ impl Context<'_> {
         let number = self.spec.number();
         self.client.last_command = number as u16;
         self.local.command(self.shared, number).calls.add(1);
-        if let Err(failure) = self.dispatch(way.for_now(), hashes) {
+        let done = self.dispatch(way.for_now(), hashes);
+        if self.local.room.exceeded {
+            self.overflowed(start);
+        } else if let Err(failure) = done {
             self.local.not_now = matches!(failure, Failure::GoesOn);
+            if self.local.not_now {
+                let monitored = self.shared.commands.gate() & global::MONITORED != 0;
+                self.client.goes_on(monitored);
+            }
             let again = self.local.needs_alone || self.local.not_now;
             if again || self.is_to_be_shown_again(&failure) {
+                // It has not run: it is counted when it does.
+                let calls = &self.local.command(self.shared, number).calls;
+                calls.add(1u64.wrapping_neg());
                 return self.out.truncate(start);
             }
             match self.park(failure, &way, hashes) {
@@ -661,7 +698,10 @@ impl Context<'_> {
     #[inline]
     fn dispatch(&mut self, way: Way<'_, '_>, hashes: &[KeyHash]) -> Done {
         match (self.spec.run, way) {
-            (Run::Data(run) | Run::Atomic(run), Way::Guarded(guard)) => run(self, guard, hashes),
+            (Run::Data(run) | Run::Atomic(run), Way::Guarded(guard)) => {
+                guard.rewrites(self.spec.rewrites());
+                run(self, guard, hashes)
+            }
             (Run::Plain(run) | Run::Store(run), _) => run(self),
             (Run::Alone(run), way) => run(self, way),
             (Run::Refused(reason), _) => Err(self.spec.refusal(reason).into()),
@@ -669,6 +709,31 @@ impl Context<'_> {
                 unreachable!("{} runs under a guard", self.spec.name)
             }
         }
+    }
+
+    /// The reply did not fit into the connection's output. What only reads is answered with an
+    /// error; the effect of what writes stays and cannot be told: the connection ends, as those of
+    /// Redis do at their output buffer limit.
+    #[cold]
+    fn overflowed(&mut self, start: usize) {
+        if self.local.in_exec {
+            return; // EXEC itself comes here with what its commands left out
+        }
+        self.local.room.exceeded = false;
+        self.client.forget_kept();
+        if self.spec.has(flag::READONLY) || !self.spec.has(flag::WRITE | flag::TRANSACTION) {
+            return self.fail(start, &self.too_long());
+        }
+        self.out.truncate(start);
+        self.client.verdict = Verdict::CloseNow;
+        self.local.counters(self.shared).output_closed.add(1);
+        tracing::warn!(
+            client = self.client.id(),
+            peer = %self.client.record().peer,
+            command = self.spec.name,
+            limit_bytes = self.local.room.bytes_max,
+            "closing a client whose reply does not fit (output-limit)"
+        );
     }
 
     /// Whether the failure is that this member serves the keys no more, nothing was done, and the client has patience left.

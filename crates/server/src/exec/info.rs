@@ -1,10 +1,10 @@
 //! INFO: Redis's sections and field names, as far as they have a meaning here, and `duramen_*` fields for the rest.
 
-use super::admit;
 use super::cluster;
 use super::connection::REDIS_VERSION;
 use super::context::{Context, Done};
 use super::latency::family_counts;
+use super::ops;
 use super::process;
 use super::state::DBS;
 use super::totals::Totals;
@@ -107,7 +107,7 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("run_id", &ctx.shared.commands.run_id);
     let port = ctx.client.record().local.port();
     fields.add("tcp_port", if port == 0 { config.port } else { port });
-    fields.add("server_time_usec", admit::now_ms() * 1000);
+    fields.add("server_time_usec", ops::unix_time().as_micros());
     fields.add("uptime_in_seconds", uptime_s);
     fields.add("uptime_in_days", uptime_s / 86_400);
     fields.add("hz", 10);

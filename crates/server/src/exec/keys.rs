@@ -9,10 +9,11 @@ use super::own_part;
 use super::routing;
 use super::state::DBS;
 use crate::shared::Shared;
-use duramen_engine::{Error, Guard, KeyHash, TableId};
+use duramen_engine::{Error, Guard, KeyHash, Room, TableId};
 use duramen_wire::resp::number::parse_integer;
 
 pub(super) const DB_OUT_OF_RANGE: Failure = Failure::Text("ERR DB index is out of range");
+const DROPPED_NOW: Failure = Failure::Text("ERR the database is being dropped; try again");
 const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects are the same");
 /// Longest value that Redis keeps inside its object header.
 const EMBSTR_BYTES_MAX: usize = 44;
@@ -43,7 +44,7 @@ fn rename_unless(
 ) -> Result<bool, Failure> {
     let (from, to, table) = (ctx.arg(1), ctx.arg(2), ctx.table);
     let mut renamed = false;
-    ctx.locked(guard, hashes, |ctx, guard| {
+    ctx.locked(guard, hashes, Room::default(), |ctx, guard| {
         ctx.warm_own(guard, hashes)?;
         let Some(source) = guard.read(table, hashes[0], from)? else {
             return Err(NO_SUCH_KEY);
@@ -56,6 +57,10 @@ fn rename_unless(
         if nx && guard.read(table, hashes[1], to)?.is_some() {
             return Ok(());
         }
+        let mut room = Room::default();
+        room.put(to, value.len());
+        room.remove(from);
+        ctx.set_aside(guard, room)?;
         guard.write(table, hashes[1], to, &value, expires_at_ms)?;
         guard.remove(table, hashes[0], from)?;
         renamed = true;
@@ -77,7 +82,10 @@ pub(super) fn parse_db(text: &[u8], not_a_number: Failure) -> Result<u8, Failure
 
 /// The table of a database, made if it is used for the first time. Not while a guard is held.
 pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
-    if let Some(table) = shared.commands.table(db) {
+    // One that was dropped while somebody put it there may still be there.
+    if let Some(table) = shared.commands.table(db)
+        && (shared.membership().is_some() || shared.store().has_table(table))
+    {
         return Ok(table);
     }
     if shared.membership().is_some() {
@@ -88,14 +96,25 @@ pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
         Ok(table) => table,
         // Another thread was faster, or DURAMEN.TABLE made it.
         Err(duramen::Error::Engine(Error::TableExists(_))) => {
-            shared.store().table_id(&name).ok_or(Failure::Text(
-                "ERR the database is being dropped; try again",
-            ))?
+            shared.store().table_id(&name).ok_or(DROPPED_NOW)?
         }
         Err(error) => return Err(error.into()),
     };
     shared.commands.set_table(db, Some(table));
     Ok(table)
+}
+
+/// The table of a database for a command: within EXEC the one that EXEC found, for under its guard
+/// none can be made.
+fn table_in(ctx: &Context<'_>, db: u8) -> Result<TableId, Failure> {
+    match &ctx.local.exec_dbs {
+        None => table_for(ctx.shared, db),
+        Some(tables) => tables
+            .get(usize::from(db))
+            .copied()
+            .flatten()
+            .ok_or(DROPPED_NOW),
+    }
 }
 
 pub(super) fn select(ctx: &mut Context<'_>) -> Done {
@@ -106,7 +125,7 @@ pub(super) fn select(ctx: &mut Context<'_>) -> Done {
     if db != 0 {
         ctx.not_in_cluster("SELECT is")?;
     }
-    let table = table_for(ctx.shared, db)?;
+    let table = table_in(ctx, db)?;
     ctx.client.db = Db::Number(db);
     ctx.table = table;
     ctx.ok()
@@ -136,7 +155,7 @@ pub(super) fn copy(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
             return Err(SYNTAX);
         }
     }
-    let table = db.map_or(Ok(ctx.table), |db| table_for(ctx.shared, db))?;
+    let table = db.map_or(Ok(ctx.table), |db| table_in(ctx, db))?;
     let key = ctx.arg(2);
     if table == ctx.table && key == ctx.arg(1) {
         return Err(SAME_OBJECTS);
@@ -159,7 +178,7 @@ pub(super) fn move_to(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
         ctx.arg(2),
         Failure::Text("ERR value is not an integer or out of range"),
     )?;
-    let table = table_for(ctx.shared, db)?;
+    let table = table_in(ctx, db)?;
     if table == ctx.table {
         return Err(SAME_OBJECTS);
     }
@@ -186,6 +205,7 @@ fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Don
                 let view = ctx.local.view(member, &mut guard);
                 routing::find(view, None, ctx.table, ctx.spec, &ctx.args, &[from, to])?;
             }
+            guard.rewrites(target.moves);
             guard.lock_keys(&[(ctx.table, from), (target.table, to)])?;
             let done = transfer_locked(ctx, &mut guard, target);
             guard.unlock_keys();
@@ -214,6 +234,12 @@ fn transfer_locked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, target: &Target
     if !target.replace && guard.read(target.table, to, target.key)?.is_some() {
         return ctx.integer(0);
     }
+    let mut room = Room::default();
+    room.put(target.key, value.len());
+    if target.moves {
+        room.remove(source_key);
+    }
+    ctx.set_aside(guard, room)?;
     guard.write(target.table, to, target.key, &value, expires_at_ms)?;
     if target.moves {
         guard.remove(ctx.table, from, source_key)?;

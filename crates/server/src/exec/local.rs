@@ -2,13 +2,14 @@
 
 use super::admit;
 use super::client::Client;
-use super::state::{CommandCounters, ThreadState};
+use super::state::{CommandCounters, DBS, ThreadState};
 use crate::cluster::ViewCache;
 use crate::config::ServerConfig;
 use crate::shared::{ConfigCache, Shared, ThreadCounters};
 use duramen_base::ids::Level;
 use duramen_engine::flash::Cold;
 use duramen_engine::{KeyHash, TableId};
+use duramen_wire::resp::Room;
 use std::sync::Arc;
 
 pub(crate) struct Local {
@@ -27,8 +28,13 @@ pub(crate) struct Local {
     pub(super) colds: Vec<Cold>,
     /// A command of a transaction runs.
     pub(super) in_exec: bool,
+    /// The tables behind the databases as an EXEC that runs found them under its guard. It makes
+    /// none: it would wait for its own open group.
+    pub(super) exec_dbs: Option<[Option<TableId>; DBS]>,
     /// What this thread knows of the cluster.
     pub(super) views: ViewCache,
+    /// How long the output of the client whose request runs may become (`output-limit`).
+    pub(crate) room: Room,
     /// Time of the group's commands that were timed one by one.
     pub(crate) timed_ns: u64,
     /// Keys to lock.
@@ -51,7 +57,12 @@ impl Local {
             tier: false,
             colds: Vec::new(),
             in_exec: false,
+            exec_dbs: None,
             views: ViewCache::default(),
+            room: Room {
+                bytes_max: shared.config().output_limit_bytes,
+                exceeded: false,
+            },
             timed_ns: 0,
             locks: Vec::new(),
             hashes: Vec::new(),
@@ -79,7 +90,9 @@ impl Local {
     /// Looks at the settings once for the whole group.
     pub(crate) fn begin_group(&mut self, shared: &Shared) {
         self.tier = shared.tier().is_some();
-        self.slow_us = match self.config.get(shared).slowlog_slower_than_us {
+        let config = self.config.get(shared);
+        self.room.bytes_max = config.output_limit_bytes;
+        self.slow_us = match config.slowlog_slower_than_us {
             off if off < 0 => i64::MAX,
             limit_us => limit_us,
         };

@@ -2,6 +2,7 @@
 
 use super::context::{Context, Done, NOT_AN_INTEGER, SYNTAX};
 use super::process;
+use crate::footprint::Footprint;
 use duramen_engine::{Guard, KeyHash, MemoryReport};
 use duramen_wire::resp::number::parse_integer;
 
@@ -22,12 +23,13 @@ pub(super) fn usage(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 }
 
 pub(super) fn stats(ctx: &mut Context<'_>) -> Done {
-    let report = ctx.shared.store().memory_report();
+    let footprint = Footprint::of(ctx.shared, ctx.shared.store());
+    let report = &footprint.report;
     let rss = process::rss_bytes();
     let per_key = report.live_bytes.checked_div(report.objects).unwrap_or(0);
     let fields = [
-        ("peak.allocated", report.total_bytes),
-        ("total.allocated", report.total_bytes),
+        ("peak.allocated", footprint.total_bytes()),
+        ("total.allocated", footprint.total_bytes()),
         ("startup.allocated", report.overhead_bytes),
         ("keys.count", report.objects),
         ("keys.bytes-per-key", per_key),
@@ -36,6 +38,12 @@ pub(super) fn stats(ctx: &mut Context<'_>) -> Done {
         ("db.overhead.index", report.index_bytes),
         ("duramen.dead-bytes", report.dead_bytes),
         ("duramen.unused-bytes", report.unused_bytes),
+        ("duramen.log-buffer-bytes", footprint.log_buffer_bytes),
+        ("duramen.query-buffer-bytes", footprint.query_bytes),
+        ("duramen.output-buffer-bytes", footprint.output_bytes),
+        ("duramen.heap-bytes", footprint.heap_bytes),
+        ("duramen.heap-free-bytes", footprint.heap_free_bytes),
+        ("duramen.program-bytes", footprint.program_bytes),
         ("duramen.budget-bytes", report.budget_bytes),
         ("duramen.rss-bytes", rss),
     ];

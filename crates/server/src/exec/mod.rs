@@ -40,6 +40,7 @@ mod multi_key;
 mod ops;
 mod own_part;
 mod process;
+mod room;
 mod routing;
 mod scan;
 mod set_options;
@@ -51,6 +52,7 @@ mod table;
 mod totals;
 mod transaction;
 mod wait;
+mod watches;
 
 #[cfg(test)]
 mod tests;
@@ -67,6 +69,7 @@ use duramen_wire::resp::Requests;
 use group::{Group, Position};
 use local::Local;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Keys that one group hints before it runs: enough to overlap misses many times over, few enough to stay in the first
 /// level of the cache (64 keys × two lines).
@@ -81,6 +84,11 @@ const GROUP_REQUESTS: usize = 256;
 /// large reads cannot pile up replies that the client is not taking.
 pub const OUT_BYTES_PER_TURN: usize = 1 << 20;
 
+/// After this time a turn that has had a group ends with it, and its other requests are shown again
+/// in the next round: with what a group may take, one client does not keep its thread from the
+/// others for 10 ms.
+pub(crate) const TURN_TIME: Duration = Duration::from_millis(4);
+
 /// The requests of one connection in one round.
 pub struct Turn<'a> {
     pub client: &'a mut Client,
@@ -89,8 +97,9 @@ pub struct Turn<'a> {
     /// Replies are appended here.
     pub out: &'a mut Vec<u8>,
     /// How many of `requests` have run, of this round and those before. [`Executor::run`] goes on from here. Fewer than all
-    /// afterwards means: flush `out`, then show the rest again (`out` grew beyond [`OUT_BYTES_PER_TURN`], or the verdict is
-    /// [`Verdict::Paused`] or [`Verdict::Cold`]).
+    /// afterwards means: flush `out`, then show the rest again (`out` grew beyond
+    /// [`OUT_BYTES_PER_TURN`], the turn took longer than [`TURN_TIME`], a request does a part in
+    /// each round, or the verdict is [`Verdict::Paused`] or [`Verdict::Cold`]).
     pub executed: usize,
 }
 
@@ -108,6 +117,8 @@ pub struct Executor {
     shared: Arc<Shared>,
     local: Local,
     group: Group,
+    /// [`TURN_TIME`], but in tests that expect all of a turn to run.
+    turn_time: Duration,
 }
 
 impl Executor {
@@ -121,6 +132,7 @@ impl Executor {
             },
             local: Local::new(&shared, thread),
             group: Group::default(),
+            turn_time: TURN_TIME,
             shared,
         })
     }
@@ -145,6 +157,7 @@ impl Executor {
     pub fn run(&mut self, turns: &mut [Turn<'_>]) {
         for turn in &mut *turns {
             turn.client.halted = false;
+            turn.client.goes_on = false;
             if matches!(
                 turn.client.verdict,
                 Verdict::Paused { .. } | Verdict::Held | Verdict::Cold
@@ -162,12 +175,16 @@ impl Executor {
             },
         };
         let mut position = Position::default();
+        let started = Instant::now();
         loop {
             position = self
                 .group
                 .run(session, &self.shared, &mut self.local, turns, position);
-            if position.turn >= turns.len() {
+            let Some(turn) = turns.get_mut(position.turn) else {
                 break;
+            };
+            if position.is_within_turn() && started.elapsed() >= self.turn_time {
+                turn.client.halted = true;
             }
         }
         for turn in turns {

@@ -3,7 +3,7 @@
 use super::client::{Client, Db, shown};
 use super::context::{Context, Done};
 use super::table::{REDACTED, Spec, flag};
-use crate::shared::{ClientRecord, Message, Shared};
+use crate::shared::{Message, Shared};
 use duramen_wire::resp::Args;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -37,24 +37,23 @@ pub(super) fn feed(shared: &Shared, client: &Client, spec: &Spec, args: &Args<'_
     }
     let line: Arc<[u8]> = line(client, spec, args).into();
     let mut monitors = shared.commands.monitors();
-    let connected = |record: &Arc<ClientRecord>| {
-        shared.threads[record.thread]
-            .clients
-            .get(record.id)
-            .is_some()
-    };
-    monitors.retain(connected);
+    monitors.retain(|record| {
+        let thread = &shared.threads[record.thread];
+        if thread.clients.get(record.id).is_none() {
+            return false;
+        }
+        let takes = thread.mailbox.push(record.id, &line);
+        if !takes {
+            tracing::warn!(
+                client = record.id,
+                peer = %record.peer,
+                "closing a monitor: its thread has not taken the lines for it for too long"
+            );
+            shared.post(record, Message::Close { client: record.id });
+        }
+        takes
+    });
     shared.commands.set_monitored(!monitors.is_empty());
-    for record in monitors.iter() {
-        let bytes = Arc::clone(&line);
-        shared.post(
-            record,
-            Message::Push {
-                client: record.id,
-                bytes,
-            },
-        );
-    }
 }
 
 fn line(client: &Client, spec: &Spec, args: &Args<'_>) -> Vec<u8> {

@@ -1,16 +1,19 @@
-//! Commands over several keys at one instant: MGET, MSET, MSETNX, DEL.
+//! Commands over several keys at one instant: MGET, EXISTS, TOUCH, MSET, MSETNX, DEL.
 //!
-//! Writers lock their keys. `MGET` reads twice instead: if no object version changed between the first reading and the second,
-//! all values were there together at the moment between. Only if that keeps failing does it lock as well.
+//! Writers lock their keys. Readers read twice instead: if no object version changed between the
+//! first reading and the second, all values were there together at the moment between. Only if that
+//! keeps failing does it lock as well.
 
 use super::context::{Context, Done, Failure};
+use super::room;
+use super::table::flag;
 use super::{ENTRIES_AHEAD, GROUP_KEYS};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use duramen_engine::{Error, Guard, KeyHash, Seen, Stamp};
+use duramen_engine::{Condition, Error, Guard, KeyHash, Object, Room, Seen, Stamp};
 
 /// Keys whose buckets are hinted ahead: their lines stay in the first level of the cache until they are used.
 const BUCKETS_AHEAD: usize = 128;
-/// Readings without a lock before `MGET` takes one.
+/// Readings without a lock before a reader takes one.
 const OPTIMISTIC_READINGS: usize = 3;
 
 impl Context<'_> {
@@ -60,24 +63,36 @@ impl Context<'_> {
         }
     }
 
-    /// Locks keys of the selected table, unless EXEC has done so.
-    pub(super) fn lock(
+    /// Locks keys of the selected table, and sets room aside for what is going to be written,
+    /// unless EXEC has done so.
+    fn lock(
         &mut self,
         guard: &mut Guard<'_>,
         hashes: &[KeyHash],
+        room: Room,
     ) -> Result<(), Failure> {
         if self.locked {
-            return Ok(());
+            return self.set_aside(guard, room);
         }
         let table = self.table;
         self.local.locks.clear();
         self.local
             .locks
             .extend(hashes.iter().map(|hash| (table, *hash)));
-        let locked = guard.lock_keys(&self.local.locks);
+        let locked = guard.lock_keys_for(&self.local.locks, room);
         // A DEL must succeed in a full store too.
-        self.local.needs_alone = matches!(locked, Err(Error::OutOfMemory { .. }));
+        self.local.needs_alone =
+            !self.spec.has(flag::DENYOOM) && matches!(locked, Err(Error::OutOfMemory { .. }));
         locked?;
+        Ok(())
+    }
+
+    /// Sets room aside for what is going to be written under the locks, so that it is written as a
+    /// whole or not at all. EXEC does it for all its commands.
+    pub(super) fn set_aside(&self, guard: &mut Guard<'_>, room: Room) -> Done {
+        if !self.local.in_exec {
+            guard.set_aside(room)?;
+        }
         Ok(())
     }
 
@@ -97,20 +112,21 @@ impl Context<'_> {
         if !self.local.has_tier() {
             return run(self, guard);
         }
-        self.locked(guard, hashes, |ctx, guard| {
+        self.locked(guard, hashes, Room::default(), |ctx, guard| {
             ctx.warm_own(guard, hashes)?;
             run(ctx, guard)
         })
     }
 
-    /// Runs `run` with the keys locked.
+    /// Runs `run` with the keys locked, and with room for what it writes.
     pub(super) fn locked(
         &mut self,
         guard: &mut Guard<'_>,
         hashes: &[KeyHash],
+        room: Room,
         run: impl FnOnce(&mut Self, &mut Guard<'_>) -> Done,
     ) -> Done {
-        self.lock(guard, hashes)?;
+        self.lock(guard, hashes, room)?;
         let done = run(self, guard);
         self.unlock(guard);
         done
@@ -119,25 +135,52 @@ impl Context<'_> {
 
 pub(super) fn mget(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        let alone = ctx.locked || hashes.len() == 1 || ctx.shared.threads.len() == 1;
         let start = ctx.out.len();
-        let mut observed = Vec::with_capacity(if alone { 0 } else { hashes.len() });
-        let mut done = Ok(false);
-        for _ in 0..OPTIMISTIC_READINGS {
-            ctx.out.truncate(start);
-            done = read_all(ctx, guard, hashes, (!alone).then_some(&mut observed))
-                .and_then(|()| Ok(alone || still_holds(ctx, guard, hashes, &observed)?));
-            if !matches!(done, Ok(false)) {
-                break;
+        read_at_once(ctx, guard, hashes, |ctx, n, found| {
+            if n == 0 {
+                ctx.out.truncate(start);
+                ctx.reply().array(hashes.len());
             }
-        }
-        if done? {
+            match found {
+                Some(object) => ctx.reply().bulk(object.value),
+                None => ctx.reply().null(),
+            }
+        })
+    })
+}
+
+/// EXISTS and TOUCH.
+pub(super) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let mut count = 0;
+    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
+        read_at_once(ctx, guard, hashes, |_, n, found| {
+            let before = if n == 0 { 0 } else { count };
+            count = before + i64::from(found.is_some());
+        })
+    })?;
+    ctx.integer(count)
+}
+
+/// Shows what every key had at one moment, each with its number; all of them again, from number 0,
+/// if something changed meanwhile.
+fn read_at_once(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    hashes: &[KeyHash],
+    mut show: impl FnMut(&mut Context<'_>, usize, Option<Object<'_>>),
+) -> Done {
+    let alone = ctx.locked || hashes.len() == 1 || ctx.shared.threads.len() == 1;
+    let mut observed = Vec::with_capacity(if alone { 0 } else { hashes.len() });
+    for _ in 0..OPTIMISTIC_READINGS {
+        let seen = (!alone).then_some(&mut observed);
+        read_all(ctx, guard, hashes, seen, &mut show)?;
+        if alone || still_holds(ctx, guard, hashes, &observed)? {
             return Ok(());
         }
-        ctx.out.truncate(start);
-        ctx.locked(guard, hashes, |ctx, guard| {
-            read_all(ctx, guard, hashes, None)
-        })
+    }
+    drop(observed);
+    ctx.locked(guard, hashes, Room::default(), |ctx, guard| {
+        read_all(ctx, guard, hashes, None, &mut show)
     })
 }
 
@@ -150,30 +193,26 @@ enum Observed<'g> {
     Torn,
 }
 
-/// Writes all values; notes what was seen in `observed`.
+/// Shows all values; notes what was seen in `observed`.
 fn read_all<'g>(
     ctx: &mut Context<'_>,
     guard: &'g Guard<'_>,
     hashes: &[KeyHash],
     mut observed: Option<&mut Vec<Observed<'g>>>,
+    show: &mut impl FnMut(&mut Context<'_>, usize, Option<Object<'_>>),
 ) -> Done {
     if let Some(observed) = &mut observed {
         observed.clear();
     }
-    ctx.reply().array(hashes.len());
     let keys = ctx.args.skip(1);
     let mut hits = 0;
     ctx.hint_first(guard, hashes);
     for (n, (hash, key)) in hashes.iter().zip(keys).enumerate() {
         ctx.hint_next(guard, hashes, n);
         let (found, seen) = guard.read_seen(ctx.table, *hash, key)?;
-        match found {
-            Some(object) => {
-                hits += 1;
-                ctx.reply().bulk(object.value);
-            }
-            None => ctx.reply().null(),
-        }
+        hits += u64::from(found.is_some());
+        show(ctx, n, found);
+        ctx.fits()?;
         if let Some(observed) = &mut observed {
             observed.push(match found {
                 Some(object) => Observed::Present(seen, object.version),
@@ -190,7 +229,7 @@ fn read_all<'g>(
     Ok(())
 }
 
-/// Whether nothing changed since the values were written.
+/// Whether nothing changed since the values were read.
 fn still_holds(
     ctx: &Context<'_>,
     guard: &Guard<'_>,
@@ -214,8 +253,14 @@ fn still_holds(
 
 pub(super) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     check_pairs(ctx)?;
+    if let [hash] = hashes {
+        // Within others' guard, which locks no keys.
+        guard.write(ctx.table, *hash, ctx.arg(1), ctx.arg(2), None)?;
+        return ctx.ok();
+    }
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.locked(guard, hashes, |ctx, guard| {
+        let room = room::of_pairs(&ctx.args);
+        ctx.locked(guard, hashes, room, |ctx, guard| {
             ctx.warm_own(guard, hashes)?;
             write_all(ctx, guard, hashes)
         })
@@ -225,9 +270,19 @@ pub(super) fn mset(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHa
 
 pub(super) fn msetnx(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     check_pairs(ctx)?;
+    if let [hash] = hashes {
+        let (key, value) = (ctx.arg(1), ctx.arg(2));
+        let absent = Condition::Absent;
+        return match guard.conditional_write(ctx.table, *hash, key, value, None, absent) {
+            Ok(_) => ctx.integer(1),
+            Err(Error::ConditionFailed { .. }) => ctx.integer(0),
+            Err(error) => Err(error.into()),
+        };
+    }
     let mut wrote = false;
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.locked(guard, hashes, |ctx, guard| {
+        let room = room::of_pairs(&ctx.args);
+        ctx.locked(guard, hashes, room, |ctx, guard| {
             ctx.warm_own(guard, hashes)?;
             for (n, hash) in hashes.iter().enumerate() {
                 if guard.read(ctx.table, *hash, ctx.arg(1 + 2 * n))?.is_some() {
@@ -287,7 +342,8 @@ pub(super) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
     }
     let mut removed = 0;
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        ctx.locked(guard, hashes, |ctx, guard| {
+        let room = room::of_removals(&ctx.args);
+        ctx.locked(guard, hashes, room, |ctx, guard| {
             ctx.warm_own(guard, hashes)?;
             for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
                 removed += i64::from(guard.remove(ctx.table, *hash, key)?.before.is_some());
@@ -296,15 +352,4 @@ pub(super) fn del(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHas
         })
     })?;
     ctx.integer(removed)
-}
-
-pub(super) fn exists(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
-    let mut found = 0;
-    ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
-        for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
-            found += i64::from(guard.read(ctx.table, *hash, key)?.is_some());
-        }
-        Ok(())
-    })?;
-    ctx.integer(found)
 }

@@ -3,23 +3,36 @@
 use super::client::Verdict;
 use super::context::{Context, Done, Failure, SYNTAX};
 use super::durability::NO_PERSISTENCE;
+use super::wait::Until;
 use crate::shared::Stop;
 use duramen_wire::resp::number::IntegerText;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A container is never run without a subcommand: its arity forbids it.
 pub(super) fn container(_: &mut Context<'_>) -> Done {
     Err(SYNTAX)
 }
 
+/// Wall-clock time since the Unix epoch, to be shown.
+pub(super) fn unix_time() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default()
+}
+
 pub(super) fn time(ctx: &mut Context<'_>) -> Done {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = unix_time();
     let mut reply = ctx.reply();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(now.as_secs()).as_bytes());
     reply.bulk(IntegerText::unsigned(now.subsec_micros().into()).as_bytes());
+    Ok(())
+}
+
+/// `DURAMEN.STUCK`: who waits, and for how long. A thread that is stuck answers nobody, but the
+/// others do, and so does `/livez`.
+pub(super) fn stuck(ctx: &mut Context<'_>) -> Done {
+    let table = ctx.shared.table_of_waits();
+    ctx.reply().verbatim("txt", &table);
     Ok(())
 }
 
@@ -54,10 +67,17 @@ pub(super) fn shutdown(ctx: &mut Context<'_>) -> Done {
     if save && ctx.shared.durability().is_none() {
         return Err(NO_PERSISTENCE);
     }
-    // A durable server has every acknowledged write on disk: NOSAVE cannot take any of them away.
-    ctx.shared
-        .stop(if now { Stop::AtOnce } else { Stop::Graceful });
-    ctx.client.verdict = Verdict::CloseAfterReply;
+    let how = if now { Stop::AtOnce } else { Stop::Graceful };
+    match ctx.shared.stop_written(how, nosave || force) {
+        None => ctx.client.verdict = Verdict::CloseAfterReply,
+        Some(stopping) => {
+            // Redis's words, unless the server stops.
+            const REFUSED: &[u8] = b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n";
+            ctx.out.extend_from_slice(REFUSED);
+            ctx.client.wait.then(Until::Stop(stopping), REFUSED);
+            ctx.client.verdict = Verdict::Held;
+        }
+    }
     Ok(())
 }
 

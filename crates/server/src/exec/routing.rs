@@ -17,6 +17,7 @@ use super::client::{Client, Verdict};
 use super::context::Failure;
 use super::local::Local;
 use super::table::{Run, Spec, flag};
+use crate::clock;
 use crate::cluster::Membership;
 use duramen_base::ids::{RouteHash, TableId};
 use duramen_engine::{Guard, KeyHash};
@@ -173,7 +174,7 @@ impl Client {
     /// waited long enough.
     #[cold]
     pub(super) fn waits_for_owner(&mut self) -> bool {
-        let now_ms = admit::now_ms();
+        let now_ms = clock::now_ms();
         if self.unserved_until_ms == 0 {
             self.unserved_until_ms = now_ms + PATIENCE_MS;
         }

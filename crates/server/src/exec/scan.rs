@@ -1,14 +1,32 @@
 //! Walks over a table: SCAN, KEYS, RANDOMKEY, DBSIZE.
+//!
+//! **Invariant** W1: no request walks on for longer than a slice. `SCAN` and `DURAMEN.SCAN` then
+//! answer with the cursor; `KEYS` notes how far it is and goes on in the next round, when everybody
+//! else has had a turn and no pin is held. Inside EXEC, which is one step, `KEYS` walks to the end.
 
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::glob;
 use super::own_part::OwnPart;
-use duramen_engine::{Guard, KeyHash};
-use duramen_wire::resp::Encoder;
+use duramen_engine::{Error, Guard, KeyHash, Object, TableId};
 use duramen_wire::resp::number::{IntegerText, parse_integer};
+use duramen_wire::resp::{Encoder, Room};
 
 /// Objects that KEYS looks at in one step of its walk.
 const KEYS_STEP: usize = 1024;
+/// Steps of KEYS in one slice (W1): one or two milliseconds.
+const KEYS_STEPS_PER_SLICE: usize = 8;
+/// Objects that SCAN looks at in one step: after each it looks how much it has found, and a key may
+/// be 64 KiB.
+pub(super) const KEYS_PER_STEP: usize = 16;
+/// As [`KEYS_PER_STEP`], where values are told too: a value may be 1 MiB.
+pub(super) const VALUES_PER_STEP: usize = 1;
+/// Most objects that one SCAN shows, whatever its COUNT: one or two milliseconds (W1).
+const SCAN_OBJECTS_MAX: usize = 8_192;
+/// One SCAN ends after so many steps that found less than they looked for: each has passed a
+/// thousand empty buckets.
+const EMPTY_STEPS_MAX: usize = 16;
+/// One SCAN ends after the step that takes what it has found beyond this, in bytes.
+const SCAN_BYTES_MAX: usize = 1 << 20;
 /// Draws before RANDOMKEY gives up on meeting an object that has not expired.
 const RANDOM_DRAWS: usize = 64;
 
@@ -28,14 +46,17 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     found.clear();
     let mut keys = 0;
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
-    let next = guard.scan(ctx.table, options.cursor, options.count, |object| {
+    let (from, count) = (options.cursor, options.count);
+    let next = walk(guard, ctx.table, from, count, KEYS_PER_STEP, |object| {
         let wanted = options
             .pattern
             .is_none_or(|pattern| glob::matches(pattern, object.key, false));
         if wanted && !options.of_other_type && own.has(guard, object.key) {
             keys += 1;
             reply.bulk(object.key);
+            return object.key.len();
         }
+        0
     })?;
     let mut reply = ctx.reply();
     reply.array(2);
@@ -44,6 +65,43 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     ctx.out.extend_from_slice(&found);
     give_back(ctx, found);
     Ok(())
+}
+
+/// Shows about `count` objects from `cursor` on, or fewer (W1); returns the next cursor, 0 =
+/// finished. Of `per_step` objects and those of the bucket where they end all are shown; `show`
+/// tells how many bytes of the object it has kept.
+pub(super) fn walk(
+    guard: &Guard<'_>,
+    table: TableId,
+    mut cursor: u64,
+    count: usize,
+    per_step: usize,
+    mut show: impl FnMut(Object<'_>) -> usize,
+) -> Result<u64, Error> {
+    let count = count.clamp(1, SCAN_OBJECTS_MAX);
+    let (mut left, mut found_bytes, mut empty_steps) = (count, 0, 0);
+    for step in 0.. {
+        let (before, wanted) = (left, left.min(per_step));
+        let shown = guard.scan(table, cursor, wanted, |object| {
+            left = left.saturating_sub(1);
+            found_bytes += show(object);
+        });
+        cursor = match shown {
+            // What this step has met on flash is for the next SCAN to wait for, and what it has
+            // shown, for that to show again.
+            Err(Error::Cold(_)) if step > 0 => {
+                guard.take_colds();
+                return Ok(cursor);
+            }
+            shown => shown?,
+        };
+        empty_steps += usize::from(before - left < wanted);
+        let is_long = found_bytes > SCAN_BYTES_MAX || empty_steps == EMPTY_STEPS_MAX;
+        if cursor == 0 || left == 0 || is_long {
+            break;
+        }
+    }
+    Ok(cursor)
 }
 
 /// Keeps a buffer for the next command, unless it grew large.
@@ -93,20 +151,33 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, Failure> {
 pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let pattern = ctx.arg(1);
     let own = OwnPart::of(ctx, guard);
-    let mut walk = ctx.client.take_walk();
-    if walk.cursor == 0 && walk.found.capacity() == 0 {
+    let mut walk = ctx.client.take_walk(ctx.table);
+    let goes_on = walk.cursor != 0;
+    if !goes_on && walk.found.capacity() == 0 {
         walk.found = std::mem::take(&mut ctx.local.scratch);
         walk.found.clear();
     }
+    let mut steps = 0;
     loop {
+        let cursor = walk.cursor;
         let before = (walk.keys, walk.found.len());
-        let mut reply = Encoder::new(&mut walk.found, ctx.client.protocol);
-        let step = guard.scan(ctx.table, walk.cursor, KEYS_STEP, |object| {
-            if glob::matches(pattern, object.key, false) && own.has(guard, object.key) {
+        let mut room = Room {
+            bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+            exceeded: false,
+        };
+        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
+        let step = guard.scan(ctx.table, cursor, KEYS_STEP, |object| {
+            // A bucket that grew meanwhile may be met twice, and a key is told once.
+            let again = goes_on && guard.hash(object.key).is_before(cursor);
+            let wanted = !again && glob::matches(pattern, object.key, false);
+            if wanted && own.has(guard, object.key) {
                 walk.keys += 1;
                 reply.bulk(object.key);
             }
         });
+        if room.is_exceeded_by(&walk.found) {
+            return Err(ctx.too_long());
+        }
         match step {
             Ok(0) => break,
             Ok(cursor) => (walk.cursor, walk.moved) = (cursor, true),
@@ -118,6 +189,14 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
                 return Err(error.into());
             }
         }
+        steps += 1;
+        if steps == KEYS_STEPS_PER_SLICE && !ctx.locked {
+            ctx.client.keep_walk(walk);
+            return Err(Failure::GoesOn);
+        }
+    }
+    if goes_on {
+        ctx.settle_all(); // what it saw in the rounds before was nobody's reply yet
     }
     ctx.reply().array(walk.keys);
     ctx.out.extend_from_slice(&walk.found);

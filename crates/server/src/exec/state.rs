@@ -8,16 +8,15 @@ use super::slowlog::SlowLog;
 use super::totals::Baseline;
 use crate::shared::{ClientRecord, Counter};
 use duramen_base::ids::Level;
+use duramen_base::limits::TABLES_MAX;
 use duramen_engine::{Log, Position, TableId};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Databases that `SELECT` knows, as Redis's default.
 pub(crate) const DBS: usize = 16;
 /// In [`State::dbs`]: the database has no table yet.
 const NO_TABLE: u32 = u32::MAX;
-/// As many tables as the engine can have.
-const TABLES_MAX: usize = 1024;
 
 /// Bits of [`State::gate`].
 pub(crate) mod global {
@@ -52,9 +51,15 @@ pub(crate) struct ThreadState {
 pub struct State {
     gate: AtomicU32,
     dbs: [AtomicU32; DBS],
-    /// Levels of tables, by id: 0 = the server's, else one more than the level's number.
+    /// How often SWAPDB changed what is behind each database. Written by who is alone in the store,
+    /// read under a guard.
+    exchanges: [AtomicU64; DBS],
+    /// Levels of tables, by their ids' places: 0 = the server's, else one more than the level's
+    /// number.
     levels: Box<[AtomicU8]>,
-    /// End of `CLIENT PAUSE`, in milliseconds since the Unix epoch; 0 = none.
+    /// A write may have been answered before it was on disk. Relaxed: who is answered so has stored it before.
+    early: AtomicBool,
+    /// End of `CLIENT PAUSE`, in milliseconds of the server's clock; 0 = none.
     pause_until_ms: AtomicU64,
     /// 1 = only writes wait.
     pause_writes_only: AtomicU32,
@@ -86,7 +91,9 @@ impl State {
                     NO_TABLE
                 })
             }),
+            exchanges: std::array::from_fn(|_| AtomicU64::new(0)),
             levels: (0..TABLES_MAX).map(|_| AtomicU8::new(0)).collect(),
+            early: AtomicBool::new(false),
             pause_until_ms: AtomicU64::new(0),
             pause_writes_only: AtomicU32::new(0),
             threads: (0..threads).map(thread).collect(),
@@ -111,6 +118,21 @@ impl State {
         (table != NO_TABLE).then_some(TableId(table))
     }
 
+    /// The tables behind all databases.
+    pub(crate) fn tables(&self) -> [Option<TableId>; DBS] {
+        std::array::from_fn(|db| self.table(db as u8))
+    }
+
+    /// The table is gone: the database in front of it has none.
+    pub(crate) fn forget_table(&self, table: TableId) {
+        for place in &self.dbs {
+            let (gone, none) = (table.0, NO_TABLE);
+            // Whatever has been put there meanwhile stays. Relaxed: the store itself says which
+            // tables exist.
+            let _ = place.compare_exchange(gone, none, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn set_table(&self, db: u8, table: Option<TableId>) {
         if let Some(place) = self.dbs.get(usize::from(db)) {
             place.store(table.map_or(NO_TABLE, |table| table.0), Ordering::Relaxed);
@@ -120,13 +142,24 @@ impl State {
     /// Sets all databases at once; the caller is alone in the store, and so everybody else sees the gate with the places.
     /// `position`: what is lost unless this is synced.
     pub(crate) fn set_tables(&self, places: &[Option<TableId>], position: &Position) {
-        for (db, table) in places.iter().enumerate() {
-            self.set_table(db as u8, *table);
+        for (db, table) in (0..).zip(places) {
+            if *table != self.table(db) {
+                // Relaxed: whoever reads it enters the store afterwards, or had left it before.
+                self.exchanges[usize::from(db)].fetch_add(1, Ordering::Relaxed);
+            }
+            self.set_table(db, *table);
         }
         if !position.is_none() {
             self.exchanged().join(position);
             self.gate.fetch_or(global::EXCHANGED, Ordering::Relaxed);
         }
+    }
+
+    /// A number that differs from an earlier one if SWAPDB put another table behind the database
+    /// since.
+    pub(crate) fn exchanges(&self, db: u8) -> u64 {
+        let exchanges = self.exchanges.get(usize::from(db));
+        exchanges.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     /// What a reply waits for that depends on which table is behind which database; `None`: nothing.
@@ -150,14 +183,29 @@ impl State {
     /// The level of a table's own; None = the server's.
     #[inline]
     pub(crate) fn level(&self, table: TableId) -> Option<Level> {
-        let level = self.levels.get(table.0 as usize)?.load(Ordering::Relaxed);
+        let level = self.levels.get(table.place())?.load(Ordering::Relaxed);
         Level::from_number(level.wrapping_sub(1))
     }
 
     pub(crate) fn set_level(&self, table: TableId, level: Option<Level>) {
-        if let Some(place) = self.levels.get(table.0 as usize) {
+        if let Some(level) = level {
+            self.note_level(level);
+        }
+        if let Some(place) = self.levels.get(table.place()) {
             place.store(level.map_or(0, |level| level as u8 + 1), Ordering::Relaxed);
         }
+    }
+
+    /// Writes are answered at this level from now on.
+    pub(crate) fn note_level(&self, level: Level) {
+        if level == Level::Memory {
+            self.early.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a write may have been answered at level `memory` since the start: only then a stop can lose something.
+    pub(crate) fn answered_early(&self) -> bool {
+        self.early.load(Ordering::Relaxed)
     }
 
     /// The database in front of a table.

@@ -164,6 +164,13 @@ impl Spec {
         matches!(self.run, Run::Refused(_))
     }
 
+    /// Whether it writes and is allowed when memory is full: it deletes, or what it writes replaces
+    /// about as much.
+    #[inline]
+    pub(crate) fn rewrites(&self) -> bool {
+        self.flags & (flag::WRITE | flag::DENYOOM) == flag::WRITE
+    }
+
     /// Whether it changes several keys, each by itself.
     pub(crate) fn changes_many(&self) -> bool {
         self.has(flag::WRITE) && self.keys != ONE_KEY && self.keys != NO_KEYS

@@ -7,23 +7,23 @@
 //! In a cluster EXEC looks for the owner of all keys under its guard, before it locks them (`routing`, R1), whatever each request
 //! was told when it was queued; the locks keep the owner from changing.
 
-use super::client::{Db, Transaction, Watched, gate, shown};
+use super::client::{Client, Db, Transaction, gate, shown};
 use super::context::{Context, Done, Failure};
 use super::group::Way;
 use super::keys;
+use super::local::Local;
+use super::room::Planner;
 use super::routing::Search;
 use super::state::global;
 use super::table::{self, Resolved, Run, Spec, flag};
+use super::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 use super::{admit, databases, monitor};
 use crate::shared::Shared;
 use duramen_base::ids::{Level, TabletsVersion};
-use duramen_engine::{Error, Guard, KeyHash, Session, TableId};
+use duramen_engine::{Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use std::sync::Arc;
-
-/// Keys that one client may watch: each costs the client memory and EXEC a lock.
-const WATCHED_MAX: usize = 65_536;
 
 pub(super) fn multi(ctx: &mut Context<'_>) -> Done {
     if ctx.client.in_multi() {
@@ -52,23 +52,20 @@ pub(super) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
     ctx.with_hashes(guard, hashes, |ctx, guard, hashes| {
         for (hash, key) in hashes.iter().zip(ctx.args.skip(1)) {
             let (db, table) = (ctx.client.db, ctx.table);
-            let again = |watched: &Watched| watched.table == table && *watched.key == *key;
-            if ctx.client.watched.iter().any(again) {
+            if ctx.client.watched.has(table, key) {
                 continue;
             }
-            if ctx.client.watched.len() >= WATCHED_MAX {
+            let watched = Watched {
+                db,
+                exchanges: exchanges(ctx.shared, db),
+                stamp: guard.stamp(table, *hash, key)?,
+                since: since(view.as_deref(), table, key, *hash),
+            };
+            if !ctx.client.watched.add(table, key, watched) {
                 return Err(Failure::from(format!(
-                    "ERR more than {WATCHED_MAX} watched keys"
+                    "ERR more than {WATCHED_MAX} watched keys, or more than {WATCHED_BYTES_MAX} bytes of them"
                 )));
             }
-            let stamp = guard.stamp(table, *hash, key)?;
-            ctx.client.watched.push(Watched {
-                db,
-                table,
-                key: key.into(),
-                stamp,
-                since: since(view.as_deref(), table, key, *hash),
-            });
         }
         Ok(())
     })?;
@@ -76,7 +73,7 @@ pub(super) fn watch(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 }
 
 pub(super) fn unwatch(ctx: &mut Context<'_>) -> Done {
-    ctx.client.watched = Vec::new();
+    ctx.client.watched = Watches::default();
     ctx.ok()
 }
 
@@ -88,6 +85,8 @@ struct Step<'a> {
     hashes: usize,
     /// The table that is selected when it runs.
     table: TableId,
+    /// The table that COPY or MOVE writes to, if it names one.
+    target: Option<TableId>,
 }
 
 pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
@@ -104,34 +103,61 @@ pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     let Way::Session(session) = way else {
         return Err(Failure::Text("ERR EXEC inside EXEC"));
     };
-    let whole = prepare(ctx.shared, &transaction)?;
-    let done = run_pinned(ctx, session, &transaction, &watched, whole);
+    let needs = prepare(ctx.shared, &transaction)?;
+    let done = run_pinned(ctx, session, &transaction, &watched, needs);
+    ctx.local.exec_dbs = None;
     if let Err(failure) = &done
         && (failure.is_moving() || failure.cold().is_some())
     {
         // Nothing was done: EXEC is shown again, and goes on from here.
         ctx.client.resume_transaction(transaction, watched);
     }
-    done
+    done.map_err(|failure| match failure {
+        Failure::Engine(error) if is_want_of_room(&error) => {
+            let why = Failure::Engine(error).text();
+            format!("EXECABORT Transaction discarded because of: {why}").into()
+        }
+        failure => failure,
+    })
+}
+
+/// Nothing of the transaction was done, because there is no room for all of it.
+fn is_want_of_room(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::OutOfMemory { .. } | Error::GroupTooLarge { .. } | Error::DiskFull | Error::Crowded
+    )
 }
 
 fn run_pinned(
     ctx: &mut Context<'_>,
     session: &mut Session,
     transaction: &Transaction,
-    watched: &[Watched],
-    whole: bool,
+    watched: &Watches,
+    needs: Needs,
 ) -> Done {
-    if !whole {
+    if !needs.whole {
         let mut guard = session.pin();
+        guard.rewrites(needs.little);
         match run(ctx, &mut guard, transaction, watched, true) {
             // No memory to lock the keys: alone in the store it needs no locks.
-            Err(Failure::Engine(error)) if matches!(*error, Error::OutOfMemory { .. }) => {}
+            Err(Failure::Engine(error))
+                if needs.little && matches!(*error, Error::OutOfMemory { .. }) => {}
             done => return done,
         }
     }
     let mut guard = session.pin_exclusive();
+    guard.rewrites(needs.little);
     run(ctx, &mut guard, transaction, watched, false)
+}
+
+/// What a queue needs of the store.
+#[derive(Clone, Copy)]
+struct Needs {
+    /// To be alone in it.
+    whole: bool,
+    /// No memory beyond what it gives back: it goes on when the store is full.
+    little: bool,
 }
 
 /// The queued requests with their commands.
@@ -146,11 +172,15 @@ fn steps(transaction: &Transaction) -> impl Iterator<Item = (&'static Spec, Args
     })
 }
 
-/// Makes the tables that the queue will select, while no guard is held; tells whether it needs the store alone.
-fn prepare(shared: &Shared, transaction: &Transaction) -> Result<bool, Failure> {
-    let mut whole = false;
+/// Makes the tables that the queue will select, while no guard is held.
+fn prepare(shared: &Shared, transaction: &Transaction) -> Result<Needs, Failure> {
+    let mut needs = Needs {
+        whole: false,
+        little: true,
+    };
     for (spec, args) in steps(transaction) {
-        whole |= spec.has(flag::WHOLE);
+        needs.whole |= spec.has(flag::WHOLE);
+        needs.little &= !spec.has(flag::DENYOOM);
         if shared.membership().is_some() {
             continue; // tables are the coordinator's affair
         }
@@ -161,7 +191,7 @@ fn prepare(shared: &Shared, transaction: &Transaction) -> Result<bool, Failure> 
             keys::table_for(shared, db)?;
         }
     }
-    Ok(whole)
+    Ok(needs)
 }
 
 /// The databases that a request names. Wrong ones are the command's own affair.
@@ -185,12 +215,15 @@ fn run(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     transaction: &Transaction,
-    watched: &[Watched],
+    watched: &Watches,
     lock: bool,
 ) -> Done {
     let mut locks = std::mem::take(&mut ctx.local.locks);
     locks.clear();
     let mut hashes = Vec::new();
+    // Under the guard: none of these tables is dropped before its end.
+    ctx.local.exec_dbs = Some(ctx.shared.commands.tables());
+    ctx.table = table_of(ctx.client, ctx.local);
     let member = ctx.shared.membership();
     let view = member.map(|member| Arc::clone(ctx.local.view(member, guard)));
     let mut search = view.as_deref().map(Search::new);
@@ -207,7 +240,7 @@ fn run(
         locks.extend(
             watched
                 .iter()
-                .map(|watched| (watched.table, guard.hash(&watched.key))),
+                .map(|(table, key, _)| (table, guard.hash(key))),
         );
         locks.sort_unstable();
         locks.dedup();
@@ -219,7 +252,9 @@ fn run(
         if changed(ctx.shared, guard, view.as_deref(), watched)? {
             ctx.reply().null_array();
         } else {
-            run_steps(ctx, guard, &steps, &hashes);
+            // From here on nothing fails for want of room: all of it is done.
+            guard.set_aside(room_of(guard, &steps))?;
+            run_steps(ctx, guard, &steps, &hashes, !lock);
         }
         Ok(())
     });
@@ -258,11 +293,15 @@ fn plan<'t>(
     let mut table = ctx.table;
     let mut planned = Vec::with_capacity(transaction.queue.len());
     for (spec, args) in steps(transaction) {
+        let other = dbs_of(spec, &args)
+            .last()
+            .and_then(|db| in_exec(ctx.local, *db));
         planned.push(Step {
             spec,
             args,
             hashes: hashes.len(),
             table,
+            target: other,
         });
         for position in spec.key_positions(args.len()) {
             let key = args.get(position).unwrap_or_default();
@@ -274,9 +313,6 @@ fn plan<'t>(
             hashes.push(hash);
             locks.push((table, hash));
         }
-        let other = dbs_of(spec, &args)
-            .last()
-            .and_then(|db| ctx.shared.commands.table(*db));
         match (spec.name, other) {
             ("select", Some(selected)) => table = selected,
             // The copy lands under another key, or in another table.
@@ -292,18 +328,27 @@ fn plan<'t>(
     planned
 }
 
+/// What the transaction writes at most.
+fn room_of(guard: &Guard<'_>, steps: &[Step<'_>]) -> Room {
+    let mut planner = Planner::new(guard);
+    for step in steps {
+        planner.add(step.spec, &step.args, step.table, step.target);
+    }
+    planner.room
+}
+
 /// C1 of `cold`: nothing of the transaction runs before all keys that it names are at hand.
 fn warm(
     ctx: &mut Context<'_>,
     guard: &Guard<'_>,
     steps: &[Step<'_>],
     hashes: &[KeyHash],
-    watched: &[Watched],
+    watched: &Watches,
 ) -> Done {
     if !ctx.local.has_tier() {
         return Ok(());
     }
-    let shared = ctx.shared;
+    let dbs = ctx.local.exec_dbs.unwrap_or_default();
     let declared = steps.iter().flat_map(|step| {
         let positions = step.spec.key_positions(step.args.len());
         let own = hashes.get(step.hashes..).unwrap_or_default();
@@ -319,13 +364,13 @@ fn warm(
             _ => return None,
         };
         let db = dbs_of(step.spec, &step.args).last().copied();
-        let table = db.map_or(Some(step.table), |db| shared.commands.table(db))?;
+        let table = db.map_or(Some(step.table), |db| dbs.get(usize::from(db)).copied()?)?;
         let key = step.args.get(at).unwrap_or_default();
         Some((table, guard.hash(key), key))
     });
     let watched = watched
         .iter()
-        .map(|one| (one.table, guard.hash(&one.key), &*one.key));
+        .map(|(table, key, _)| (table, guard.hash(key), key));
     ctx.warm(guard, declared.chain(targets).chain(watched))
 }
 
@@ -339,20 +384,21 @@ fn changed(
     shared: &Shared,
     guard: &Guard<'_>,
     view: Option<&View>,
-    watched: &[Watched],
+    watched: &Watches,
 ) -> Result<bool, Error> {
-    for one in watched {
+    for (table, key, one) in watched.iter() {
         if let Db::Number(db) = one.db
-            && shared.commands.table(db) != Some(one.table)
+            && (shared.commands.table(db) != Some(table)
+                || exchanges(shared, one.db) != one.exchanges)
         {
             // SWAPDB put another table there.
             return Ok(true);
         }
-        let hash = guard.hash(&one.key);
-        if since(view, one.table, &one.key, hash) != one.since {
+        let hash = guard.hash(key);
+        if since(view, table, key, hash) != one.since {
             return Ok(true);
         }
-        match guard.stamp(one.table, hash, &one.key) {
+        match guard.stamp(table, hash, key) {
             Ok(stamp) if one.stamp.still_holds(&stamp) => {}
             Ok(_) | Err(Error::NoSuchTable(_)) => return Ok(true),
             Err(error) => return Err(error),
@@ -361,7 +407,35 @@ fn changed(
     Ok(false)
 }
 
-fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, steps: &[Step<'_>], hashes: &[KeyHash]) {
+fn exchanges(shared: &Shared, db: Db) -> u64 {
+    match db {
+        Db::Number(db) => shared.commands.exchanges(db),
+        Db::Table(_) => 0,
+    }
+}
+
+/// The table behind a database while this EXEC runs.
+fn in_exec(local: &Local, db: u8) -> Option<TableId> {
+    *local.exec_dbs.as_ref()?.get(usize::from(db))?
+}
+
+/// As [`admit::table_of`], while this EXEC runs.
+fn table_of(client: &Client, local: &Local) -> TableId {
+    match client.db {
+        Db::Number(db) => in_exec(local, db).unwrap_or(admit::DROPPED),
+        Db::Table(table) => table,
+    }
+}
+
+/// `alone`: nobody else is in the store, and no keys are locked.
+fn run_steps(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    steps: &[Step<'_>],
+    hashes: &[KeyHash],
+    alone: bool,
+) {
+    let start = ctx.out.len();
     ctx.reply().array(steps.len());
     ctx.local.in_exec = true;
     for (n, step) in steps.iter().enumerate() {
@@ -369,7 +443,10 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, steps: &[Step<'_>], h
         if ctx.shared.commands.gate() & global::MONITORED != 0 {
             monitor::feed(ctx.shared, ctx.client, step.spec, &step.args);
         }
-        let table = admit::table_of(ctx.client, ctx.shared);
+        if alone {
+            ctx.local.exec_dbs = Some(ctx.shared.commands.tables()); // SWAPDB may have been before
+        }
+        let table = table_of(ctx.client, ctx.local);
         let mut inner = Context {
             args: step.args,
             spec: step.spec,
@@ -381,6 +458,10 @@ fn run_steps(ctx: &mut Context<'_>, guard: &mut Guard<'_>, steps: &[Step<'_>], h
             locked: true,
         };
         inner.run(Way::Guarded(&mut *guard), &hashes[step.hashes..end]);
+        if ctx.local.room.is_exceeded_by(ctx.out) {
+            // The rest runs for its effect alone (`Context::overflowed`).
+            ctx.out.truncate(start);
+        }
     }
     ctx.local.in_exec = false;
     // Every step counted itself; EXEC itself is counted by the group.

@@ -7,7 +7,7 @@
 //! 2. A request at level `memory` waits for nothing: its client knows that what it sees may vanish.
 
 use super::client::Client;
-use crate::durability::Job;
+use crate::durability::{Job, Stopping};
 use duramen_base::ids::Level;
 use duramen_engine::{Guard, Position};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct More {
 /// What a command waits for.
 pub(crate) enum Until {
     /// WAIT, WAITAOF: everything that anybody wrote before it has this level, or the time is over. `deadline_ms` in milliseconds
-    /// since the Unix epoch, 0 = none.
+    /// of the server's clock, 0 = none.
     Reached {
         position: Position,
         level: Level,
@@ -42,6 +42,8 @@ pub(crate) enum Until {
     },
     /// SAVE: the snapshot is there, or has failed.
     Job(Arc<Job>),
+    /// SHUTDOWN: everything is on disk and the server stops, without a reply, or why it goes on.
+    Stop(Arc<Stopping>),
 }
 
 /// How a wait stands.
@@ -84,7 +86,7 @@ impl Wait {
         let own = self.position.level();
         match self.more.as_deref().map(|more| &more.until) {
             Some(Until::Reached { level, .. }) => own.max(*level),
-            Some(Until::Job(_)) | None => own,
+            Some(Until::Job(_) | Until::Stop(_)) | None => own,
         }
     }
 
@@ -140,6 +142,11 @@ impl Wait {
                 None => State::Waiting { deadline_ms: 0 },
                 Some(Ok(())) => State::Over,
                 Some(Err(why)) => instead(format!("-ERR {why}\r\n").into_bytes()),
+            },
+            Until::Stop(stopping) => match stopping.result() {
+                None => State::Waiting { deadline_ms: 0 },
+                Some(Ok(())) => instead(Vec::new()),
+                Some(Err(_)) => State::Over,
             },
         }
     }

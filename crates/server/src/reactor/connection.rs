@@ -23,7 +23,7 @@ pub(super) struct Connection {
     /// Replies; the first `sent` bytes are with the kernel. No memory if empty, between rounds.
     pub(super) output: Vec<u8>,
     pub(super) sent: usize,
-    /// When the client last took replies, in milliseconds since the Unix epoch.
+    /// When the client last took replies, in milliseconds of the server's clock.
     pub(super) taken_at_ms: u64,
     /// What epoll watches.
     pub(super) interest: EventFlags,
@@ -32,7 +32,8 @@ pub(super) struct Connection {
     pub(super) waits_for: WaitsFor,
     /// Replies that wait for the log; nothing is received meanwhile, whatever `waits_for` says.
     pub(super) held: Option<Held>,
-    /// Its replies wait for those of requests that wait for flash, at most until then, in milliseconds since the Unix epoch; 0 = they
+    /// Its replies wait for those of requests that wait for flash, at most until then, in
+    /// milliseconds of the server's clock; 0 = they
     /// do not.
     pub(super) corked_until_ms: u64,
     /// What is fetched from flash for the requests that run next.
@@ -49,7 +50,8 @@ pub(super) enum WaitsFor {
     Turn,
     /// Its client must take replies: `input` holds whole requests.
     Output,
-    /// The end of `CLIENT PAUSE`, in milliseconds since the Unix epoch: `input` holds whole requests, the reactor's
+    /// The end of `CLIENT PAUSE`, in milliseconds of the server's clock: `input` holds whole
+    /// requests, the reactor's
     /// `paused` list names it.
     Pause { until_ms: u64 },
     /// What its requests need from flash (`Connection::parked`): `input` holds whole requests.
@@ -114,6 +116,18 @@ impl Connection {
         self.output.len() - self.sent
     }
 
+    /// Drops what is with the kernel: the output is then as long as what is unsent, and that has a
+    /// limit.
+    pub(super) fn drop_sent(&mut self) {
+        if self.sent > 0 {
+            self.output.drain(..self.sent);
+            if let Some(held) = &mut self.held {
+                held.from -= self.sent;
+            }
+            self.sent = 0;
+        }
+    }
+
     /// Sends what the kernel takes, with one system call.
     pub(super) fn send(&mut self, now_ms: u64) -> (Sent, usize) {
         let end = self.sent + self.sendable_bytes();
@@ -132,11 +146,7 @@ impl Connection {
                 }
                 // Keep the unsent part at the front before the sent part outweighs it.
                 if self.sent >= self.output.len() / 2 {
-                    self.output.drain(..self.sent);
-                    if let Some(held) = &mut self.held {
-                        held.from -= self.sent;
-                    }
-                    self.sent = 0;
+                    self.drop_sent();
                 }
                 (Sent::Part, bytes)
             }

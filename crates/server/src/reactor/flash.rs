@@ -110,7 +110,8 @@ pub(super) struct Flash {
     waiting: VecDeque<u64>,
     /// Connections that have nothing under way yet.
     queue: VecDeque<Token>,
-    /// Connections whose replies wait (F5), and until when, in milliseconds since the Unix epoch; or did.
+    /// Connections whose replies wait (F5), and until when, in milliseconds of the server's clock;
+    /// or did.
     corked: VecDeque<(u64, Token)>,
     /// See F1.
     bytes: usize,

@@ -22,15 +22,13 @@ use super::slots::Token;
 use super::{Reactor, Timespec, ZERO};
 use crate::exec::{Wait, WaitState};
 use duramen_base::ids::Level;
-use duramen_wire::resp::{Encoder, Protocol};
+use duramen_wire::resp::{Encoder, Protocol, ReplySkipper};
 
 /// Replies of one turn that wait.
 pub(super) struct Held {
     /// Where they begin in the connection's output, and how many bytes they are. Bytes after them were pushed later.
     pub(super) from: usize,
     bytes: usize,
-    /// How many requests they answer.
-    replies: usize,
     wait: Wait,
 }
 
@@ -51,9 +49,11 @@ pub(super) struct Holds {
     demand: Option<Level>,
     /// Commits when the held ones were last looked at.
     seen: u64,
-    /// When the next of them must be looked at, in milliseconds since the Unix epoch; 0 = after a commit.
+    /// When the next of them must be looked at, in milliseconds of the server's clock; 0 = after a
+    /// commit.
     deadline_ms: u64,
-    /// When a turn last ended whose replies did not have to wait, in milliseconds since the Unix epoch.
+    /// When a turn last ended whose replies did not have to wait, in milliseconds of the server's
+    /// clock.
     unheld_ms: u64,
     /// Whether this member was allowed to answer, when that was last looked at; None: not since the group ran.
     may_reply: Option<bool>,
@@ -69,7 +69,7 @@ impl Holds {
         self.tokens.is_empty() && !self.unfinished
     }
 
-    /// Somebody's patience ends then, in milliseconds since the Unix epoch; 0 = never.
+    /// Somebody's patience ends then, in milliseconds of the server's clock; 0 = never.
     fn look_until(&mut self, deadline_ms: u64) {
         self.deadline_ms = match (self.deadline_ms, deadline_ms) {
             (0, other) | (other, 0) => other,
@@ -90,13 +90,7 @@ impl Holds {
 impl Reactor {
     /// Holds back the replies that the last turn appended from `from` on, if they must wait. To be called when the
     /// connection is out of its slot, before anything is sent.
-    pub(super) fn hold(
-        &mut self,
-        token: Token,
-        connection: &mut Connection,
-        from: usize,
-        replies: usize,
-    ) {
+    pub(super) fn hold(&mut self, token: Token, connection: &mut Connection, from: usize) {
         let wait = connection.client.take_wait();
         let bytes = connection.output.len() - from;
         if bytes == 0 || wait.is_none() || wait.is_durable() && self.may_reply() {
@@ -113,12 +107,7 @@ impl Reactor {
         }
         let level = wait.level();
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
-        connection.held = Some(Held {
-            from,
-            bytes,
-            replies,
-            wait,
-        });
+        connection.held = Some(Held { from, bytes, wait });
         self.holds.tokens.push(token);
         if level > Level::Memory {
             self.holds.demand = self.holds.demand.max(Some(level));
@@ -269,12 +258,46 @@ impl Connection {
                 self.closing = true;
             }
             WaitState::Failed(text) => {
+                let replies = self.output.get(held.from..end).unwrap_or_default();
+                // The requests may be more: after `CLIENT REPLY SKIP` one has no reply.
+                let skipped = ReplySkipper::new().advance(replies).unwrap_or_default();
                 let mut errors = Vec::new();
-                for _ in 0..held.replies {
+                for _ in 0..skipped.replies {
                     Encoder::new(&mut errors, Protocol::Resp2).error(&text);
                 }
                 self.output.splice(held.from..end, errors);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::ClientRecord;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    /// After a failure of the disk there was one error for each request that had run. After `CLIENT
+    /// REPLY SKIP` that is one too many, and every later reply answered the wrong request.
+    #[test]
+    fn each_reply_that_waited_becomes_an_error() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair of sockets");
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let record = Arc::new(ClientRecord::new(1, 0, 0, 3, address, address, 1));
+        let mut connection = Connection::new(ours.into(), record, 1);
+        // Three requests, of which one has no reply; then a line that was pushed.
+        connection.output = b"+before\r\n+OK\r\n*2\r\n$1\r\na\r\n:1\r\n+pushed\r\n".to_vec();
+        connection.held = Some(Held {
+            from: b"+before\r\n".len(),
+            bytes: b"+OK\r\n*2\r\n$1\r\na\r\n:1\r\n".len(),
+            wait: Wait::default(),
+        });
+        connection.finish_hold(WaitState::Failed("MISCONF failed".to_owned()));
+        let told = String::from_utf8_lossy(&connection.output);
+        assert_eq!(
+            told,
+            "+before\r\n-MISCONF failed\r\n-MISCONF failed\r\n+pushed\r\n"
+        );
     }
 }

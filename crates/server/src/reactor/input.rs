@@ -206,12 +206,14 @@ impl Reactor {
         if connection.output.is_empty() {
             connection.output = self.buffers.take();
         }
+        connection.drop_sent();
         self.ready.push(Ready {
             replies_from: connection.output.len(),
             token,
             connection,
             requests,
             source,
+            limits,
             parsed,
         });
     }

@@ -194,7 +194,7 @@ impl Reactor {
             ..
         } = ready;
         let kept = self.take_back(&mut connection, executed);
-        self.hold(token, &mut connection, replies_from, executed);
+        self.hold(token, &mut connection, replies_from);
         if let Some(next) = frames.get(executed) {
             (consumed, more) = (next.body.start - HEADER_BYTES, true);
         } else if let Some(error) = broken {

@@ -5,7 +5,9 @@ use super::input::Source;
 use super::slots::Token;
 use super::{Reactor, Verdict};
 use crate::exec::Turn;
-use duramen_wire::resp::{Consumed, Encoder, ParseState, Protocol, ProtocolError, Requests};
+use duramen_wire::resp::{
+    Consumed, Encoder, Limits, ParseState, Protocol, ProtocolError, Requests,
+};
 
 /// A connection that has requests to run.
 pub(super) struct Ready {
@@ -15,6 +17,8 @@ pub(super) struct Ready {
     pub(super) source: Source,
     /// Where its replies begin in the connection's output.
     pub(super) replies_from: usize,
+    /// What it was parsed with: its own requests may change what the next bytes are parsed with.
+    pub(super) limits: Limits,
     /// What parsing took; an error comes after the requests in `requests`.
     pub(super) parsed: Result<Consumed, ProtocolError>,
 }
@@ -123,6 +127,7 @@ impl Reactor {
             requests,
             source,
             replies_from,
+            limits,
             parsed,
         } = ready;
         let verdict = connection.client.verdict();
@@ -136,7 +141,7 @@ impl Reactor {
             Verdict::Open | Verdict::Held | Verdict::Paused { .. } | Verdict::Cold => {}
         }
         let kept = self.take_back(&mut connection, executed);
-        self.hold(token, &mut connection, replies_from, executed);
+        self.hold(token, &mut connection, replies_from);
         let whole = executed >= requests.len();
         self.recycled.give_back(requests);
         let (consumed, more) = match parsed {
@@ -148,7 +153,7 @@ impl Reactor {
                 (None, false)
             }
             _ => (
-                self.executed_bytes(&mut connection, &source, executed),
+                self.executed_bytes(&mut connection, &source, &limits, executed),
                 true,
             ),
         };
@@ -184,15 +189,15 @@ impl Reactor {
         &mut self,
         connection: &mut Connection,
         source: &Source,
+        limits: &Limits,
         executed: usize,
     ) -> Option<usize> {
         connection.parse = ParseState::new();
-        let limits = self.limits(connection);
         let input = match source {
             Source::Shared(range) => self.input.get(range),
             Source::Own => &connection.input,
         };
-        super::input::bytes_of(&limits, input, executed, &mut self.recycled)
+        super::input::bytes_of(limits, input, executed, &mut self.recycled)
     }
 
     /// `consumed` bytes are done with; None: all.

@@ -17,9 +17,9 @@ pub struct ClientRecord {
     pub fd: i32,
     pub peer: SocketAddr,
     pub local: SocketAddr,
-    /// Milliseconds since the Unix epoch.
+    /// Milliseconds of the server's clock (`clock`).
     pub connected_at_ms: u64,
-    /// When it last sent or took something, in milliseconds since the Unix epoch. Reactor.
+    /// When it last sent or took something, in milliseconds of the server's clock. Reactor.
     pub active_at_ms: AtomicU64,
     /// Bytes of a partial request; bytes of replies not yet taken. Reactor.
     pub query_bytes: AtomicU64,

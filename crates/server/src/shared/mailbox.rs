@@ -19,9 +19,20 @@ pub enum Message {
     Push { client: u64, bytes: Arc<[u8]> },
 }
 
+/// Most bytes that wait in a mailbox to be appended to clients' outputs: a thread that is busy for
+/// long must not make `MONITOR` fill memory.
+const PUSHED_BYTES_MAX: usize = 16 << 20;
+
+#[derive(Default)]
+struct Queue {
+    messages: Vec<Message>,
+    /// Bytes of [`Message::Push`] among them.
+    pushed_bytes: usize,
+}
+
 /// A queue of messages with an eventfd that wakes the thread out of its sleep.
 pub struct Mailbox {
-    queue: Mutex<Vec<Message>>,
+    queue: Mutex<Queue>,
     /// Set: there may be messages. Release in `post`, Acquire in `take`.
     pending: AtomicBool,
     wake: OwnedFd,
@@ -38,7 +49,7 @@ impl Mailbox {
             }
         })?;
         Ok(Mailbox {
-            queue: Mutex::new(Vec::new()),
+            queue: Mutex::default(),
             pending: AtomicBool::new(false),
             wake,
         })
@@ -53,6 +64,20 @@ impl Mailbox {
         }
     }
 
+    /// Any thread: posts [`Message::Push`]. False: too many bytes wait already, and the message is
+    /// dropped.
+    #[must_use]
+    pub fn push(&self, client: u64, bytes: &Arc<[u8]>) -> bool {
+        let fits = self.lock().pushed_bytes < PUSHED_BYTES_MAX;
+        if fits {
+            self.post(Message::Push {
+                client,
+                bytes: Arc::clone(bytes),
+            });
+        }
+        fits
+    }
+
     /// The owning thread: takes all messages, in order.
     pub fn take(&self, into: &mut Vec<Message>) {
         for step in TakeStep::ORDER {
@@ -62,7 +87,13 @@ impl Mailbox {
 
     fn post_step(&self, step: PostStep, message: &mut Option<Message>, signals: &mut bool) {
         match step {
-            PostStep::Push => self.lock().extend(message.take()),
+            PostStep::Push => {
+                let mut queue = self.lock();
+                if let Some(Message::Push { bytes, .. }) = message {
+                    queue.pushed_bytes += bytes.len();
+                }
+                queue.messages.extend(message.take());
+            }
             PostStep::Mark => *signals = !self.pending.swap(true, Ordering::AcqRel),
             PostStep::Signal if *signals => {
                 // Fails only if the counter is full, and then the thread is awake.
@@ -81,11 +112,15 @@ impl Mailbox {
             TakeStep::Unmark => {
                 self.pending.swap(false, Ordering::AcqRel);
             }
-            TakeStep::Collect => into.append(&mut self.lock()),
+            TakeStep::Collect => {
+                let mut queue = self.lock();
+                queue.pushed_bytes = 0;
+                into.append(&mut queue.messages);
+            }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Message>> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,6 +219,22 @@ mod tests {
                 "{schedule:?}: a later post does not wake"
             );
         }
+    }
+
+    /// A thread that did not come back to its loop for long once let `MONITOR` fill memory with
+    /// lines for its clients.
+    #[test]
+    fn what_waits_to_be_pushed_is_bounded() {
+        let mailbox = Mailbox::new().expect("mailbox");
+        let line: Arc<[u8]> = vec![b'x'; 1 << 20].into();
+        for _ in 0..16 {
+            assert!(mailbox.push(1, &line));
+        }
+        assert!(!mailbox.push(1, &line));
+        let mut got = Vec::new();
+        mailbox.take(&mut got);
+        assert_eq!(got.len(), 16);
+        assert!(mailbox.push(1, &line), "there is room again");
     }
 
     #[test]

@@ -5,12 +5,12 @@ use duramen_base::ids::{
 };
 use duramen_client::{Client, Options, Table};
 use duramen_node::{Clients, Map, Ranges, ReadUntil, View};
-use duramen_server::cluster::Membership;
+use duramen_server::cluster::{Clock, Membership};
 use duramen_server::config::Level;
 use duramen_server::{Server, ServerConfig};
 use duramen_wire::native::codec::{
-    Hello, HelloParsed, PEER_FRAME_BYTES_MAX, Parsed, Question, Role, decode_question,
-    encode_coordinator_answer, parse_frame, parse_hello,
+    Credentials, Handshake, PEER_FRAME_BYTES_MAX, Parsed, Question, Role, decode_question,
+    encode_coordinator_answer, fresh_nonce, parse_frame,
 };
 use duramen_wire::native::message::{
     Addresses, CoordinatorAnswer, TableEntry, TabletMap, TabletRoute, ToCoordinator,
@@ -26,6 +26,10 @@ const VERSION: u64 = 7;
 /// Long enough for a loaded machine; a test that waits this long has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 const LEASE_MS: u32 = 600_000;
+const US: Credentials<'_> = Credentials {
+    cluster: "test",
+    token: b"",
+};
 
 /// Waits until `holds`.
 #[track_caller]
@@ -107,7 +111,7 @@ impl Cluster {
         };
         let read_until = Arc::<ReadUntil>::default();
         read_until.set(u64::MAX);
-        let membership = Membership::new(Instant::now(), read_until.clone(), clients());
+        let membership = Membership::new(Clock::start(), read_until.clone(), clients());
         let membership = Arc::new(membership);
         shared.join(membership.clone());
         let listener = || TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -200,31 +204,22 @@ impl Cluster {
     pub(crate) fn raw(&self) -> TcpStream {
         let mut stream = TcpStream::connect(self.native).expect("connects");
         stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
-        let mut hello = Vec::new();
-        Hello::new(Role::Client, "", b"").encode(&mut hello);
-        stream.write_all(&hello).expect("sends");
-        let mut answer = vec![0; 16 + "test".len()];
-        stream.read_exact(&mut answer).expect("a hello");
+        let nonce = fresh_nonce().expect("random numbers");
+        let mut opening = Vec::new();
+        let handshake = Handshake::dial(Role::Client, nonce, &mut opening);
+        handshake
+            .run(US, opening, &mut stream)
+            .expect("a handshake");
         stream
     }
 }
 
-/// Reads the other side's hello and sends one; what came behind it.
+/// The handshake of who accepted; what came behind it.
 fn greet(stream: &mut TcpStream, role: Role) -> Option<Vec<u8>> {
-    let mut input = Vec::new();
-    loop {
-        if let Ok(HelloParsed::Hello { bytes, .. }) = parse_hello(&input) {
-            let mut hello = Vec::new();
-            Hello::new(role, "test", b"").encode(&mut hello);
-            stream.write_all(&hello).ok()?;
-            return Some(input.split_off(bytes));
-        }
-        let mut chunk = [0; 4096];
-        match stream.read(&mut chunk) {
-            Ok(0) | Err(_) => return None,
-            Ok(read) => input.extend_from_slice(&chunk[..read]),
-        }
-    }
+    let nonce = fresh_nonce().expect("random numbers");
+    let handshake = Handshake::accept(role, nonce);
+    let (_, rest) = handshake.run(US, Vec::new(), stream).ok()?;
+    Some(rest)
 }
 
 fn coordinate(mut stream: TcpStream, map: &TabletMap, next_client: &AtomicU64) {

@@ -1,8 +1,11 @@
-//! maxclients, idle timeout, mailboxes.
+//! maxclients, idle timeout, mailboxes; how long a reply, a queue and a turn may become.
 
-use crate::support::{DEADLINE, Raw, counter, start, wait_until};
+use crate::support::{Asking, DEADLINE, Raw, counter, request, start, wait_until};
 use duramen_server::config::Setting;
 use duramen_server::shared::Message;
+use duramen_server::{Server, ServerConfig};
+use duramen_wire::resp::Reply;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,4 +129,228 @@ fn a_port_in_use_is_refused() {
         .to_string();
     assert!(error.contains(&format!("127.0.0.1:{taken}")), "{error}");
     assert!(error.contains("another server"), "{error}");
+}
+
+const OUTPUT_LIMIT: usize = 4 << 20;
+
+fn small_output(config: &mut ServerConfig) {
+    config.threads = 1;
+    config.output_limit_bytes = OUTPUT_LIMIT;
+}
+
+/// Whether it was refused for its length. (A reply that was not is too long to be shown.)
+fn is_too_long(reply: &Reply) -> bool {
+    let text = format!(
+        "ERR the reply does not fit into this connection's output-limit of {OUTPUT_LIMIT} bytes: ask for less at once"
+    );
+    *reply == Reply::Error(text)
+}
+
+/// 28 KB of `MGET k` once asked for 4.3 GB and ended the process.
+#[test]
+fn a_reply_of_many_values_ends_at_the_output_limit() {
+    let server = start(small_output);
+    let mut client = Asking::connect(&server);
+    let value = vec![b'v'; 1 << 20];
+    assert_eq!(
+        client.ask(&[b"SET", b"k", &value]),
+        Reply::Simple("OK".into())
+    );
+    for name in [&b"MGET"[..], b"DURAMEN.MREAD"] {
+        let mut many = vec![name];
+        many.resize(65, b"k");
+        assert!(is_too_long(&client.ask(&many)));
+        let few = client.ask(&[name, b"k", b"k", b"k"]);
+        assert_eq!(few.as_array().map(<[Reply]>::len), Some(3));
+    }
+    assert_eq!(counter(&server, |c| c.output_closed.get()), 0);
+}
+
+/// The effect of a transaction stays, and its reply cannot be told: the connection ends, as in
+/// Redis.
+#[test]
+fn a_transaction_whose_reply_does_not_fit_runs_and_closes() {
+    let server = start(small_output);
+    let mut client = Asking::connect(&server);
+    let value = vec![b'v'; 1 << 20];
+    client.ask(&[b"SET", b"k", &value]);
+    client.ask(&[b"MULTI"]);
+    for _ in 0..40 {
+        assert_eq!(client.ask(&[b"GET", b"k"]), Reply::Simple("QUEUED".into()));
+    }
+    client.ask(&[b"SET", b"done", b"1"]);
+    client.raw.send(&request(&[b"EXEC"]));
+    assert_eq!(client.raw.read_to_end(), "");
+    assert_eq!(counter(&server, |c| c.output_closed.get()), 1);
+    let mut other = Asking::connect(&server);
+    assert_eq!(other.ask(&[b"GET", b"done"]), Reply::Bulk(b"1".to_vec()));
+}
+
+fn keys_of(found: &Reply) -> Vec<Vec<u8>> {
+    let keys = found.as_array().expect("keys").iter();
+    keys.map(|key| key.as_bytes().expect("a key").to_vec())
+        .collect()
+}
+
+/// `KEYS` and scans collect before they answer: that was not bounded either, nor was `COUNT`.
+#[test]
+fn walks_end_at_the_output_limit_and_scans_before() {
+    const KEYS: usize = 80;
+    let server = start(small_output);
+    let mut client = Asking::connect(&server);
+    let value = vec![b'v'; 200_000];
+    for n in 0..KEYS {
+        let key = format!("{n:060000}");
+        client.ask(&[b"SET", key.as_bytes(), &value]);
+    }
+    assert!(is_too_long(&client.ask(&[b"KEYS", b"*"])));
+    for (name, each) in [(&b"SCAN"[..], 1), (b"DURAMEN.SCAN", 3)] {
+        let (mut cursor, mut seen, mut calls) = (b"0".to_vec(), BTreeSet::new(), 0);
+        loop {
+            let reply = client.ask(&[name, &cursor, b"COUNT", b"1000000000"]);
+            let [next, found] = reply.as_array().expect("a cursor and keys") else {
+                panic!("{reply:?}");
+            };
+            let found = found.as_array().expect("keys");
+            seen.extend(
+                found
+                    .iter()
+                    .step_by(each)
+                    .map(|key| key.as_bytes().expect("a key").to_vec()),
+            );
+            calls += 1;
+            cursor = next.as_bytes().expect("a cursor").to_vec();
+            if cursor == b"0" {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), KEYS);
+        assert!(calls > 2, "{calls} calls");
+    }
+}
+
+/// Empty arguments are nothing in bytes: 12 MB of them once became a queue of 511 MB.
+#[test]
+fn the_queue_of_a_transaction_counts_all_that_it_takes() {
+    let server = start(|config| config.request_limit_bytes = 2 << 20);
+    let mut client = Asking::connect(&server);
+    client.ask(&[b"MULTI"]);
+    let mut del = vec![&b"DEL"[..]];
+    del.resize(1_000, b"");
+    client.raw.send(&request(&del).repeat(200));
+    let refused = (0..200).filter(|_| {
+        let reply = client.reply();
+        matches!(reply, Reply::Error(text) if text.starts_with("ERR transaction is larger than the request limit"))
+    });
+    assert!(refused.count() > 100);
+    let reply = client.ask(&[b"EXEC"]);
+    assert!(
+        matches!(&reply, Reply::Error(text) if text.starts_with("EXECABORT")),
+        "{reply:?}"
+    );
+}
+
+#[test]
+fn names_of_clients_are_bounded() {
+    let server = start(|_| {});
+    let mut client = Asking::connect(&server);
+    let long = vec![b'n'; 1_025];
+    for request in [
+        &[&b"CLIENT"[..], b"SETNAME", &long][..],
+        &[b"CLIENT", b"SETINFO", b"LIB-NAME", &long],
+        &[b"HELLO", b"2", b"SETNAME", &long],
+    ] {
+        let reply = client.ask(request);
+        assert!(
+            matches!(&reply, Reply::Error(text) if text.ends_with("cannot be longer than 1024 bytes")),
+            "{reply:?}"
+        );
+    }
+    assert_eq!(
+        client.ask(&[b"CLIENT", b"SETNAME", &long[1..]]),
+        Reply::Simple("OK".into())
+    );
+}
+
+/// Requests behind `RESET` were looked for with the limits of a stranger, among bytes that were
+/// parsed without: if `RESET` was the last of its turn, they were dropped without a reply.
+#[test]
+fn requests_behind_reset_are_answered() {
+    let server = start(|config| config.requirepass = "secret".to_owned());
+    let mut client = Asking::connect(&server);
+    client.ask(&[b"AUTH", b"secret"]);
+    // With the replies before it, RESET's takes the output beyond what one turn writes.
+    let value = vec![b'v'; (1 << 20) - 20];
+    client.ask(&[b"SET", b"k", &value]);
+    let mut pipeline = request(&[b"SET", b"long", &[b'x'; 20_000]]);
+    pipeline.extend(request(&[b"GET", b"k"]));
+    pipeline.extend(request(&[b"RESET"]));
+    pipeline.extend(request(&[b"AUTH", b"secret"]));
+    pipeline.extend(request(&[b"ECHO", b"the end"]));
+    client.raw.send(&pipeline);
+    assert_eq!(client.reply(), Reply::Simple("OK".into()));
+    assert_eq!(client.reply(), Reply::Bulk(value));
+    assert_eq!(client.reply(), Reply::Simple("RESET".into()));
+    assert_eq!(client.reply(), Reply::Simple("OK".into()));
+    assert_eq!(client.reply(), Reply::Bulk(b"the end".to_vec()));
+}
+
+fn fill(client: &mut Asking, keys: usize) {
+    let mut pipeline = Vec::new();
+    for n in 0..keys {
+        pipeline.extend(request(&[b"SET", format!("key:{n}").as_bytes(), b"v"]));
+    }
+    client.raw.send(&pipeline);
+    for _ in 0..keys {
+        assert_eq!(client.reply(), Reply::Simple("OK".into()));
+    }
+}
+
+fn commands(server: &Server) -> u64 {
+    counter(server, |c| c.commands.get())
+}
+
+/// One batch of 60 pipelined `KEYS` once kept everybody else of its thread waiting until the last
+/// of them was done.
+#[test]
+fn long_commands_of_one_client_leave_turns_to_the_others() {
+    const WALKS: u64 = 60;
+    let server = start(|config| config.threads = 1);
+    let mut client = Asking::connect(&server);
+    fill(&mut client, 50_000);
+    let mut other = Raw::connect(&server);
+    other.ping();
+    let before = commands(&server);
+    client
+        .raw
+        .send(&request(&[b"KEYS", b"none*"]).repeat(WALKS as usize));
+    wait_until("the first has run", || commands(&server) > before);
+    for _ in 0..5 {
+        other.ping();
+    }
+    let walked = commands(&server) - before - 5;
+    assert!(walked < WALKS, "all ran before anybody else");
+    for _ in 0..WALKS {
+        assert_eq!(client.reply(), Reply::Array(Vec::new()));
+    }
+}
+
+/// `KEYS` does a part in each round: what another client writes meanwhile must not make it tell a
+/// key twice, or leave one out.
+#[test]
+fn keys_tells_each_key_once_while_others_write() {
+    const KEYS: usize = 40_000;
+    let server = start(|config| config.threads = 1);
+    let mut client = Asking::connect(&server);
+    fill(&mut client, KEYS);
+    let mut writer = Asking::connect(&server);
+    client.raw.send(&request(&[b"KEYS", b"key:*"]));
+    let mut more = Vec::new();
+    for n in 0..KEYS {
+        more.extend(request(&[b"SET", format!("other:{n}").as_bytes(), b"v"]));
+    }
+    writer.raw.send(&more);
+    let told = keys_of(&client.reply());
+    assert_eq!(told.len(), KEYS);
+    assert_eq!(told.into_iter().collect::<BTreeSet<_>>().len(), KEYS);
 }

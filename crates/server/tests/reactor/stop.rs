@@ -74,3 +74,29 @@ fn a_second_stop_is_at_once() {
     server.shared().stop(Stop::AtOnce);
     server.wait().expect("stops");
 }
+
+/// A thread that never came back to its loop was once waited for until somebody sent SIGKILL.
+#[test]
+fn a_stop_ends_although_a_thread_is_stuck() {
+    for how in [Stop::Graceful, Stop::AtOnce] {
+        let server = start(|config| {
+            config.threads = 1;
+            config.stop_timeout_ms = 50;
+        });
+        let patience = &server.shared().stuck_after_ms;
+        patience.store(100, std::sync::atomic::Ordering::Relaxed);
+        let mut session = server.shared().store().session().expect("a session");
+        // Whoever wants to look at data waits until this one has left the store.
+        let alone = session.pin_exclusive();
+        let mut client = Raw::connect(&server);
+        client.send(&request(&[b"GET", b"k"]));
+        wait_until("the thread is stuck", || server.shared().is_stuck());
+        server.shared().stop(how);
+        let error = server.wait().expect_err("a thread is stuck").to_string();
+        assert!(
+            error.contains("reactor-0") && error.contains("has not come back"),
+            "{error}"
+        );
+        drop(alone);
+    }
+}

@@ -1,6 +1,7 @@
 //! A server in this process and plain sockets to it; every wait has a deadline.
 
 use duramen_server::{Server, ServerConfig};
+use duramen_wire::resp::{Reply, ReplyLimits, ReplyParser};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -74,6 +75,41 @@ impl Raw {
     pub(crate) fn ping(&mut self) {
         self.send(b"*1\r\n$4\r\nPING\r\n");
         self.expect(b"+PONG\r\n");
+    }
+}
+
+/// A client that understands replies.
+pub(crate) struct Asking {
+    pub(crate) raw: Raw,
+    parser: ReplyParser,
+}
+
+impl Asking {
+    pub(crate) fn connect(server: &Server) -> Asking {
+        Asking {
+            raw: Raw::connect(server),
+            parser: ReplyParser::new(ReplyLimits::default()),
+        }
+    }
+
+    /// The next reply.
+    #[track_caller]
+    pub(crate) fn reply(&mut self) -> Reply {
+        let mut piece = vec![0; 64 << 10];
+        loop {
+            if let Some(reply) = self.parser.next_reply().expect("a reply") {
+                return reply;
+            }
+            let bytes = self.raw.0.read(&mut piece).expect("reads");
+            assert!(bytes > 0, "closed instead of a reply");
+            self.parser.feed(&piece[..bytes]);
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn ask(&mut self, args: &[&[u8]]) -> Reply {
+        self.raw.send(&request(args));
+        self.reply()
     }
 }
 

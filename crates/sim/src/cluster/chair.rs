@@ -8,16 +8,24 @@ use super::world::{Asker, Event, World};
 use crate::random::Random;
 use duramen_base::ids::ServerId;
 use duramen_cluster::coordinator::store::{Batch, Memory, MetaStore, Term};
-use duramen_cluster::coordinator::{self, Config, Coordinator, Input, Output, ReplyId, Token};
+use duramen_cluster::coordinator::{
+    self, Config, Coordinator, Input, Output, ReplyId, Sign, Token,
+};
 use duramen_cluster::planted::Planted;
 use duramen_node::{Input as MemberInput, NodeInput, RequestId};
 use duramen_wire::native::message::{
-    Admin, ClusterSettings, CoordinatorAnswer, FromCoordinator, Refusal, ToCoordinator,
+    Admin, ClusterSettings, CoordinatorAnswer, FromCoordinator, Refusal, ServerChange,
+    ServerListUpdate, ToCoordinator,
 };
 
 /// Silence after which the store lets another one lead.
 const LEASE_US: u64 = 400_000;
 const CAMPAIGN_US: u64 = 60_000;
+/// So long ago what kept a server from answering may be when it is called crashed: 16 failures of 125 ms, and storing it.
+const EXCUSE_US: u64 = 4_000_000;
+/// As the driver's, in proportion to the length of a run.
+const RESIGN_REST_US: u64 = 1_000_000;
+const RESIGN_AGAIN_US: u64 = 60_000_000;
 
 /// A place where a coordinator can run.
 pub(super) struct Chair {
@@ -29,6 +37,10 @@ pub(super) struct Chair {
     pub generation: u64,
     backlog: Vec<Event>,
     wakes_at_us: u64,
+    /// What comes of its questions until some time, by its own fault.
+    pub blind: Option<(Sign, u64)>,
+    /// When it last left the leadership to others.
+    resigned_us: Option<u64>,
     drift_ppm: i64,
     offset_us: u64,
 }
@@ -52,6 +64,8 @@ impl Chair {
             generation: 0,
             backlog: Vec::new(),
             wakes_at_us: u64::MAX,
+            blind: None,
+            resigned_us: None,
             drift_ppm: drift(plan, random),
             offset_us: random.below(1 << 40),
         }
@@ -252,6 +266,7 @@ impl World {
             if self.chairs[n].generation != generation {
                 return;
             }
+            self.look_for_excuses(&output);
             match output {
                 Output::Answer { reply, answer } => self.coordinator_answers(n, reply, answer),
                 Output::Ask {
@@ -267,6 +282,11 @@ impl World {
                         Event::Commit(n, generation, token, Box::new(batch)),
                     );
                 }
+                Output::Unfit { resigns, .. } => {
+                    if resigns {
+                        self.chair_resigns(n);
+                    }
+                }
                 Output::WakeAt { at_us } => {
                     let chair = &mut self.chairs[n];
                     let at_us = at_us.saturating_sub(chair.offset_us);
@@ -274,6 +294,54 @@ impl World {
                     chair.wakes_at_us = at_us;
                     self.at(at_us, Event::ChairWakes(n));
                 }
+            }
+        }
+    }
+
+    /// It hears too few servers, and another one may hear more; as often as the driver lets it.
+    fn chair_resigns(&mut self, n: usize) {
+        let now_us = self.now_us;
+        let chair = &mut self.chairs[n];
+        if chair
+            .resigned_us
+            .is_some_and(|at_us| now_us < at_us + RESIGN_AGAIN_US)
+        {
+            return;
+        }
+        chair.resigned_us = Some(now_us);
+        chair.leads = None;
+        chair.generation += 1;
+        chair.wakes_at_us = u64::MAX;
+        chair.meta.resign();
+        let generation = chair.generation;
+        self.say(|| format!("coordinator {n} resigns"));
+        self.after(RESIGN_REST_US, Event::Campaign(n, generation));
+    }
+
+    /// Who is called crashed was off, paused, not reached, or slow, or its life had ended by itself: whatever else goes wrong is no
+    /// reason (coordinator, V1 and V2).
+    fn look_for_excuses(&mut self, output: &Output) {
+        let Output::Ask {
+            question: FromCoordinator::Servers(ServerListUpdate::Step { changes, .. }),
+            ..
+        } = output
+        else {
+            return;
+        };
+        for change in changes {
+            let ServerChange::Crashed(id) = change else {
+                continue;
+            };
+            let lives = |n: &usize| self.id_of(*n) == Some(*id);
+            let machine = (0..self.machines.len()).find(lives);
+            let Some(n) = machine.filter(|_| self.judged.insert(*id)) else {
+                continue;
+            };
+            let excused_us = self.excused_us[n];
+            if excused_us.is_none_or(|at_us| self.now_us > at_us + EXCUSE_US) {
+                self.violated(format!(
+                    "server {n} is called crashed as {id}, and was well: its last excuse was at {excused_us:?}"
+                ));
             }
         }
     }
@@ -286,6 +354,13 @@ impl World {
         address: &str,
         question: FromCoordinator,
     ) {
+        let is_blind = |(_, until_us): &(Sign, u64)| self.now_us < *until_us && !self.is_healed;
+        if let Some((sign, _)) = self.chairs[n].blind.filter(is_blind) {
+            self.coverage.fired(Class::CoordinatorBlind);
+            let input = Input::Unanswered { call, sign };
+            let delay_us = 100 + self.random.below(1_000);
+            return self.after(delay_us, Event::ToCoordinator(n, Box::new(input)));
+        }
         let generation = self.chairs[n].generation;
         let term = self.chairs[n].leads.as_ref().expect("it leads").0;
         let request = self.number();
@@ -300,7 +375,8 @@ impl World {
             question,
         });
         let way = (Place::Coordinator(n), Place::Server(server));
-        let lost = Event::ToCoordinator(n, Box::new(Input::Unreachable { call }));
+        let sign = Sign::Unknown;
+        let lost = Event::ToCoordinator(n, Box::new(Input::Unanswered { call, sign }));
         let event = Event::ToServer(server, Box::new(told));
         self.send(way, Mode::Free, event, Some(lost));
     }

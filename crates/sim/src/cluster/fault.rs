@@ -11,6 +11,7 @@ use super::plan::Fault;
 use super::world::{Event, World};
 use crate::disk::Fault as DiskFault;
 use duramen_base::ids::{KeyRange, RouteHash};
+use duramen_cluster::coordinator::Sign;
 use duramen_wire::native::message::{Admin, CoordinatorAnswer};
 
 /// Between two looks whether a server is drained no more: longer than a commit of the coordinators' store takes.
@@ -132,6 +133,15 @@ impl World {
                         for_us,
                     };
                     self.ends_after(for_us, fault);
+                }
+            }
+            Fault::CoordinatorBlind { denied, for_us } => {
+                if let Some(n) = self.leader() {
+                    let sign = match denied {
+                        true => Sign::Denied,
+                        false => Sign::Unknown,
+                    };
+                    self.chairs[n].blind = Some((sign, self.now_us + for_us));
                 }
             }
             Fault::StoreFailure { for_us } => {

@@ -159,6 +159,9 @@ impl Search {
         let mut read: HashSet<u64> = HashSet::new();
         let (mut absent, mut strange) = (false, false);
         for event in &known {
+            // A key that could be created was absent, as one that was read and not found.
+            let creates = matches!(event.action, Action::Create(_));
+            absent |= creates && matches!(event.found, Found::Written { .. });
             match event.found {
                 Found::Value { value, .. } => {
                     read.insert(value);
@@ -386,6 +389,10 @@ mod tests {
         let gone = event(Action::Remove, Found::Nothing, 5, UNKNOWN);
         let absent = event(Action::Read, Found::Absent, 20, 30);
         assert!(judge(&[written(7, 1, 0, 4), gone, absent]));
+        // A history of 2026 in which nobody read the key while it was gone.
+        let created = event(Action::Create(8), Found::Written { version: 2 }, 20, 30);
+        assert!(judge(&[written(7, 1, 0, 4), gone, created]));
+        assert!(!judge(&[written(7, 1, 0, 4), created]));
         assert!(!judge(&[
             written(7, 1, 0, 4),
             gone,

@@ -318,11 +318,15 @@ impl World {
         let machine = &mut self.machines[n];
         if machine.is_paused {
             machine.backlog.push_back(event());
+            self.excuse(n);
         }
-        machine.is_paused
+        self.machines[n].is_paused
     }
 
     pub(super) fn frame_arrives(&mut self, n: usize, input: Box<NodeInput>) {
+        if self.machines[n].process.is_none() {
+            self.excuse(n);
+        }
         let machine = &self.machines[n];
         if !machine.is_powered {
             return;
@@ -351,7 +355,8 @@ impl World {
             Some(&Asker::Coordinator(n, generation, call))
                 if self.chairs[n].generation == generation =>
             {
-                let input = coordinator::Input::Unreachable { call };
+                let sign = coordinator::Sign::Dead;
+                let input = coordinator::Input::Unanswered { call, sign };
                 self.after(delay_us, Event::ToCoordinator(n, Box::new(input)));
             }
             Some(&Asker::Member(n, generation, token, _)) => {
@@ -650,7 +655,7 @@ impl World {
                 let delay_us = 50 + self.random.below(2_000);
                 self.after(delay_us, Event::Job(n, generation, number));
             }
-            NodeOutput::Settings(_) => {}
+            NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}
             NodeOutput::Ended { again, reason } => self.life_ends(n, again, &reason),
         }
     }
@@ -739,7 +744,8 @@ impl World {
             answer,
             payload,
         };
-        let lost = coordinator::Input::Unreachable { call };
+        let sign = coordinator::Sign::Unknown;
+        let lost = coordinator::Input::Unanswered { call, sign };
         let lost = Event::ToCoordinator(place, Box::new(lost));
         let way = (Place::Server(n), Place::Coordinator(place));
         let event = Event::ToCoordinator(place, Box::new(input));

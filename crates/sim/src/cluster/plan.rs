@@ -93,6 +93,11 @@ pub enum Fault {
     CoordinatorPause {
         for_us: u64,
     },
+    /// The leader reaches no server by its own fault: names are not found, descriptors are gone; or, if `denied`, its token is wrong.
+    CoordinatorBlind {
+        denied: bool,
+        for_us: u64,
+    },
     /// The coordinators' store fails; what was being committed is there or not.
     StoreFailure {
         for_us: u64,
@@ -350,7 +355,11 @@ impl Plan {
             },
             20 => Fault::Split,
             21 => Fault::Migrate,
-            _ => Fault::Drain { server, for_us },
+            22 => Fault::Drain { server, for_us },
+            _ => Fault::CoordinatorBlind {
+                denied: random.one_in(3),
+                for_us,
+            },
         }
     }
 
@@ -362,4 +371,4 @@ impl Plan {
     }
 }
 
-const KINDS: u64 = 23;
+const KINDS: u64 = 24;

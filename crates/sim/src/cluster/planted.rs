@@ -38,7 +38,7 @@ pub enum Shape {
     Full,
     /// Tablets move, while requests come late.
     Moves,
-    /// Only coordinators stand still, and messages are slow.
+    /// Only coordinators stand still or fail to reach anybody, and messages are slow.
     Patience,
 }
 
@@ -87,6 +87,8 @@ planted! {
     Cluster::OldControlHead, Crashes;
     Cluster::CompletionForgotten, Failovers;
     Cluster::VersionReused, Failovers;
+    Cluster::JudgesAlone, Patience;
+    Cluster::OwnFaultIsDeath, Patience;
     Replication::ListedBeforeOpen, Churn;
     Replication::DataBeforeListed, Churn;
     Replication::ClosedBeforeWhole, Churn;
@@ -320,7 +322,16 @@ impl Plan {
                 ),
                 _ => add(0, Fault::Migrate),
             },
-            Shape::Patience => add(0, Fault::CoordinatorPause { for_us: short_us }),
+            Shape::Patience => match random.below(2) {
+                0 => add(0, Fault::CoordinatorPause { for_us: short_us }),
+                _ => add(
+                    0,
+                    Fault::CoordinatorBlind {
+                        denied: random.one_in(2),
+                        for_us: 2 * SECOND + long_us,
+                    },
+                ),
+            },
             Shape::Leases => match random.below(3) {
                 0 => add(0, crash(server, short_us)),
                 _ => add(

@@ -22,7 +22,10 @@ use duramen_cluster::coordinator::store::{Batch, Memory, Term};
 use duramen_cluster::coordinator::{self, CallId};
 use duramen_node::{Job, NodeInput, NodeOutput, PeerCall, Token};
 use duramen_wire::native::message::CoordinatorAnswer;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A message that takes so long keeps an answer from being in time.
+const SLOW_US: u64 = 50_000;
 
 /// Something that will happen.
 #[derive(Clone)]
@@ -158,6 +161,10 @@ pub struct World {
     pub(super) doubts: BTreeMap<u64, i64>,
     /// From which control segment on logs count, as their masters were told.
     pub(super) noted: BTreeMap<ServerId, SegmentId>,
+    /// When something last kept each server from answering a coordinator.
+    pub(super) excused_us: Vec<Option<u64>>,
+    /// Who was called crashed.
+    pub(super) judged: BTreeSet<ServerId>,
     /// When clients began.
     pub(super) began_us: u64,
     /// All faults are over.
@@ -210,6 +217,8 @@ impl World {
             known: BTreeMap::new(),
             doubts: BTreeMap::new(),
             noted: BTreeMap::new(),
+            excused_us: vec![None; plan.servers],
+            judged: BTreeSet::new(),
             began_us: 0,
             is_healed: false,
             events: 0,
@@ -260,6 +269,15 @@ impl World {
         let fate = self
             .net
             .fate(self.now_us, way, mode, &mut self.random, &mut self.coverage);
+        let between = match way {
+            (Place::Coordinator(_), Place::Server(n))
+            | (Place::Server(n), Place::Coordinator(_)) => Some(n),
+            _ => None,
+        };
+        let is_slow = !matches!(fate, Fate::Arrives(delay_us, _) if delay_us < SLOW_US);
+        if let Some(n) = between.filter(|_| is_slow) {
+            self.excuse(n);
+        }
         match fate {
             Fate::Arrives(delay_us, again) => {
                 if let Some(again_us) = again {
@@ -274,6 +292,11 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Something keeps this server from answering now.
+    pub(super) fn excuse(&mut self, n: usize) {
+        self.excused_us[n] = Some(self.now_us);
     }
 
     /// Runs until this time, or until `is_done`, which is looked at every `look_us`; whether it came.

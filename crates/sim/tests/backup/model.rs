@@ -145,7 +145,10 @@ pub enum Crash {
 impl Run {
     /// A run on a disk with an empty store.
     pub fn new(disk: SimDisk, seed: u64, planted: Option<Bug>) -> Run {
-        let options = options(planted);
+        let mut options = options(planted);
+        if seed % 3 == 0 {
+            options.memory_bytes = 40 << 10; // commits wait for memory before the write-ahead log is full
+        }
         let (backup, _) = Backup::open(Arc::new(disk.clone()), &options, &Expected::default())
             .expect("an empty store opens");
         Run {
@@ -411,6 +414,7 @@ impl Run {
     fn scrub(&mut self) -> Result<(), Error> {
         match self.backup().scrub_step()? {
             ScrubStep::Damaged { segment } => panic!("scrubbing found segment {segment} damaged"),
+            ScrubStep::DamagedLog(damage) => panic!("scrubbing found {damage:?}"),
             _ => Ok(()),
         }
     }

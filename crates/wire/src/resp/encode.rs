@@ -9,17 +9,66 @@ use super::number::{format_double, write_frame};
 pub struct Encoder<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
+    /// None: the output may grow without a limit.
+    room: Option<&'a mut Room>,
+}
+
+/// How long an output may become. What is appended to an output that is longer already is left out,
+/// and noted: so the output exceeds its limit by one value at most.
+#[derive(Debug)]
+pub struct Room {
+    /// The limit, for the whole output.
+    pub bytes_max: usize,
+    /// Something was left out: the output is no sequence of replies any more, and the caller cuts
+    /// it.
+    pub exceeded: bool,
 }
 
 /// Room for a type byte, any length and two line ends.
 const FRAME_BYTES: usize = 1 + super::number::INTEGER_BYTES_MAX + 2 + 2;
+
+impl Room {
+    /// Whether something was left out of `out`, or it is longer than the limit by now: noted, as if
+    /// something had been.
+    pub fn is_exceeded_by(&mut self, out: &[u8]) -> bool {
+        self.exceeded |= out.len() > self.bytes_max;
+        self.exceeded
+    }
+}
 
 impl<'a> Encoder<'a> {
     /// Appends to `out` in the dialect `protocol`.
     #[inline]
     #[must_use]
     pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Encoder<'a> {
-        Encoder { out, protocol }
+        Encoder {
+            out,
+            protocol,
+            room: None,
+        }
+    }
+
+    /// As [`new`](Self::new), within `room`.
+    #[inline]
+    #[must_use]
+    pub fn within(out: &'a mut Vec<u8>, protocol: Protocol, room: &'a mut Room) -> Encoder<'a> {
+        Encoder {
+            out,
+            protocol,
+            room: Some(room),
+        }
+    }
+
+    /// Whether another value may be appended.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        match &mut self.room {
+            Some(room) if self.out.len() > room.bytes_max => {
+                room.exceeded = true;
+                false
+            }
+            _ => true,
+        }
     }
 
     /// The dialect.
@@ -32,7 +81,7 @@ impl<'a> Encoder<'a> {
     /// `+OK`.
     #[inline]
     pub fn ok(&mut self) {
-        self.out.extend_from_slice(b"+OK\r\n");
+        self.text(b"+OK\r\n");
     }
 
     /// `+text`. Line ends in it become spaces.
@@ -48,14 +97,19 @@ impl<'a> Encoder<'a> {
     /// `:value`.
     #[inline]
     pub fn integer(&mut self, value: i64) {
-        write_frame(self.out, b':', value);
+        if self.has_room() {
+            write_frame(self.out, b':', value);
+        }
     }
 
     /// A binary-safe string.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if !self.has_room() {
+            return;
+        }
         self.out.reserve(bytes.len() + FRAME_BYTES);
-        self.length(b'$', bytes.len());
+        write_length(self.out, b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
@@ -63,7 +117,7 @@ impl<'a> Encoder<'a> {
     /// No value, where a string would be.
     #[inline]
     pub fn null(&mut self) {
-        self.out.extend_from_slice(match self.protocol {
+        self.text(match self.protocol {
             Protocol::Resp2 => b"$-1\r\n",
             Protocol::Resp3 => b"_\r\n",
         });
@@ -71,7 +125,7 @@ impl<'a> Encoder<'a> {
 
     /// No value, where an array would be (a cancelled `EXEC`).
     pub fn null_array(&mut self) {
-        self.out.extend_from_slice(match self.protocol {
+        self.text(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",
             Protocol::Resp3 => b"_\r\n",
         });
@@ -114,10 +168,7 @@ impl<'a> Encoder<'a> {
     pub fn boolean(&mut self, value: bool) {
         match self.protocol {
             Protocol::Resp2 => self.integer(i64::from(value)),
-            Protocol::Resp3 => {
-                self.out
-                    .extend_from_slice(if value { b"#t\r\n" } else { b"#f\r\n" })
-            }
+            Protocol::Resp3 => self.text(if value { b"#t\r\n" } else { b"#f\r\n" }),
         }
     }
 
@@ -126,12 +177,15 @@ impl<'a> Encoder<'a> {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
             Protocol::Resp3 => {
+                if !self.has_room() {
+                    return;
+                }
                 let mut tag = [b' '; 4];
                 for (place, byte) in tag.iter_mut().zip(format.bytes().take(3)) {
                     *place = byte;
                 }
                 tag[3] = b':';
-                self.length(b'=', tag.len() + text.len());
+                write_length(self.out, b'=', tag.len() + text.len());
                 self.out.extend_from_slice(&tag);
                 self.out.extend_from_slice(text.as_bytes());
                 self.out.extend_from_slice(b"\r\n");
@@ -156,10 +210,23 @@ impl<'a> Encoder<'a> {
 
     #[inline]
     fn length(&mut self, kind: u8, len: usize) {
-        write_length(self.out, kind, len);
+        if self.has_room() {
+            write_length(self.out, kind, len);
+        }
+    }
+
+    /// A whole value as it is sent.
+    #[inline]
+    fn text(&mut self, bytes: &[u8]) {
+        if self.has_room() {
+            self.out.extend_from_slice(bytes);
+        }
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {
+        if !self.has_room() {
+            return;
+        }
         self.out.reserve(text.len() + FRAME_BYTES);
         self.out.push(kind);
         let start = self.out.len();
@@ -187,6 +254,40 @@ mod tests {
         let mut out = Vec::new();
         write(&mut Encoder::new(&mut out, protocol));
         String::from_utf8(out).unwrap_or_default()
+    }
+
+    /// An output passes its limit by the value that crosses it, and takes nothing more.
+    #[test]
+    fn nothing_is_appended_beyond_the_room() {
+        type Write = fn(&mut Encoder<'_>);
+        let writes: [Write; 12] = [
+            |e| e.ok(),
+            |e| e.simple("a"),
+            |e| e.error("ERR a"),
+            |e| e.integer(1),
+            |e| e.bulk(b"a"),
+            |e| e.null(),
+            |e| e.null_array(),
+            |e| e.array(1),
+            |e| e.map(1),
+            |e| e.double(1.5),
+            |e| e.boolean(true),
+            |e| e.verbatim("txt", "a"),
+        ];
+        for protocol in [Protocol::Resp2, Protocol::Resp3] {
+            for write in writes {
+                let mut room = Room {
+                    bytes_max: 4,
+                    exceeded: false,
+                };
+                let mut out = b"1234".to_vec();
+                write(&mut Encoder::within(&mut out, protocol, &mut room));
+                let length = out.len();
+                assert!(length > 4 && !room.exceeded, "the limit itself is allowed");
+                write(&mut Encoder::within(&mut out, protocol, &mut room));
+                assert!(out.len() == length && room.exceeded);
+            }
+        }
     }
 
     /// Each reply in both dialects, byte for byte as Redis 7 writes it.

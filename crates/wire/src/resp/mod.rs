@@ -28,7 +28,7 @@ mod request_encode;
 mod requests;
 mod skip;
 
-pub use encode::Encoder;
+pub use encode::{Encoder, Room};
 pub use error::{ProtocolError, ReplyError};
 pub use reply::{Reply, ReplyLimits, ReplyParser};
 pub use request::{Consumed, Limits, ParseState, parse_requests};

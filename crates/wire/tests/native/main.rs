@@ -1,12 +1,13 @@
 //! The native protocol's bytes: they are what the golden file says, they come back as what they were, and nothing else passes.
 
 mod client_samples;
+mod handshake;
 mod properties;
 mod samples;
 
 use duramen_wire::native::codec::{
-    Frame, FrameError, HEADER_BYTES, Hello, HelloError, HelloParsed, PEER_FRAME_BYTES_MAX, Parsed,
-    Question, Reply, Role, decode_question, decode_reply, parse_frame, parse_hello,
+    Frame, FrameError, HEADER_BYTES, PEER_FRAME_BYTES_MAX, Parsed, Question, Reply,
+    decode_question, decode_reply, parse_frame,
 };
 use duramen_wire::native::message::{Answer, Peer, Request};
 use samples::ENVELOPE;
@@ -236,73 +237,4 @@ fn long_frames_are_refused_before_they_are_waited_for() {
     });
     assert_eq!(parse_frame(&bytes[..4], 1000), refused);
     assert_eq!(parse_frame(&bytes, 1000), refused);
-}
-
-fn hello(bytes: &[u8]) -> Result<Hello<'_>, HelloError> {
-    match parse_hello(bytes)? {
-        HelloParsed::Hello { hello, bytes: all } if all == bytes.len() => Ok(hello),
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn hellos_come_back_and_are_judged() {
-    let mut bytes = Vec::new();
-    Hello::new(Role::Server, "here", b"secret").encode(&mut bytes);
-    assert_eq!(
-        hex(&bytes),
-        "445552414d454e4e01000100020406006865726573656372657 4".replace(' ', "")
-    );
-    for cut in 0..bytes.len() {
-        let parsed = parse_hello(&bytes[..cut]);
-        assert!(
-            matches!(parsed, Ok(HelloParsed::Incomplete { needed }) if needed > cut && needed <= bytes.len()),
-            "{cut}: {parsed:?}"
-        );
-    }
-    let ours = hello(&bytes).expect("it is whole");
-    assert_eq!(ours, Hello::new(Role::Server, "here", b"secret"));
-    assert_eq!(ours.agree("here"), Ok(1));
-    assert!(matches!(
-        ours.agree("there"),
-        Err(HelloError::WrongCluster { .. })
-    ));
-    let any = Hello::new(Role::Client, "", b"");
-    assert_eq!(any.agree("here"), Ok(1));
-    let nameless_server = Hello::new(Role::Server, "", b"");
-    assert!(matches!(
-        nameless_server.agree("here"),
-        Err(HelloError::WrongCluster { .. })
-    ));
-    let newer = Hello {
-        min: 2,
-        max: 9,
-        ..any
-    };
-    let text = newer
-        .agree("here")
-        .expect_err("no common version")
-        .to_string();
-    assert!(text.contains("2 to 9") && text.contains("update"), "{text}");
-    let wider = Hello { max: 9, ..any };
-    assert_eq!(wider.agree("here"), Ok(1));
-}
-
-#[test]
-fn what_is_no_hello_is_refused_at_once() {
-    assert_eq!(parse_hello(b"*1\r\n$4\r\nPING"), Err(HelloError::Magic));
-    assert_eq!(parse_hello(b"D U"), Err(HelloError::Magic));
-    let mut bytes = Vec::new();
-    Hello::new(Role::Client, "c", b"").encode(&mut bytes);
-    for (at, value, error) in [
-        (12, 7, HelloError::Role { found: 7 }),
-        (8, 0, HelloError::Versions { min: 0, max: 1 }),
-        (8, 3, HelloError::Versions { min: 3, max: 1 }),
-        (15, 5, HelloError::Token { bytes: 0x500 }),
-        (16, 0xff, HelloError::Name),
-    ] {
-        let mut wrong = bytes.clone();
-        wrong[at] = value;
-        assert_eq!(parse_hello(&wrong), Err(error));
-    }
 }

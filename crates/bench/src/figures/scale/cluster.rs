@@ -9,7 +9,7 @@ use super::recovery::{Master, Piece, Shelf};
 use crate::harness::{Doing, Failure, Result, Rng};
 use duramen_base::ids::{KeyRange, ListVersion, SegmentId, ServerId, TabletsVersion};
 use duramen_cluster::coordinator::store::{Memory, MetaStore};
-use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId};
+use duramen_cluster::coordinator::{CallId, Config, Coordinator, Input, Output, ReplyId, Sign};
 use duramen_cluster::placement::{Layout, Member, Placement};
 use duramen_cluster::planted::Planted;
 use duramen_cluster::replication::BackupId;
@@ -243,7 +243,7 @@ pub(super) fn settle(
                 Output::Ask { call, question, .. } => {
                     asked.extend(routine(&question).map(|answer| (call, answer)));
                 }
-                Output::Answer { .. } | Output::WakeAt { .. } => {}
+                Output::Answer { .. } | Output::WakeAt { .. } | Output::Unfit { .. } => {}
             }
         }
     }
@@ -615,7 +615,10 @@ impl Cluster {
             } => {
                 let stages = vec![Stage::Delay(leaves + latency)];
                 if to == self.dead_id {
-                    let gone = Input::Unreachable { call };
+                    let gone = Input::Unanswered {
+                        call,
+                        sign: Sign::Dead,
+                    };
                     return self.begin(stages, Then::Coordinator(Box::new(gone)));
                 }
                 let Some(&server) = self.ids.get(&to) else {
@@ -623,7 +626,7 @@ impl Cluster {
                 };
                 self.begin(stages, Then::Asked(server, call, Box::new(question)));
             }
-            Output::Answer { .. } | Output::Persist { .. } => {}
+            Output::Answer { .. } | Output::Persist { .. } | Output::Unfit { .. } => {}
         }
     }
 
@@ -724,7 +727,7 @@ fn sends(outputs: &[Output]) -> u64 {
         match output {
             Output::Ask { to: server, .. } => _ = to.insert(*server),
             Output::Answer { .. } => answers += 1,
-            Output::Persist { .. } | Output::WakeAt { .. } => {}
+            Output::Persist { .. } | Output::WakeAt { .. } | Output::Unfit { .. } => {}
         }
     }
     to.len() as u64 + answers
@@ -740,7 +743,7 @@ pub(super) fn encode(out: &mut Vec<u8>, output: &Output) {
     match output {
         Output::Answer { answer, .. } => encode_coordinator_answer(out, &envelope, answer),
         Output::Ask { question, .. } => encode_from_coordinator(out, &envelope, question),
-        Output::Persist { .. } | Output::WakeAt { .. } => {}
+        Output::Persist { .. } | Output::WakeAt { .. } | Output::Unfit { .. } => {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! MULTI, WATCH and the multi-key commands, alone and against other threads.
 
 use super::*;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -140,6 +141,61 @@ fn a_watched_key_that_expires_cancels_and_one_that_had_expired_does_not() {
     s.expect("WATCH w", "+OK\r\n");
     s.ask("MULTI");
     s.expect("EXEC", "*0\r\n");
+}
+
+/// Two exchanges put the watched table back, and what was done to the database in between was not
+/// noticed.
+#[test]
+fn a_database_that_was_exchanged_twice_cancels_the_transaction() {
+    let mut s = Server::session(2);
+    let (mut executor, mut other) = (s.server.executor(1), s.server.client(1));
+    s.expect("SET w 1", "+OK\r\n");
+    for (between, cancelled) in [
+        ("SWAPDB 0 3\r\nSWAPDB 3 0\r\n", true),
+        ("SWAPDB 3 4\r\nSWAPDB 0 0\r\n", false),
+    ] {
+        s.expect("WATCH w", "+OK\r\n");
+        run(&mut executor, &mut other, between.as_bytes());
+        s.ask("MULTI");
+        s.ask("GET w");
+        let reply = s.ask("EXEC");
+        assert_eq!(reply == "*-1\r\n", cancelled, "{between}: {reply}");
+    }
+}
+
+/// EXEC looked for a database's table under its own locks, found that it had been dropped, and
+/// waited for itself to make another.
+#[test]
+fn a_transaction_goes_on_while_its_databases_are_dropped() {
+    let server = Server::new(4);
+    race(
+        &server,
+        2,
+        |worker, ask| {
+            for _ in 0..300 {
+                if worker == 0 {
+                    ask("SELECT 5");
+                    ask("DURAMEN.TABLE DROP db5");
+                    continue;
+                }
+                for queued in [
+                    "MULTI",
+                    "SET a 1",
+                    "SELECT 5",
+                    "SET b 1",
+                    "COPY b c DB 5",
+                    "SELECT 0",
+                ] {
+                    ask(queued);
+                }
+                let reply = ask("EXEC");
+                assert!(reply.starts_with("*5\r\n+OK"), "{reply}");
+            }
+        },
+        |ask| {
+            ask("GET a");
+        },
+    );
 }
 
 /// Runs `work` on `threads` threads, each with an executor, until all have returned; `judge` runs beside them on another.
@@ -326,6 +382,11 @@ fn renames_and_flushes_are_seen_whole() {
                 let seen = reply.matches("$1\r\n").count();
                 assert!(seen == 0 || seen == 2, "{pair}: {reply}");
             }
+            // They counted one of two keys that come and go together.
+            for pair in ["EXISTS c d", "TOUCH d c", "EXISTS a b"] {
+                let reply = ask(pair);
+                assert!(matches!(&*reply, ":0\r\n" | ":2\r\n"), "{pair}: {reply}");
+            }
         },
     );
 }
@@ -393,6 +454,10 @@ fn a_full_store_lets_many_keys_be_deleted_at_once() {
         keys.push(key);
         assert!(keys.len() < 1_000, "64 MiB never fill");
     }
+    // A request without an answer, and the next one was executed twice.
+    let reply = s.ask("MSET fresh 1");
+    assert!(reply == "+OK\r\n" || reply.starts_with("-OOM"), "{reply:?}");
+    s.ask("DEL fresh");
     s.expect("MULTI", "+OK\r\n");
     s.expect(&format!("DEL {}", keys[0]), "+QUEUED\r\n");
     s.expect("EXEC", "*1\r\n:1\r\n");
@@ -402,4 +467,73 @@ fn a_full_store_lets_many_keys_be_deleted_at_once() {
         &format!(":{}\r\n", rest.len()),
     );
     s.expect("DBSIZE", ":0\r\n");
+}
+
+/// What replaces about as much as it writes was refused in a full store as if it were more; Redis
+/// allows it.
+#[test]
+fn a_full_store_lets_keys_be_renamed_and_expire() {
+    let mut s = Server::session(2);
+    let value = vec![b'v'; 20_000];
+    let mut keys = Vec::new();
+    loop {
+        let key = format!("key:{}", keys.len());
+        if s.ask_bytes(&[b"SET", key.as_bytes(), &value]) != "+OK\r\n" {
+            break;
+        }
+        keys.push(key);
+        assert!(keys.len() < 10_000, "64 MiB never fill");
+    }
+    // As far as the reserve goes: some of them, which cleaning makes good for.
+    for key in keys.iter().step_by(keys.len() / 50) {
+        s.expect(&format!("EXPIRE {key} 100"), ":1\r\n");
+        s.expect(
+            &format!("GETEX {key} PERSIST"),
+            &format!("$20000\r\n{}\r\n", "v".repeat(20_000)),
+        );
+        s.expect("MULTI", "+OK\r\n");
+        s.ask(&format!("EXPIRE {key} 100"));
+        s.ask(&format!("PERSIST {key}"));
+        s.expect("EXEC", "*2\r\n:1\r\n:1\r\n");
+    }
+    // A refusal is right as long as cleaning has not made good for what was rewritten before.
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut renamed = |from: &str, to: &str| {
+        while s.ask(&format!("RENAME {from} {to}")) != "+OK\r\n" {
+            assert!(
+                Instant::now() < until,
+                "60 s passed and still not: RENAME {from} {to}"
+            );
+        }
+    };
+    for pair in keys.chunks_exact(2).step_by(keys.len() / 20) {
+        renamed(&pair[0], &pair[1]);
+        renamed(&pair[1], &pair[0]);
+    }
+}
+
+/// Each key of a WATCH was once compared with all that were watched before: 65,536 of them held a
+/// thread for 7 s.
+#[test]
+fn watching_many_keys_takes_time_in_proportion() {
+    let mut s = Server::session(1);
+    let keys: Vec<String> = (0..65_536).map(|n| format!("key:{n}")).collect();
+    let mut watch = |keys: &[String]| {
+        let mut args = vec![&b"WATCH"[..]];
+        args.extend(keys.iter().map(String::as_bytes));
+        // Of this thread alone: others may have the processor meanwhile.
+        let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
+        let before = used();
+        assert_eq!(s.ask_bytes(&args), "+OK\r\n");
+        used() - before
+    };
+    watch(&keys[..2_048]); // what is touched for the first time
+    let few = watch(&keys[2_048..6_144]);
+    let many = watch(&keys[6_144..]);
+    // 15 times as many: 15 times as long, or 130 times if each looks at all before it.
+    assert!(many < few * 60, "{few:?} for 4,096 and {many:?} for 59,392");
+    s.expect_error("WATCH one:more", "ERR more than 65536 watched keys");
+    s.expect("WATCH key:0", "+OK\r\n");
+    s.expect("UNWATCH", "+OK\r\n");
+    s.expect("WATCH one:more", "+OK\r\n");
 }

@@ -1,7 +1,7 @@
 //! A member of a cluster, with a view made by hand: who is served, who is sent where, what is refused.
 
 use super::{Server, Session, run};
-use crate::cluster::Membership;
+use crate::cluster::{Clock, Membership};
 use crate::exec::Verdict;
 use crate::exec::databases::adopt;
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, ServerId, TableId, TabletsVersion};
@@ -39,7 +39,7 @@ impl Member {
         let until = Arc::new(ReadUntil::default());
         until.set(u64::MAX);
         let clients = Clients::new(Arc::new(|| {}));
-        let membership = Arc::new(Membership::new(Instant::now(), until, clients));
+        let membership = Arc::new(Membership::new(Clock::start(), until, clients));
         shared.join(Arc::clone(&membership));
         let entry = TableEntry {
             table,
@@ -489,6 +489,18 @@ fn whole_tables_are_the_own_part_of_them() {
     session.expect("DBSIZE", &format!(":{}\r\n", 200 - low));
     session.expect("FLUSHDB", "+OK\r\n");
     session.expect("DBSIZE", ":0\r\n");
+}
+
+/// The story: a member that had just joined answered CLUSTER SLOTS with an empty list, and clients took it for the cluster's map.
+#[test]
+fn who_asks_a_new_member_for_the_map_asks_again() {
+    let mut member = Member::new(1);
+    for request in ["CLUSTER SLOTS", "CLUSTER SHARDS"] {
+        let told = member.session.ask(request);
+        assert!(told.starts_with("-CLUSTERDOWN "), "{told}");
+    }
+    member.tell_halves();
+    assert!(member.session.ask("CLUSTER SLOTS").starts_with("*2"));
 }
 
 #[test]

@@ -108,3 +108,39 @@ fn tables_are_made_used_and_dropped() {
         "ERR DURAMEN.TABLET is not supported: tablets",
     );
 }
+
+/// A dropped table's id went to the next table that was made: who still used the dropped one wrote
+/// into the new one.
+#[test]
+fn who_uses_a_dropped_table_does_not_write_to_another() {
+    let mut s = Server::session(2);
+    let (mut executor, mut other) = (s.server.executor(1), s.server.client(1));
+    let mut meddle = |request: &str| run(&mut executor, &mut other, request.as_bytes());
+    meddle("DURAMEN.TABLE CREATE old\r\n");
+    s.expect("DURAMEN.USE old", "+OK\r\n");
+    s.expect("SET k 1", "+OK\r\n");
+    assert_eq!(meddle("DURAMEN.TABLE DROP old\r\n"), "+OK\r\n");
+    meddle("DURAMEN.TABLE CREATE new\r\n");
+    s.expect_error("SET k 2", "ERR table");
+    s.expect_error("GET k", "ERR table");
+    assert_eq!(meddle("DURAMEN.USE new\r\nDBSIZE\r\n"), "+OK\r\n:0\r\n");
+}
+
+/// SELECT put a table behind its database just after another client had dropped it: nobody could
+/// use the database again.
+#[test]
+fn a_database_whose_table_is_gone_gets_another() {
+    let mut s = Server::session(1);
+    s.expect("SELECT 5", "+OK\r\n");
+    s.expect("SET k 1", "+OK\r\n");
+    let dropped = s.server.shared.commands.table(5);
+    s.expect("DURAMEN.TABLE DROP db5", "+OK\r\n");
+    s.expect_error("GET k", "ERR table");
+    s.server.shared.commands.set_table(5, dropped); // what the slower SELECT did
+    s.expect("SELECT 5", "+OK\r\n");
+    s.expect("GET k", "$-1\r\n");
+    s.expect("SET k 2", "+OK\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    s.ask("MOVE k 0");
+    s.expect("EXEC", "*1\r\n:1\r\n");
+}

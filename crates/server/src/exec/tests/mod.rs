@@ -7,6 +7,7 @@ mod duramen;
 mod groups;
 mod loading;
 mod operations;
+mod room;
 mod waiting;
 
 use super::{Client, Executor, Turn, Verdict};
@@ -16,6 +17,7 @@ use duramen_engine::{Clock, Options, Store};
 use duramen_wire::resp::{Limits, ParseState, RequestEncoder, Requests, parse_requests};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A store and what its executors share, with a clock that the test moves.
 pub(super) struct Server {
@@ -49,7 +51,12 @@ impl Server {
     }
 
     pub(super) fn executor(&self, thread: usize) -> Executor {
-        Executor::new(Arc::clone(&self.shared), thread).expect("an executor")
+        let executor = Executor::new(Arc::clone(&self.shared), thread).expect("an executor");
+        // Whatever the machine's speed, a turn runs as a whole.
+        Executor {
+            turn_time: Duration::MAX,
+            ..executor
+        }
     }
 
     pub(super) fn client(&self, thread: usize) -> Client {

@@ -186,6 +186,12 @@ impl<'o> Builder<'o> {
         Builder::begin(out, kind as u16, REPLY, envelope)
     }
 
+    /// Of a kind that is none of [`Kind`]'s: a proof.
+    pub fn proof(out: &'o mut Vec<u8>, kind: u16, is_reply: bool) -> Builder<'o> {
+        let flags = if is_reply { REPLY } else { 0 };
+        Builder::begin(out, kind, flags, &Envelope::default())
+    }
+
     pub fn error(out: &'o mut Vec<u8>, kind: u16, envelope: &Envelope) -> Builder<'o> {
         Builder::begin(out, kind, REPLY | ERROR, envelope)
     }

@@ -1,24 +1,28 @@
-//! The first bytes of each side of a connection.
+//! The first bytes of each side of a connection: which protocol this is, and a nonce. They hold nothing that a stranger may not
+//! know; [`handshake`](super::handshake) says what follows.
 //!
 //! **Layout**
 //!
 //! ```text
-//! 0            8      10     12     13          14           16       ...
-//! +------------+------+------+------+-----------+------------+---------+-------+
-//! | "DURAMENN" | min  | max  | role | bytes of  | bytes of   | cluster | token |
-//! |            | u16  | u16  | u8   | name, u8  | token, u16 |  name   |       |
-//! +------------+------+------+------+-----------+------------+---------+-------+
+//! 0            8      10     12     13      16      48
+//! +------------+------+------+------+-------+-------+
+//! | "DURAMENN" | min  | max  | role |   0   | nonce |
+//! |            | u16  | u16  | u8   |       |       |
+//! +------------+------+------+------+-------+-------+
 //! ```
 //!
-//! Both sides speak the highest version that both know. Who refuses sends its own hello first, so that the other side can say
-//! why; then a frame with a [`Trouble`](super::Trouble), then nothing.
+//! Bytes 13 to 15 were lengths in version 1. As zeros they let a program of version 1 read the versions and say that none is common.
 
-use super::{PROTOCOL_MAX, PROTOCOL_MIN};
+use super::{FrameError, PROTOCOL_MAX, PROTOCOL_MIN};
 
 const MAGIC: [u8; 8] = *b"DURAMENN";
-const FIXED_BYTES: usize = 16;
-/// Longest token, in bytes.
-const TOKEN_BYTES_MAX: usize = 1024;
+/// Bytes of an opening.
+pub const OPENING_BYTES: usize = 48;
+/// Long enough that no two are equal, and that nobody guesses one.
+pub const NONCE_BYTES: usize = 32;
+
+/// Drawn anew for every connection, by each side.
+pub type Nonce = [u8; NONCE_BYTES];
 
 /// Who opens a connection, or answers on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +42,12 @@ impl Role {
 
 /// See the file's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello<'a> {
+pub struct Opening {
     /// The protocol versions that this side speaks.
     pub min: u16,
     pub max: u16,
     pub role: Role,
-    /// Empty: any cluster (clients and tools only).
-    pub cluster: &'a str,
-    /// Proof that this side may speak; empty if the cluster asks for none.
-    pub token: &'a [u8],
+    pub nonce: Nonce,
 }
 
 /// Why the other side can't be talked to.
@@ -56,10 +57,8 @@ pub enum HelloError {
     Magic,
     #[error("unknown role {found}")]
     Role { found: u8 },
-    #[error("the cluster's name is not text")]
-    Name,
-    #[error("a token of {bytes} bytes; at most 1024 are allowed")]
-    Token { bytes: usize },
+    #[error("bytes 13 to 15 of an opening must be zero")]
+    Reserved,
     #[error("the versions {min} to {max} are no range")]
     Versions { min: u16, max: u16 },
     #[error(
@@ -68,137 +67,82 @@ pub enum HelloError {
         PROTOCOL_MAX
     )]
     NoCommonVersion { min: u16, max: u16 },
+    #[error("a malformed proof: {0}")]
+    Frame(#[from] FrameError),
+    #[error("a proof was expected, something else came")]
+    Proof,
+    #[error("the cluster's name is not text of at most 255 bytes")]
+    Name,
+    #[error("not permitted: the token is wrong, or only one side has one")]
+    Token,
     #[error("the other side belongs to cluster `{theirs}`, this one to `{ours}`")]
     WrongCluster { ours: String, theirs: String },
+    /// The other side says why it does not want to talk.
+    #[error("refused: {0}")]
+    Refused(String),
+    #[error("the system has no random numbers")]
+    NoRandomness,
 }
 
-/// What [`parse_hello`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HelloParsed<'a> {
-    /// Not before the input has this length.
-    Incomplete { needed: usize },
-    /// A hello of so many bytes.
-    Hello { hello: Hello<'a>, bytes: usize },
-}
-
-impl<'a> Hello<'a> {
-    /// The hello of this program.
-    pub fn new(role: Role, cluster: &'a str, token: &'a [u8]) -> Hello<'a> {
-        Hello {
+impl Opening {
+    /// The opening of this program.
+    pub fn new(role: Role, nonce: Nonce) -> Opening {
+        Opening {
             min: PROTOCOL_MIN,
             max: PROTOCOL_MAX,
             role,
-            cluster,
-            token,
+            nonce,
         }
     }
 
     /// Appends its bytes.
-    ///
-    /// # Panics
-    /// If the name is longer than 255 bytes or the token longer than 1024: configuration is checked when it is read.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        assert!(self.token.len() <= TOKEN_BYTES_MAX, "token too long");
-        let name = u8::try_from(self.cluster.len()).expect("a cluster's name of at most 255 bytes");
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&self.min.to_le_bytes());
         out.extend_from_slice(&self.max.to_le_bytes());
-        out.push(self.role as u8);
-        out.push(name);
-        out.extend_from_slice(&(self.token.len() as u16).to_le_bytes());
-        out.extend_from_slice(self.cluster.as_bytes());
-        out.extend_from_slice(self.token);
-    }
-
-    /// The version to speak with the sender of this hello, for a side of cluster `ours` (empty: any).
-    ///
-    /// # Errors
-    /// There is none, or it is another cluster.
-    pub fn agree(&self, ours: &str) -> Result<u16, HelloError> {
-        if self.min > PROTOCOL_MAX || self.max < PROTOCOL_MIN {
-            return Err(HelloError::NoCommonVersion {
-                min: self.min,
-                max: self.max,
-            });
-        }
-        let any = ours.is_empty() || (self.cluster.is_empty() && self.role == Role::Client);
-        if !any && self.cluster != ours {
-            return Err(HelloError::WrongCluster {
-                ours: ours.to_owned(),
-                theirs: self.cluster.to_owned(),
-            });
-        }
-        Ok(self.max.min(PROTOCOL_MAX))
+        out.extend_from_slice(&[self.role as u8, 0, 0, 0]);
+        out.extend_from_slice(&self.nonce);
     }
 }
 
-/// Takes the hello at the beginning of untrusted `input`.
+/// Takes the opening at the beginning of untrusted `input`. `None`: more has to come, up to [`OPENING_BYTES`].
 ///
 /// # Errors
-/// The input is none, and no more input will make it one.
-pub fn parse_hello(input: &[u8]) -> Result<HelloParsed<'_>, HelloError> {
+/// The input is none that this program understands, and no more input will make it one.
+pub fn parse_opening(input: &[u8]) -> Result<Option<Opening>, HelloError> {
     let common = input.len().min(MAGIC.len());
-    if input[..common] != MAGIC[..common] {
+    if input.get(..common) != MAGIC.get(..common) {
         return Err(HelloError::Magic);
     }
-    let Some((head, rest)) = input.split_first_chunk::<FIXED_BYTES>() else {
-        return Ok(HelloParsed::Incomplete {
-            needed: FIXED_BYTES,
-        });
+    // What follows the versions depends on the version: the opening of an old one may be shorter.
+    let Some([min0, min1, max0, max1]) = input.get(8..).and_then(|rest| rest.first_chunk::<4>())
+    else {
+        return Ok(None);
     };
-    let [
-        _,
-        _,
-        _,
-        _,
-        _,
-        _,
-        _,
-        _,
-        min0,
-        min1,
-        max0,
-        max1,
-        role,
-        name,
-        token0,
-        token1,
-    ] = *head;
-    let (min, max) = (
-        u16::from_le_bytes([min0, min1]),
-        u16::from_le_bytes([max0, max1]),
-    );
+    let min = u16::from_le_bytes([*min0, *min1]);
+    let max = u16::from_le_bytes([*max0, *max1]);
     if min == 0 || min > max {
         return Err(HelloError::Versions { min, max });
     }
-    let Some(role) = Role::ALL.into_iter().find(|known| *known as u8 == role) else {
-        return Err(HelloError::Role { found: role });
-    };
-    let (name, token) = (
-        usize::from(name),
-        usize::from(u16::from_le_bytes([token0, token1])),
-    );
-    if token > TOKEN_BYTES_MAX {
-        return Err(HelloError::Token { bytes: token });
+    if min > PROTOCOL_MAX || max < PROTOCOL_MIN {
+        return Err(HelloError::NoCommonVersion { min, max });
     }
-    let Some((cluster, token)) = rest
-        .get(..name + token)
-        .and_then(|rest| rest.split_at_checked(name))
-    else {
-        return Ok(HelloParsed::Incomplete {
-            needed: FIXED_BYTES + name + token,
-        });
+    let fixed = input
+        .get(12..)
+        .and_then(|rest| rest.split_first_chunk::<4>());
+    let Some(([role, reserved @ ..], rest)) = fixed else {
+        return Ok(None);
     };
-    let cluster = std::str::from_utf8(cluster).map_err(|_| HelloError::Name)?;
-    let hello = Hello {
+    let Some(role) = Role::ALL.into_iter().find(|known| *known as u8 == *role) else {
+        return Err(HelloError::Role { found: *role });
+    };
+    if *reserved != [0; 3] {
+        return Err(HelloError::Reserved);
+    }
+    Ok(rest.first_chunk::<NONCE_BYTES>().map(|nonce| Opening {
         min,
         max,
         role,
-        cluster,
-        token,
-    };
-    Ok(HelloParsed::Hello {
-        hello,
-        bytes: FIXED_BYTES + cluster.len() + token.len(),
-    })
+        nonce: *nonce,
+    }))
 }

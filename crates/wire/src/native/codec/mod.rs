@@ -1,6 +1,6 @@
 //! Frames, and messages in them.
 //!
-//! **Layout** (little endian). A connection begins with a [`Hello`] of each side; then frames follow each other without gaps:
+//! **Layout** (little endian). A connection begins with a [`Handshake`]; then frames follow each other without gaps:
 //!
 //! ```text
 //! 0       4      6       8         16        24        32      36      40
@@ -20,6 +20,7 @@
 //! | 2 | `FromCoordinator` / `ServerAnswer`, by postcard |
 //! | 3 | `Peer` / `PeerAnswer`, by postcard |
 //! | 4 | `WriteReplica`, fixed / `PeerAnswer`, by postcard |
+//! | 5 | a proof, within a [`Handshake`] only |
 //! | 16 | ping: empty |
 //! | 17 | one operation / its outcome |
 //! | 18 | several operations / their outcomes |
@@ -35,6 +36,7 @@
 mod bodies;
 mod cursor;
 mod frame;
+mod handshake;
 mod hello;
 mod many;
 mod operations;
@@ -47,16 +49,17 @@ pub use bodies::{
 pub use frame::{
     Envelope, Frame, FrameError, HEADER_BYTES, Header, Parsed, parse_frame, payload_at,
 };
-pub use hello::{Hello, HelloError, HelloParsed, Role, parse_hello};
+pub use handshake::{Credentials, HANDSHAKE_BYTES_MAX, Handshake, Progress, fresh_nonce};
+pub use hello::{HelloError, NONCE_BYTES, Nonce, OPENING_BYTES, Opening, Role, parse_opening};
 pub use many::{MultiAnswer, MultiRequest, Objects, ObjectsAnswer, Outcomes, Parts};
 pub use operations::{
     append_outcome, encode_enumerate, encode_enumerate_problem, encode_outcome, encode_ping,
     encode_pong, encode_single, outcome_bytes, read_whole_outcome, single_bytes,
 };
 
-/// The protocol versions that this program speaks.
-pub const PROTOCOL_MIN: u16 = 1;
-pub const PROTOCOL_MAX: u16 = 1;
+/// The protocol versions that this program speaks. In version 1 each side said its token to whoever listened.
+pub const PROTOCOL_MIN: u16 = 2;
+pub const PROTOCOL_MAX: u16 = 2;
 /// Longest frame between servers and coordinators, header excluded: a replica's bytes are sent in pieces below this.
 pub const PEER_FRAME_BYTES_MAX: usize = 64 << 20;
 /// Longest frame from and to clients, header excluded.

@@ -1,10 +1,12 @@
 //! Hubs that talk to each other, and to peers that don't behave.
 
+mod strangers;
+
 use duramen_base::ids::{ListVersion, TabletsVersion};
 use duramen_net::{Event, Hub, Limits, Message, Options, Payload, Reason};
 use duramen_wire::native::codec::{
-    Envelope, Hello, HelloParsed, Parsed, Question, Reply, Role, decode_question, decode_reply,
-    encode_peer, encode_peer_answer, parse_frame, parse_hello,
+    Credentials, Envelope, Handshake, OPENING_BYTES, Opening, Parsed, Progress, Question, Reply,
+    Role, decode_question, decode_reply, encode_peer, encode_peer_answer, fresh_nonce, parse_frame,
 };
 use duramen_wire::native::message::{Peer, PeerAnswer};
 use std::io::{ErrorKind, Read, Write};
@@ -127,10 +129,63 @@ fn is_well(server: &mut TestHub, address: SocketAddr) {
     });
 }
 
-fn hello(cluster: &str) -> Vec<u8> {
+/// An opening by hand.
+fn opening() -> Vec<u8> {
     let mut bytes = Vec::new();
-    Hello::new(Role::Server, cluster, b"").encode(&mut bytes);
+    Opening::new(Role::Server, [9; 32]).encode(&mut bytes);
     bytes
+}
+
+fn here(token: &[u8]) -> Credentials<'_> {
+    let cluster = "here";
+    Credentials { cluster, token }
+}
+
+/// A peer by hand: connects, and goes through the handshake while the hub is polled. Returns it, and the
+/// last proof, which it has not sent yet. `None`: the hub ended it.
+fn shake(
+    hub: &mut TestHub,
+    address: SocketAddr,
+    role: Role,
+    ours: Credentials<'_>,
+) -> Option<(TcpStream, Vec<u8>)> {
+    let mut peer = TcpStream::connect(address).expect("connects");
+    peer.set_nodelay(true).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let nonce = fresh_nonce().expect("random numbers");
+    let (mut input, mut out) = (Vec::new(), Vec::new());
+    let mut handshake = Handshake::dial(role, nonce, &mut out);
+    let (deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
+    while Instant::now() < deadline {
+        let sent = peer.write(&out).unwrap_or_default();
+        out.drain(..sent);
+        hub.poll(STEP, &mut events);
+        let is_end = |event: &Event<u32>| matches!(event, Event::Closed { .. });
+        assert!(
+            events.drain(..).all(|event| is_end(&event)),
+            "nobody is known before the handshake is over"
+        );
+        let mut chunk = [0; 4096];
+        match peer.read(&mut chunk) {
+            Ok(0) => return None,
+            Ok(read) => input.extend_from_slice(&chunk[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+        match handshake.advance(ours, &input, &mut out).ok()? {
+            Progress::Waiting { used } => drop(input.drain(..used)),
+            Progress::Done { .. } => return Some((peer, out)),
+        }
+    }
+    panic!("the handshake does not end");
+}
+
+/// A peer that the hub knows once it has these bytes.
+fn known(hub: &mut TestHub, address: SocketAddr) -> (TcpStream, Vec<u8>) {
+    let made = shake(hub, address, Role::Server, here(b""));
+    let (peer, proof) = made.expect("it is of this cluster");
+    peer.set_nonblocking(false).unwrap();
+    (peer, proof)
 }
 
 fn ping(request: u64, payload: &[u8]) -> Vec<u8> {
@@ -171,13 +226,13 @@ fn questions_and_answers_of_any_size_come_whole_and_in_order() {
 #[test]
 fn a_conversation_may_be_cut_anywhere() {
     let (mut server, address) = server(limits());
-    let mut bytes = hello("here");
+    let mut frames = Vec::new();
     for n in 1..=3 {
-        bytes.extend(ping(n, &[n as u8; 9]));
+        frames.extend(ping(n, &[n as u8; 9]));
     }
-    for cut in 0..=bytes.len() {
-        let mut peer = TcpStream::connect(address).expect("connects");
-        peer.set_nodelay(true).unwrap();
+    for cut in 0..=frames.len() {
+        let (mut peer, mut bytes) = known(&mut server, address);
+        bytes.extend(&frames);
         peer.write_all(&bytes[..cut]).unwrap();
         let mut events = Vec::new();
         server.poll(STEP, &mut events);
@@ -207,19 +262,18 @@ fn has_ended(peer: &mut TcpStream) -> bool {
     }
 }
 
-/// Every byte of hello and frame, with several of its bits turned: the connection ends or a question comes, and the hub lives.
+/// Every byte of the last proof and of a frame, with several of its bits turned: the connection ends, and the hub lives.
 #[test]
 fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
     let (mut server, address) = server(limits());
-    let mut whole = hello("here");
-    let hello_bytes = whole.len();
-    whole.extend(ping(1, b""));
+    let proof_bytes = known(&mut server, address).1.len();
+    let frame = ping(1, b"");
     let mut closed = 0;
-    for at in 0..whole.len() {
+    for at in 0..proof_bytes + frame.len() {
         for mask in [1, 0x80, 0xff] {
-            let mut bytes = whole.clone();
+            let (mut peer, mut bytes) = known(&mut server, address);
+            bytes.extend(&frame);
             bytes[at] ^= mask;
-            let mut peer = TcpStream::connect(address).expect("connects");
             peer.write_all(&bytes).unwrap();
             peer.shutdown(Shutdown::Write).unwrap();
             peer.set_nonblocking(true).unwrap();
@@ -232,16 +286,16 @@ fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
                 server.poll(STEP, &mut events);
                 for event in events.drain(..) {
                     match event {
-                        Event::Accepted { .. } => is_accepted = true,
+                        Event::Accepted { .. } => {
+                            assert!(at >= proof_bytes, "byte {at} is under the tag");
+                            is_accepted = true;
+                        }
                         Event::Closed { reason, .. } => {
                             assert!(is_accepted);
                             is_reported = true;
                             closed += usize::from(matches!(reason, Reason::Frame(_)));
                         }
-                        Event::Question { message, .. } => {
-                            assert!(at < hello_bytes, "byte {at} is under the checksum");
-                            assert_eq!(nonce_of(&message), 1);
-                        }
+                        Event::Question { .. } => panic!("byte {at} is under the checksum"),
                         other => panic!("{other:?}"),
                     }
                 }
@@ -256,15 +310,12 @@ fn whatever_is_flipped_ends_that_connection_and_nothing_else() {
 #[test]
 fn a_length_that_is_only_said_takes_no_memory() {
     let (mut server, address) = server(Limits::default());
-    let mut peers = Vec::new();
-    for _ in 0..64 {
-        let mut peer = TcpStream::connect(address).expect("connects");
-        let mut bytes = hello("here");
+    let mut peers: Vec<_> = (0..64).map(|_| known(&mut server, address)).collect();
+    for (peer, proof) in &mut peers {
         let mut frame = ping(1, b"");
         frame[..4].copy_from_slice(&(60u32 << 20).to_le_bytes());
-        bytes.extend(frame);
-        peer.write_all(&bytes).unwrap();
-        peers.push(peer);
+        proof.extend(frame);
+        peer.write_all(proof).unwrap();
     }
     let mut accepted = 0;
     until(&mut [&mut server], |_, _, event| {
@@ -284,15 +335,16 @@ fn a_length_that_is_only_said_takes_no_memory() {
     is_well(&mut server, address);
 }
 
-/// What a raw peer is told: hello and the trouble behind it.
+/// What a raw peer is told: an opening, and the trouble behind it.
 fn goodbye(peer: &mut TcpStream) -> String {
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut bytes = Vec::new();
     peer.read_to_end(&mut bytes).expect("until the end");
-    let HelloParsed::Hello { bytes: hello, .. } = parse_hello(&bytes).expect("a hello") else {
-        panic!("no whole hello");
+    let Some(rest) = bytes.get(OPENING_BYTES..) else {
+        assert_eq!(bytes, b"", "no whole opening");
+        return String::new();
     };
-    let Ok(Parsed::Frame { frame, .. }) = parse_frame(&bytes[hello..], 1 << 20) else {
+    let Ok(Parsed::Frame { frame, .. }) = parse_frame(rest, 1 << 20) else {
         return String::new();
     };
     match decode_reply(&frame) {
@@ -304,15 +356,13 @@ fn goodbye(peer: &mut TcpStream) -> String {
 #[test]
 fn who_is_not_wanted_is_told_why() {
     let (mut server, address) = server(limits());
-    let mut future = hello("here");
+    let mut future = opening();
     future[8] = 7;
     future[10] = 9;
-    let mut token = Vec::new();
-    Hello::new(Role::Server, "here", b"guess").encode(&mut token);
+    let old = b"DURAMENN\x01\0\x01\0\x02\x04\0\0here".to_vec();
     let cases = [
-        (hello("there"), "there"),
         (future, "update the older program"),
-        (token, "token"),
+        (old, "versions 1 to 1"),
         (b"PING\r\n".to_vec(), "native protocol"),
     ];
     for (bytes, why) in cases {
@@ -353,7 +403,7 @@ fn who_is_not_wanted_is_told_why() {
 fn who_says_no_hello_is_let_go() {
     let (mut server, address) = server(impatient());
     let mut peer = TcpStream::connect(address).expect("connects");
-    peer.write_all(&hello("here")[..5]).unwrap();
+    peer.write_all(&opening()[..5]).unwrap();
     let reader = std::thread::spawn(move || goodbye(&mut peer));
     let (deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
     while !reader.is_finished() && Instant::now() < deadline {
@@ -366,8 +416,8 @@ fn who_says_no_hello_is_let_go() {
 #[test]
 fn who_takes_no_answers_is_not_read_from_and_then_cut() {
     let (mut server, address) = server(limits());
-    let mut peer = TcpStream::connect(address).expect("connects");
-    peer.write_all(&hello("here")).unwrap();
+    let (mut peer, proof) = known(&mut server, address);
+    peer.write_all(&proof).unwrap();
     peer.set_nonblocking(true).unwrap();
     let question = ping(1, &[7; 1000]);
     // It asks as long as it can, and reads nothing.
@@ -423,28 +473,40 @@ fn there_are_never_more_connections_than_allowed() {
         connections: 4,
         ..limits()
     });
-    let flood: Vec<TcpStream> = (0..20)
-        .map(|_| TcpStream::connect(address).expect("connects"))
-        .collect();
-    for mut peer in &flood {
-        // Those that were closed already may fail.
-        let _ = peer.write_all(&hello("here"));
-    }
-    let mut accepted = 0;
-    let (mut deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
-    while Instant::now() < deadline {
-        server.poll(STEP, &mut events);
-        if accepted == 4 {
-            // More would come now.
-            deadline = deadline.min(Instant::now() + Duration::from_millis(200));
+    let mut peers = Vec::new();
+    for n in 0..8 {
+        let (mut peer, proof) = known(&mut server, address);
+        peer.write_all(&proof).unwrap();
+        let reader = (n >= 4).then(|| {
+            let mut peer = peer.try_clone().unwrap();
+            std::thread::spawn(move || {
+                let mut told = Vec::new();
+                peer.set_read_timeout(Some(PATIENCE)).unwrap();
+                peer.read_to_end(&mut told).map(|_| told)
+            })
+        });
+        let (deadline, mut events) = (Instant::now() + PATIENCE, Vec::new());
+        let mut is_accepted = false;
+        while Instant::now() < deadline && !is_accepted {
+            server.poll(STEP, &mut events);
+            is_accepted = events
+                .drain(..)
+                .any(|event| matches!(event, Event::Accepted { .. }));
+            if reader.as_ref().is_some_and(|reader| reader.is_finished()) {
+                break;
+            }
         }
-        accepted += events
-            .drain(..)
-            .filter(|event| matches!(event, Event::Accepted { .. }))
-            .count();
+        assert_eq!(is_accepted, n < 4);
+        if let Some(reader) = reader {
+            let told = reader.join().unwrap().expect("until the end");
+            let Ok(Parsed::Frame { frame, .. }) = parse_frame(&told, 1 << 20) else {
+                panic!("no reason");
+            };
+            assert!(matches!(decode_reply(&frame), Ok(Reply::Trouble(_))));
+        }
+        peers.push(peer);
     }
-    assert_eq!(accepted, 4);
-    drop(flood);
+    drop(peers);
     let mut closed = 0;
     until(&mut [&mut server], |_, _, event| {
         closed += usize::from(matches!(event, Event::Closed { .. }));
@@ -526,9 +588,9 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
     std::thread::spawn(move || {
         for peer in listener.incoming() {
             let mut peer = peer.expect("the link");
-            let mut bytes = hello("here");
-            bytes.extend([0xff; 64]);
-            let _ = peer.write_all(&bytes);
+            let handshake = Handshake::accept(Role::Server, [7; 32]);
+            let _ = handshake.run(here(b""), Vec::new(), &mut peer);
+            let _ = peer.write_all(&[0xff; 64]);
             let mut rest = Vec::new();
             let _ = peer.read_to_end(&mut rest);
         }
@@ -550,6 +612,81 @@ fn a_peer_that_accepts_and_says_nothing_is_given_up() {
     });
 }
 
+/// A server that listens at the second address of its name was never reached, and was taken for dead: only the first was tried.
+#[test]
+fn every_address_of_a_name_is_tried() {
+    let (mut server, address) = server(limits());
+    let mut options = Options::new(Role::Server, "here");
+    options.limits = limits();
+    // Nothing listens at this host's other address.
+    options.resolve = |name| {
+        let port = name.split_once(':').expect("a port").1;
+        let at = |host| format!("{host}:{port}").parse().expect("an address");
+        Ok(vec![at("127.0.0.2"), at("127.0.0.1")])
+    };
+    let mut client = Hub::new(options).expect("a hub");
+    let to = format!("two-addresses:{}", address.port());
+    ask(&mut client, &to, 1, Payload::None);
+    until(&mut [&mut server, &mut client], |n, hub, event| {
+        answer(hub, &event);
+        assert!(!matches!(event, Event::Unanswered { .. }), "{event:?}");
+        n == 1 && matches!(event, Event::Answer { request: 1, .. })
+    });
+    drop(server);
+    is_told(&mut client, |reason| *reason == Reason::Ended);
+    ask(&mut client, &to, 2, Payload::None);
+    is_told(&mut client, |reason| *reason == Reason::NobodyListens);
+}
+
+/// The next link that breaks does so for this reason.
+fn is_told(client: &mut TestHub, is: impl Fn(&Reason) -> bool) {
+    until(&mut [client], |_, _, event| match event {
+        Event::Unanswered { reason, .. } => {
+            assert!(is(&reason), "{reason:?}");
+            true
+        }
+        other => panic!("{other:?}"),
+    });
+}
+
+/// A coordinator took each of these for the end of a server's process, and called the server crashed.
+#[test]
+fn only_a_refused_connection_or_an_end_behind_the_hello_is_a_sign_of_death() {
+    let mut client = hub(Role::Server, "here", limits());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    // Taken, and closed at once: a proxy, or a server without descriptors.
+    ask(&mut client, &to, 1, Payload::None);
+    let closes = std::thread::spawn(move || drop(listener.accept().unwrap()));
+    is_told(&mut client, |r| {
+        *r == Reason::NoHello && !r.is_sign_of_death()
+    });
+    closes.join().unwrap();
+    ask(&mut client, &to, 3, Payload::None);
+    is_told(&mut client, |r| {
+        *r == Reason::NobodyListens && r.is_sign_of_death()
+    });
+    ask(&mut client, "no host at all:1", 4, Payload::None);
+    is_told(&mut client, |r| !r.is_sign_of_death());
+    // Another token or cluster: the server is there, and this process is wrong.
+    let (mut server, address) = server(limits());
+    let mut stranger = hub(Role::Server, "there", limits());
+    ask(&mut stranger, &address.to_string(), 6, Payload::None);
+    until(
+        &mut [&mut server, &mut stranger],
+        |_, _, event| match event {
+            Event::Unanswered { reason, .. } => {
+                assert!(
+                    reason.is_denial() && !reason.is_sign_of_death(),
+                    "{reason:?}"
+                );
+                true
+            }
+            other => panic!("{other:?}"),
+        },
+    );
+}
+
 #[test]
 fn a_connection_moves_to_another_hub_with_what_came_already() {
     let options = Options {
@@ -559,9 +696,8 @@ fn a_connection_moves_to_another_hub_with_what_came_already() {
     let mut listener: TestHub = Hub::new(options).unwrap();
     let address = listener.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut keeper = hub(Role::Server, "here", limits());
-    let mut peer = TcpStream::connect(address).unwrap();
-    let mut bytes = Vec::new();
-    Hello::new(Role::Replica, "here", b"").encode(&mut bytes);
+    let made = shake(&mut listener, address, Role::Replica, here(b""));
+    let (mut peer, mut bytes) = made.expect("it is of this cluster");
     let (one, two) = (ping(1, b"first"), ping(2, b"second"));
     bytes.extend(&one);
     bytes.extend(&two[..20]);

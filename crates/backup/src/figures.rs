@@ -1,0 +1,41 @@
+//! What a backup tells of itself: its replicas, the memory that it takes, its counters.
+
+use crate::backup::Backup;
+use crate::types::{Copies, ReplicaInfo, Stats};
+
+impl Backup {
+    /// All replicas, by id.
+    pub fn replicas(&self) -> Vec<ReplicaInfo> {
+        let state = self.state();
+        state
+            .replicas
+            .iter()
+            .filter(|(_, replica)| replica.committed)
+            .map(|(id, replica)| replica.info(*id))
+            .collect()
+    }
+
+    /// Memory of what is on its way to frames.
+    pub fn copies(&self) -> Copies {
+        Copies {
+            bytes: self.held.bytes(),
+            reserved_bytes: self.held.reserved_bytes(),
+            bytes_max: self.options.memory_bytes,
+        }
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> Stats {
+        let state = self.state();
+        Stats {
+            wal_bytes: state.ring.capacity,
+            wal_used_bytes: state.ring.used(),
+            frames: self.geometry.frames,
+            frames_used: state.frames.used(),
+            replicas: state.replicas.len() as u32,
+            quarantined: state.frames.quarantined(),
+            unflushed: state.needs.len() as u32,
+            ..state.stats.clone()
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Verifies, without being asked to, what a restart would read: replicas in frames, one a step, then the write-ahead log.
+//!
+//! **Invariants**
+//! - What a commit holds is in memory as well until it is in a frame (R3 of `replica`). So a commit that went bad is mended:
+//!   everything goes to frames, and the commit is needed no more. Nothing is written over in place.
+//!
+//! **Concurrency**: one caller. `flushing` is held while a part of the log is read: nobody trims it meanwhile, so nothing writes there.
+
+use std::ops::Bound;
+use std::sync::PoisonError;
+
+use duramen_format::wal::{COMMIT_BYTES, Commit};
+
+use crate::backup::{Backup, State};
+use crate::buffer::Buffer;
+use crate::disk::BLOCK_BYTES;
+use crate::error::Error;
+use crate::read::How;
+use crate::replica::Replica;
+use crate::types::{LogDamage, Place, ReplicaId, ScrubStep};
+
+/// Bytes of the write-ahead log that are read at once: a commit that has to wait for room waits no longer than for these.
+const PART_BYTES: u64 = 4 << 20;
+
+/// Commits that follow each other on the device.
+struct Part {
+    /// Where it begins, in the region.
+    at: u64,
+    bytes: u64,
+    /// Each with its lsn, and where in the part it lies.
+    commits: Vec<(u64, std::ops::Range<usize>)>,
+}
+
+impl Backup {
+    /// What scrubbing would look at now: replicas, and the write-ahead log.
+    pub fn scrubbable(&self) -> u64 {
+        in_frames(&self.state()) + 1
+    }
+
+    /// Verifies one replica, as far as it lies in a frame; after all of them the write-ahead log. For one background thread, or
+    /// the simulator.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: a commit went bad and the device takes no writes. What else is found is in the result.
+    pub fn scrub_step(&self) -> Result<ScrubStep, Error> {
+        let next = next_replica(&mut self.state());
+        let Some((id, bytes)) = next else {
+            return self.scrub_log();
+        };
+        let mut scratch = {
+            let mut scratch = self
+                .scrubbing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *scratch, Buffer::counted(0, &self.held))
+        };
+        scratch.resize(self.geometry.segment_bytes as usize); // it may grow meanwhile
+        let segment = id.segment;
+        let read = self.read_from(id, scratch.bytes_mut(), How::Medium);
+        *self
+            .scrubbing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = scratch;
+        match read {
+            Ok(_) => Ok(ScrubStep::Good { segment, bytes }),
+            Err(Error::UnknownSegment { .. }) => Ok(ScrubStep::Good { segment, bytes: 0 }), // freed meanwhile
+            Err(_) => Ok(ScrubStep::Damaged { segment }),
+        }
+    }
+
+    /// Verifies every commit that a restart would read.
+    fn scrub_log(&self) -> Result<ScrubStep, Error> {
+        let (mut from, mut bytes) = (0, 0);
+        loop {
+            let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(part) = next_part(&self.state(), from) else {
+                let nothing = bytes == 0 && in_frames(&self.state()) == 0;
+                return Ok(match nothing {
+                    true => ScrubStep::Idle,
+                    false => ScrubStep::GoodLog { bytes },
+                });
+            };
+            // The same twice is no accident.
+            let found = self
+                .verify_part(&part)
+                .and_then(|_| self.verify_part(&part));
+            if let Some((lsn, reason)) = found {
+                self.state().stats.damaged += 1;
+                let is_mended = match self.drain() {
+                    Ok(()) => true,
+                    Err(Error::Full { .. }) => false,
+                    Err(error) => return Err(error),
+                };
+                drop(flushing);
+                let state = self.state();
+                let is_needed = state.ring.live.iter().any(|live| live.lsn == lsn);
+                return Ok(ScrubStep::DamagedLog(LogDamage {
+                    lsn,
+                    reason,
+                    is_mended: is_mended && !is_needed,
+                }));
+            }
+            bytes += part.bytes;
+            from = part.commits.last().map_or(u64::MAX, |(lsn, _)| lsn + 1);
+        }
+    }
+
+    /// The first commit of a part that is not as it was written, and what is wrong with it.
+    fn verify_part(&self, part: &Part) -> Option<(u64, String)> {
+        let mut bytes = vec![0; part.bytes as usize];
+        let first = part.commits.first()?.0;
+        if let Err(error) = self.wal.read_medium(part.at, &mut bytes) {
+            return Some((first, format!("it can't be read: {error}")));
+        }
+        part.commits.iter().find_map(|(lsn, range)| {
+            let is_whole = bytes.get(range.clone()).is_some_and(|bytes| {
+                Commit::decode(bytes).is_ok_and(|commit| {
+                    let end = COMMIT_BYTES + commit.body_bytes as usize;
+                    let body = bytes.get(COMMIT_BYTES..end);
+                    commit.server == self.identity.server
+                        && commit.lsn == *lsn
+                        && body.is_some_and(|body| commit.records(body).is_ok())
+                })
+            });
+            (!is_whole).then(|| (*lsn, "its bytes do not match its checksum".to_owned()))
+        })
+    }
+}
+
+/// Durable commits from an lsn on that lie behind each other on the device, at least one.
+fn next_part(state: &State, from: u64) -> Option<Part> {
+    let ring = &state.ring;
+    let first = ring.live.partition_point(|live| live.lsn < from);
+    let begin = ring.live.get(first)?.start;
+    let wraps_at = begin - begin % ring.capacity + ring.capacity;
+    let mut part = Part {
+        at: ring.at(begin),
+        bytes: 0,
+        commits: Vec::new(),
+    };
+    for (number, live) in ring.live.iter().enumerate().skip(first) {
+        if live.lsn > ring.durable_lsn || live.start >= wraps_at {
+            break;
+        }
+        let next = ring.live.get(number + 1);
+        let end = next.map_or(ring.head, |next| next.start).min(wraps_at);
+        if !part.commits.is_empty() && end - begin > PART_BYTES {
+            break;
+        }
+        let range = (live.start - begin) as usize..(end - begin) as usize;
+        part.commits.push((live.lsn, range));
+        part.bytes = end - begin;
+    }
+    debug_assert!(part.bytes.is_multiple_of(BLOCK_BYTES));
+    (!part.commits.is_empty()).then_some(part)
+}
+
+/// The replica after the one that was looked at last. `None`: that was the last of all, and the next
+/// call begins with the first. So each round has every replica once, however many drop out of it.
+fn next_replica(state: &mut State) -> Option<(ReplicaId, u32)> {
+    let range = (Bound::Excluded(state.scrub_after), Bound::Unbounded);
+    let mut replicas = state.replicas.range(range);
+    let found = replicas.find(|(_, replica)| scrubs(replica));
+    let next = found.map(|(id, replica)| (*id, replica.certificate.length));
+    state.scrub_after = next.map_or(ReplicaId::default(), |(id, _)| id);
+    state.stats.scrubbed += u64::from(next.is_some());
+    next
+}
+
+fn in_frames(state: &State) -> u64 {
+    let replicas = state.replicas.values();
+    replicas.filter(|replica| scrubs(replica)).count() as u64
+}
+
+/// Whether there is something to verify: in a frame, and not known to be damaged.
+fn scrubs(replica: &Replica) -> bool {
+    let in_frame = replica.place() == Place::Frame || replica.base > 0 || replica.in_slot;
+    replica.committed && in_frame && replica.damage().is_none()
+}

@@ -1,0 +1,131 @@
+//! `duramen fsck --repair`: what can be proved of a damaged store, in a new directory; and a list of what cannot.
+
+use super::Place;
+use duramen::{Lost, Salvaged};
+use serde_json::json;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Lost parts that are printed; the rest is counted.
+const SHOWN_MAX: usize = 100;
+
+pub(super) fn run(place: &Place, out: &Path, json: bool) -> ExitCode {
+    let mut list = List::beside(out);
+    let done = duramen::salvage(&*place.disk, out, &mut |table, key| list.add(table, key));
+    let done = match done {
+        Ok(done) => done,
+        Err(error) => return super::cannot_look(&error.to_string()),
+    };
+    if let Err(why) = list.end() {
+        return super::cannot_look(&why);
+    }
+    if json {
+        print_json(&done, &list.path);
+    } else {
+        print_lines(&done, &list.path);
+    }
+    let is_whole = done.lost.is_empty() && done.unproved == 0;
+    let is_whole = is_whole && done.control_damage.is_none() && done.wal_damage.is_none();
+    ExitCode::from(u8::from(!is_whole))
+}
+
+/// The file of keys that are not proved; made when there is one.
+struct List {
+    path: PathBuf,
+    file: Option<BufWriter<File>>,
+    failed: Option<std::io::Error>,
+}
+
+impl List {
+    fn beside(out: &Path) -> List {
+        let mut path = out.as_os_str().to_owned();
+        path.push(".unproved");
+        List {
+            path: path.into(),
+            file: None,
+            failed: None,
+        }
+    }
+
+    fn add(&mut self, table: &str, key: &[u8]) {
+        if self.failed.is_none() {
+            self.failed = self.write(table, key).err();
+        }
+    }
+
+    fn write(&mut self, table: &str, key: &[u8]) -> std::io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self
+                .file
+                .insert(BufWriter::new(File::create_new(&self.path)?)),
+        };
+        writeln!(file, "{table} {}", key.escape_ascii())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        if let (None, Some(file)) = (&self.failed, &mut self.file) {
+            self.failed = file.flush().err();
+        }
+        match &self.failed {
+            Some(error) => Err(format!("{}: {error}", self.path.display())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn describe(lost: &Lost) -> String {
+    let (segment, kind) = (lost.segment, lost.kind.name());
+    match &lost.bytes {
+        Some(bytes) => format!(
+            "segment {segment} ({kind}): bytes {}..{}",
+            bytes.start, bytes.end
+        ),
+        None => format!("segment {segment} ({kind}): whatever was written to it last"),
+    }
+}
+
+fn print_json(done: &Salvaged, list: &Path) {
+    let lost: Vec<String> = done.lost.iter().map(describe).collect();
+    println!(
+        "{}",
+        json!({
+            "keys": done.keys,
+            "unproved": done.unproved,
+            "unproved_list": (done.unproved > 0).then(|| list.display().to_string()),
+            "lost": lost,
+            "control_damage": done.control_damage,
+            "wal_damage": done.wal_damage,
+        })
+    );
+}
+
+fn print_lines(done: &Salvaged, list: &Path) {
+    if let Some(why) = &done.control_damage {
+        println!(
+            "lost: the end of the list of segments ({why}): what was deleted or replaced may be back"
+        );
+    }
+    if let Some(why) = &done.wal_damage {
+        println!("lost: commits of the write-ahead log ({why})");
+    }
+    for lost in done.lost.iter().take(SHOWN_MAX) {
+        println!("lost: {}", describe(lost));
+    }
+    if done.lost.len() > SHOWN_MAX {
+        println!(
+            "… and {} more; --json has them all",
+            done.lost.len() - SHOWN_MAX
+        );
+    }
+    println!("copied: {} keys", done.keys);
+    match done.unproved {
+        0 => println!("proved: none of them can have had a newer value, or have been deleted"),
+        n => println!(
+            "not proved: {n} of them may have had a newer value, or have been deleted; they are listed in {}",
+            list.display()
+        ),
+    }
+}

@@ -1,0 +1,327 @@
+//! Copies what can be proved of a damaged store into a new one: `duramen fsck --repair`. The damaged one is read only.
+//!
+//! - What counts is what the newest control segment lists. If not all of that can be read, every segment that is there counts: then
+//!   what was deleted or replaced may be back.
+//! - An entry counts if its own checksum matches. Per key the highest version wins, tombstones included.
+//! - Where bytes are missing there may have been a newer version of any key, or its deletion. A key is *proved* if no missing
+//!   byte can have held one: its entry lies behind all that is missing of the same head's segments, and nothing is missing of others.
+//! - Behind a gap, entries are found again by looking for several that follow each other, each with its checksum.
+//! - Versions in the new store are all above those of the old one, so that no condition on an old version holds by accident.
+
+use crate::{Error, Level, Options, Store};
+use duramen_backup::disk::Disk;
+use duramen_backup::salvage::{Remains, Salvage};
+use duramen_base::ids::SegmentId;
+use duramen_cluster::control::{Listed, State, each_record};
+use duramen_engine::TableId;
+use duramen_format::entry::{self, Entry, Kind as EntryKind};
+use duramen_format::segment::{HEADER_BYTES, Kind};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::Path;
+
+/// So many entries that follow each other are believed to be entries behind a gap; fewer if the segment ends with them.
+const FOUND_AGAIN: u32 = 4;
+/// Bytes of memory for each byte that is copied: the new store must not fill up, and is only as large while it is made.
+const ROOM: u64 = 3;
+
+/// Bytes of a listed segment that are lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    pub segment: SegmentId,
+    pub kind: Kind,
+    /// `None`: nobody knows how many there were behind the last one.
+    pub bytes: Option<Range<usize>>,
+}
+
+/// What came of a repair.
+#[derive(Clone, Debug, Default)]
+pub struct Salvaged {
+    /// Keys in the new store.
+    pub keys: u64,
+    /// Those of them of which a newer version, or their deletion, may be among what is lost.
+    pub unproved: u64,
+    pub lost: Vec<Lost>,
+    /// Why the list of what counts is not whole.
+    pub control_damage: Option<String>,
+    /// Why commits are missing.
+    pub wal_damage: Option<String>,
+}
+
+/// The entry that wins for a key.
+#[derive(Clone, Copy)]
+struct Winner {
+    version: u64,
+    is_object: bool,
+    segment: SegmentId,
+    at: usize,
+}
+
+type Winners = HashMap<(u32, Box<[u8]>), Winner>;
+
+/// Copies everything that can be proved from `from` into a new directory `to`, which must not exist or be empty. `unproved` gets the
+/// table's name and the key of what is there and may be old.
+///
+/// # Errors
+/// [`Error::Disk`]: there is no store, or its superblock can't be read; or as [`Store::open`] and its writes, of the new one.
+pub fn salvage(
+    from: &dyn Disk,
+    to: &Path,
+    unproved: &mut dyn FnMut(&str, &[u8]),
+) -> Result<Salvaged, Error> {
+    let salvage = Salvage::new(from).map_err(Error::Disk)?;
+    let mut repair = Repair::new(&salvage);
+    let listed: Vec<(SegmentId, Option<Listed>)> = repair.listed();
+    for (segment, listed) in &listed {
+        repair.take(*segment, listed.as_ref());
+    }
+    repair.write(to, unproved)
+}
+
+struct Repair<'a> {
+    salvage: &'a Salvage,
+    state: State,
+    winners: Winners,
+    version_max: u64,
+    bytes: u64,
+    done: Salvaged,
+}
+
+impl<'a> Repair<'a> {
+    fn new(salvage: &'a Salvage) -> Repair<'a> {
+        let mut repair = Repair {
+            salvage,
+            state: State::default(),
+            winners: HashMap::new(),
+            version_max: 0,
+            bytes: 0,
+            done: Salvaged {
+                wal_damage: salvage.wal_damage.clone(),
+                ..Salvaged::default()
+            },
+        };
+        repair.read_control();
+        repair
+    }
+
+    /// As much as can be read of the newest control segment.
+    fn read_control(&mut self) {
+        let controls = self.salvage.segments();
+        let newest = controls.filter(|(_, kind)| *kind == Kind::Control).last();
+        let Some((control, _)) = newest else {
+            self.done.control_damage = Some("there is no control segment".to_owned());
+            return;
+        };
+        let remains = self.salvage.read(control, None);
+        let mut state = State::default();
+        let read = each_record(control, &remains.bytes, |_, record| {
+            let _ = state.apply(record); // a restart would refuse: here it is one record less
+            Ok(())
+        });
+        if let Err(error) = read {
+            self.done.control_damage = Some(error.to_string());
+        } else if self.done.wal_damage.is_some() {
+            self.done.control_damage = Some("its last records may be missing".to_owned());
+        }
+        self.state = state;
+    }
+
+    /// What counts.
+    fn listed(&self) -> Vec<(SegmentId, Option<Listed>)> {
+        let known = self.state.segments.iter();
+        let mut all: BTreeMap<SegmentId, Option<Listed>> =
+            known.map(|(id, listed)| (*id, Some(*listed))).collect();
+        if self.done.control_damage.is_some() {
+            for (id, kind) in self.salvage.segments() {
+                if kind != Kind::Control {
+                    all.entry(id).or_insert(None);
+                }
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// Shows a segment's entries to the winners, and notes what is lost of it.
+    fn take(&mut self, segment: SegmentId, listed: Option<&Listed>) {
+        let closed = listed.and_then(|listed| listed.closed);
+        let Remains { bytes, missing } = self
+            .salvage
+            .read(segment, closed.map(|certificate| certificate.length));
+        let kind = listed.map_or(Kind::Head, |listed| listed.kind);
+        let lose = |bytes| Lost {
+            segment,
+            kind,
+            bytes,
+        };
+        let mut at = HEADER_BYTES;
+        while at < bytes.len() {
+            match entry::parse(&bytes[at..]) {
+                Ok(entry) => {
+                    self.meet(segment, at, &entry);
+                    at += entry.padded_bytes;
+                }
+                Err(_) => {
+                    let next = find_again(&bytes, at).unwrap_or(bytes.len());
+                    self.done.lost.push(lose(Some(at..next)));
+                    at = next;
+                }
+            }
+        }
+        // An open one may have gone on in commits that are lost.
+        let is_open = closed.is_none();
+        if is_open && (self.done.wal_damage.is_some() || !missing.is_empty()) {
+            self.done.lost.push(lose(None));
+        }
+        self.bytes += bytes.len() as u64;
+    }
+
+    fn meet(&mut self, segment: SegmentId, at: usize, entry: &Entry<'_>) {
+        self.version_max = self.version_max.max(entry.version);
+        if entry.kind == EntryKind::Completion {
+            return; // clients of a single server have none that could be asked again
+        }
+        let floor = match self.state.tables.get(&entry.table) {
+            Some(table) => table.floor,
+            None if self.done.control_damage.is_some() => 0,
+            None => return, // of a table that was dropped
+        };
+        if entry.version < floor {
+            return;
+        }
+        let winner = Winner {
+            version: entry.version,
+            is_object: entry.kind == EntryKind::Object,
+            segment,
+            at,
+        };
+        let known = self
+            .winners
+            .entry((entry.table, entry.key.into()))
+            .or_insert(winner);
+        if (winner.version, !winner.is_object) > (known.version, !known.is_object) {
+            *known = winner;
+        }
+    }
+
+    /// Whether nothing that is lost can have held something newer.
+    fn is_proved(&self, winner: &Winner) -> bool {
+        if self.done.control_damage.is_some() {
+            return false;
+        }
+        let head_of = |segment| {
+            let listed = self.state.segments.get(&segment)?;
+            (listed.kind == Kind::Head).then_some(listed.head)
+        };
+        let head = head_of(winner.segment);
+        self.done.lost.iter().all(|lost| {
+            if lost.segment == winner.segment {
+                return lost
+                    .bytes
+                    .as_ref()
+                    .is_some_and(|bytes| bytes.end <= winner.at);
+            }
+            head.is_some() && head_of(lost.segment) == head && lost.segment < winner.segment
+        })
+    }
+
+    fn table_name(&self, table: u32) -> String {
+        match self.state.tables.get(&table) {
+            Some(known) => known.name.clone(),
+            None if table == TableId::DEFAULT.0 => "default".to_owned(),
+            None => format!("table-{table}"),
+        }
+    }
+
+    /// Makes the new store.
+    fn write(
+        mut self,
+        to: &Path,
+        unproved: &mut dyn FnMut(&str, &[u8]),
+    ) -> Result<Salvaged, Error> {
+        let store = Store::open(self.options(to), |_| {})?;
+        let mut tables: BTreeMap<u32, TableId> = BTreeMap::new();
+        for (id, table) in &self.state.tables {
+            let made = match store.engine().table_id(&table.name) {
+                Some(made) => made,
+                None => store.create_table(&table.name, table.level)?,
+            };
+            tables.insert(*id, made);
+        }
+        let mut places: BTreeMap<SegmentId, Vec<usize>> = BTreeMap::new();
+        for ((table, key), winner) in &self.winners {
+            if !winner.is_object {
+                continue;
+            }
+            places.entry(winner.segment).or_default().push(winner.at);
+            if !self.is_proved(winner) {
+                self.done.unproved += 1;
+                unproved(&self.table_name(*table), key);
+            }
+        }
+        let mut session = store.session()?;
+        session.set_level(Some(Level::Memory));
+        for (segment, mut places) in places {
+            places.sort_unstable();
+            let remains = self.salvage.read(segment, None);
+            for at in places {
+                let Ok(entry) = entry::parse(remains.bytes.get(at..).unwrap_or_default()) else {
+                    continue; // it was there a moment ago: the device goes from bad to worse
+                };
+                let table = match tables.get(&entry.table) {
+                    Some(table) => *table,
+                    None => {
+                        let made = store.create_table(&self.table_name(entry.table), None)?;
+                        *tables.entry(entry.table).or_insert(made)
+                    }
+                };
+                let expires = (entry.expires_at_ms != 0).then_some(entry.expires_at_ms);
+                session.set_until(table, entry.key, entry.value, expires)?;
+                self.done.keys += 1;
+            }
+        }
+        drop(session);
+        store.close()?;
+        Ok(self.done)
+    }
+
+    /// Of the new store: segments as large, and room for everything.
+    fn options(&self, to: &Path) -> Options {
+        let geometry = self.salvage.geometry();
+        let mut memory = (self.bytes * ROOM).max(64 << 20).next_power_of_two();
+        while duramen_engine::segment_bytes(memory) < u64::from(geometry.segment_bytes)
+            && memory < 1 << 40
+        {
+            memory *= 2;
+        }
+        let mut options = Options::new(to, memory);
+        options.cluster.clone_from(&self.salvage.identity().cluster);
+        options.wal_bytes = geometry.wal_bytes;
+        options.version_floor = self.version_max.max(self.state.safe_version);
+        options.engine.heads = 1;
+        options
+    }
+}
+
+/// Where behind `from` entries begin again.
+fn find_again(bytes: &[u8], from: usize) -> Option<usize> {
+    const STEP: usize = 8;
+    let last = bytes.len() - bytes.len() % STEP;
+    // How many entries follow each other from each place on, backwards.
+    let mut runs = vec![0u32; last / STEP + 1];
+    let mut at = last;
+    while at > from + STEP {
+        at -= STEP;
+        if let Ok(entry) = entry::parse(&bytes[at..]) {
+            let next = at + entry.padded_bytes;
+            runs[at / STEP] = match next == bytes.len() {
+                true => FOUND_AGAIN,
+                false => runs.get(next / STEP).map_or(0, |run| run + 1).max(1),
+            };
+        }
+    }
+    let first = (from + STEP) / STEP;
+    let found = runs[first.min(runs.len())..]
+        .iter()
+        .position(|run| *run >= FOUND_AGAIN);
+    found.map(|found| (first + found) * STEP)
+}

@@ -1,0 +1,183 @@
+//! Room for a group, set aside before its first entry: then nothing that the group appends can fail
+//! for want of memory, of a segment, or of the disk, and a group is done as a whole or not at all.
+//!
+//! **Invariants**
+//! - R1: a group with room for what it appends opens no window that was not set aside, waits for no
+//!   memory, and is not refused because the disk is full by now. So whoever knows what it is going
+//!   to write asks for room first, and fails there.
+//! - R2: windows that were set aside are the guard's, and nobody else has seen them; what is left
+//!   of them goes back to the store with the end of the group.
+//! - R3: a group that is longer than a segment goes on in the next ones, and is collected as a
+//!   whole (L2). That is one step only where a commit is, and there no longer than a commit may be:
+//!   of a member of a cluster, each segment has certificates of its own. What is longer is refused.
+
+use crate::log::{self, Log};
+use crate::session::Guard;
+use crate::space::{Purpose, SEGMENT_HEADER_BYTES};
+use crate::{Error, Mode};
+use duramen_base::ids::SegmentId;
+use duramen_format::entry::{ALIGN_BYTES, NewObject, NewTombstone};
+
+/// What a group is going to append at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    objects_bytes: usize,
+    tombstones_bytes: usize,
+    /// Of its longest entry.
+    longest_bytes: usize,
+}
+
+impl Room {
+    /// One more object, with key and value of so many bytes.
+    pub fn put(&mut self, key: &[u8], value_bytes: usize) {
+        let longest = NewObject {
+            table: u32::MAX,
+            version: u64::MAX,
+            expires_at_ms: Some(u64::MAX),
+            key,
+            value: &[],
+            victim: SegmentId(u64::MAX),
+        };
+        let bytes = (longest.padded_bytes() + value_bytes).next_multiple_of(ALIGN_BYTES);
+        self.objects_bytes += bytes;
+        self.longest_bytes = self.longest_bytes.max(bytes);
+    }
+
+    /// The removal of one more key.
+    pub fn remove(&mut self, key: &[u8]) {
+        let tombstone = NewTombstone {
+            table: u32::MAX,
+            version: u64::MAX,
+            key,
+            victim: SegmentId(u64::MAX),
+        };
+        let bytes = tombstone.padded_bytes();
+        self.tombstones_bytes += bytes;
+        self.longest_bytes = self.longest_bytes.max(bytes);
+    }
+}
+
+impl Guard<'_> {
+    /// Sets room aside for what the open step is going to write: from here on it cannot fail for
+    /// want of memory or disk. Between [`lock_keys`](Self::lock_keys) and its first write, or under
+    /// an exclusive guard.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::DiskFull`], [`Error::DiskFailed`],
+    /// [`Error::GroupTooLarge`], [`Error::Crowded`]: nothing was written.
+    ///
+    /// # Panics
+    /// Outside of both.
+    pub fn set_aside(&mut self, room: Room) -> Result<(), Error> {
+        if room == Room::default() {
+            return Ok(());
+        }
+        assert!(
+            self.transaction.is_some() || self.alone,
+            "room is set aside for a step"
+        );
+        let core = self.core;
+        if let Some(log) = &core.log {
+            log.check_writable()?;
+        }
+        let transaction = self.transaction.as_ref();
+        if room.objects_bytes > 0 && transaction.is_some_and(|keys| keys.is_crowded()) {
+            return Err(Error::Crowded);
+        }
+        let bytes = self.bytes_of(room);
+        let purpose = self.purpose_of(room);
+        self.set_windows_aside(room)?;
+        while self.ahead.is_empty() {
+            self.take_head();
+            let tail = self.tail.as_mut().expect("just taken");
+            let is_ready = purpose != Purpose::Head || !tail.is_for_deletes();
+            if tail.fits(bytes) && is_ready {
+                break;
+            }
+            if !log::roll(core, self.head, tail, bytes, purpose)? {
+                self.make_room(purpose)?;
+            }
+        }
+        self.granted = true;
+        Ok(())
+    }
+
+    /// A tombstone is needed only with a log.
+    fn bytes_of(&self, room: Room) -> usize {
+        let tombstones = self.core.log.as_ref().map_or(0, |_| room.tombstones_bytes);
+        room.objects_bytes + tombstones
+    }
+
+    fn purpose_of(&self, room: Room) -> Purpose {
+        if room.objects_bytes == 0 {
+            Purpose::Tombstones
+        } else {
+            self.puts
+        }
+    }
+
+    /// Windows for a group that is longer than one; nothing for others. Also before keys are
+    /// locked: then others may go on while memory is sought.
+    pub(crate) fn set_windows_aside(&mut self, room: Room) -> Result<(), Error> {
+        let core = self.core;
+        let one = core.space.segment_bytes() - SEGMENT_HEADER_BYTES;
+        let bytes = self.bytes_of(room);
+        if bytes <= one {
+            return Ok(());
+        }
+        let most = core
+            .log
+            .as_ref()
+            .map_or(u64::MAX, |log| log.group_bytes_max());
+        let limit = one.max(usize::try_from(most).unwrap_or(usize::MAX));
+        if bytes > limit || room.longest_bytes > one {
+            return Err(Error::GroupTooLarge { bytes, limit }); // R3
+        }
+        let purpose = self.purpose_of(room);
+        let more_bytes = room.objects_bytes as u64;
+        if core.mode == Mode::Store
+            && purpose == Purpose::Head
+            && core.has_more_than(core.live_limit().saturating_sub(more_bytes))
+        {
+            return Err(core.out_of_memory());
+        }
+        // Each is filled until the next entry does not fit.
+        let wanted = bytes.div_ceil(one - room.longest_bytes + 8);
+        while self.ahead.len() < wanted {
+            match core.set_window_aside(self.head.node, purpose) {
+                Some(window) => self.ahead.push(window),
+                None => self.make_room(purpose)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The open group goes on in a window that was set aside, if there is one.
+    pub(crate) fn go_on(&mut self) {
+        let Some(window) = self.ahead.pop() else {
+            return;
+        };
+        let tail = self.tail.as_mut().expect("locked before the append");
+        self.core.name_window(window, self.head.number);
+        match &self.core.log {
+            None => tail.roll(&self.core.space, window),
+            Some(log) => log.span(&self.core.space, self.head.number, tail, window),
+        }
+    }
+
+    /// The step has ended, or was given up.
+    pub(crate) fn give_room_back(&mut self) {
+        self.granted = false;
+        for window in self.ahead.drain(..) {
+            let node = self.core.space.node_of(window);
+            self.core.space.abandon(node, window); // R2
+        }
+    }
+}
+
+impl Log {
+    /// How long a group may be, or a segment if that is longer (R3).
+    fn group_bytes_max(&self) -> u64 {
+        self.options().group_bytes_max
+    }
+}

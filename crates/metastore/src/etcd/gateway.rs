@@ -1,0 +1,153 @@
+//! Questions to etcd's endpoints, one at a time: another endpoint is asked when one does not answer.
+//!
+//! **Concurrency** one owner. A leader has two: one for its state, one for its signs of life.
+
+use super::http::{Connection, decode, encode, number};
+use crate::unavailable;
+use duramen_cluster::coordinator::store::Error;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Between tries.
+const REST: Duration = Duration::from_millis(50);
+
+/// See the module.
+pub(super) struct Gateway {
+    endpoints: Vec<String>,
+    /// The endpoint that answered last.
+    endpoint: usize,
+    connection: Option<Connection>,
+    /// A single question is answered in this time, or the connection is dropped.
+    timeout: Duration,
+    prefix: String,
+}
+
+/// A key that was read.
+pub(super) struct Row {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    pub revision: i64,
+}
+
+impl Gateway {
+    pub fn new(endpoints: &[String], prefix: String, timeout: Duration) -> Gateway {
+        assert!(!endpoints.is_empty(), "etcd has an address");
+        Gateway {
+            endpoints: endpoints.to_vec(),
+            endpoint: 0,
+            connection: None,
+            timeout,
+            prefix,
+        }
+    }
+
+    /// The same endpoints and keys, on a connection of its own.
+    pub fn twin(&self, timeout: Duration) -> Gateway {
+        Gateway {
+            endpoint: self.endpoint,
+            ..Gateway::new(&self.endpoints, self.prefix.clone(), timeout)
+        }
+    }
+
+    pub fn key(&self, rest: &[u8]) -> Vec<u8> {
+        [self.prefix.as_bytes(), rest].concat()
+    }
+
+    /// Asks one endpoint; the next time another one, if it does not answer.
+    pub fn ask(&mut self, path: &str, body: &Value) -> Result<Value, Error> {
+        let endpoint = &self.endpoints[self.endpoint % self.endpoints.len()];
+        let answer = match self.connection.take() {
+            Some(connection) => Ok(connection),
+            None => Connection::open(endpoint, self.timeout),
+        }
+        .and_then(|mut connection| {
+            let answer = connection.post(path, body)?;
+            Ok((connection, answer))
+        });
+        match answer {
+            Ok((connection, answer)) if answer.status == 200 => {
+                self.connection = Some(connection);
+                Ok(answer.body)
+            }
+            Ok((_, answer)) => {
+                let text = answer.body["error"].as_str().unwrap_or("no reason given");
+                let reason = format!("etcd at {endpoint}: {text}");
+                self.endpoint += 1;
+                Err(unavailable(reason))
+            }
+            Err(error) => {
+                let reason = format!("etcd at {endpoint}: {error}");
+                self.endpoint += 1;
+                Err(unavailable(reason))
+            }
+        }
+    }
+
+    /// Asks until somebody answers or the time is over. For questions that may be asked twice.
+    pub fn ask_until(&mut self, until: Instant, path: &str, body: &Value) -> Result<Value, Error> {
+        loop {
+            match self.ask(path, body) {
+                Err(Error::Unavailable { .. }) if Instant::now() < until => {
+                    std::thread::sleep(REST);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    pub fn is_at(&self, key: &[u8], revision: i64) -> Value {
+        json!({
+            "key": encode(&self.key(key)),
+            "target": "MOD",
+            "result": "EQUAL",
+            "mod_revision": revision.to_string(),
+        })
+    }
+
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Value {
+        json!({ "request_put": { "key": encode(&self.key(key)), "value": encode(value) } })
+    }
+
+    pub fn delete(&self, key: &[u8]) -> Value {
+        json!({ "request_delete_range": { "key": encode(&self.key(key)) } })
+    }
+
+    /// Deletes all keys below a letter.
+    pub fn delete_all(&self, letter: u8) -> Value {
+        let (from, end) = (self.key(&[letter, b'/']), self.key(&[letter, b'/' + 1]));
+        json!({ "request_delete_range": { "key": encode(&from), "range_end": encode(&end) } })
+    }
+
+    pub fn get(&self, key: &[u8]) -> Value {
+        json!({ "request_range": { "key": encode(&self.key(key)) } })
+    }
+}
+
+/// A transaction's comparisons, and what is done if they hold and if they do not.
+pub(super) fn transaction(compare: &Value, operations: &[Value], otherwise: &[Value]) -> Value {
+    json!({ "compare": compare, "success": operations, "failure": otherwise })
+}
+
+/// Whether the comparisons of a transaction held.
+pub(super) fn has_held(answer: &Value) -> bool {
+    answer["succeeded"].as_bool() == Some(true)
+}
+
+/// The revision of the store after a question.
+pub(super) fn revision(answer: &Value) -> Result<i64, Error> {
+    number(&answer["header"]["revision"]).ok_or_else(|| unavailable("etcd gave no revision"))
+}
+
+pub(super) fn rows(answer: &Value) -> Result<Vec<Row>, Error> {
+    let kvs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
+    let row = |kv: &Value| {
+        Some(Row {
+            key: decode(&kv["key"])?,
+            value: decode(&kv["value"])?,
+            revision: number(&kv["mod_revision"])?,
+        })
+    };
+    kvs.iter()
+        .map(|kv| row(kv).ok_or_else(|| unavailable("etcd's answer makes no sense")))
+        .collect()
+}

@@ -1,0 +1,33 @@
+//! Whether anything of a range is here, for a recovery or a migration that is about to bring the
+//! range.
+//!
+//! **Invariants**
+//! - E1: one range, one of these at a time: a recovery's run, at whatever stage, until its end is
+//!   known here and made so; a migration's target; what a target leaves behind; a purge. The index
+//!   has one place for each key. So a second one would find the entries of the first, take them for
+//!   its own, and lose them when the first is taken back or purged.
+//! - E2: whoever stands in the way ends by itself: it never waits for who comes later.
+//!
+//! **Concurrency** none: one owner, the node.
+//!
+//! Paper: [Ousterhout15 §7, §8]; differs: RAMCloud has one log, and relies on its coordinator never
+//! to bring a range twice.
+
+use crate::life::Life;
+use crate::owned::Owned;
+use crate::planted::{Bug, Planted};
+use crate::ranges::Ranges;
+
+/// E1. The list itself is not looked at: a target's range is listed, a recovery's must not be.
+pub(crate) fn is_anything(owned: &Owned, life: &Life, ranges: &Ranges, planted: Planted) -> bool {
+    let counts = |bug: Bug| !planted.is(bug);
+    let mut forgetting = life.forgetting.iter();
+    counts(Bug::PurgeIsNotHere) && owned.purges(ranges)
+        || counts(Bug::PurgeIsNotHere)
+            && forgetting.any(|forget| !forget.ranges.intersection(ranges).is_empty())
+        || counts(Bug::RunIsNotHere) && life.recoveries.has_any_of(ranges)
+        || counts(Bug::LeftoverIsNotHere) && life.migrations.leaves_any_of(ranges)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! After a failover a member may still be at a range that others have recovered since. When the
+//! range moves to that member, nothing may come before the old run is over and what it left is
+//! purged: their entries would be one in the index, so that acknowledged data would go with the old
+//! run, or removed keys would return with it.
+
+use crate::job::{Job, JobResult};
+use crate::member::{Input, RequestId};
+use crate::order::Forget;
+use crate::planted::Planted;
+use crate::ranges::Ranges;
+use crate::recovery::tests::Held;
+use crate::servers::{list, options, settings};
+use crate::{Node, NodeInput, NodeOutput};
+use duramen_base::ids::{KeyRange, MigrationId, RecoveryId, SegmentId, ServerId, TableId};
+use duramen_base::ids::{Level, TabletsVersion};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, Enlisted, FromCoordinator, Recover, RecoverTablet, TableEntry, TabletEntry,
+    TabletState, Tablets,
+};
+
+const ME: ServerId = ServerId::new(0, 1);
+const OTHER: ServerId = ServerId::new(1, 1);
+const DEAD: ServerId = ServerId::new(2, 1);
+const TABLE: TableId = TableId(1);
+const MIGRATION: MigrationId = MigrationId(7);
+
+fn all() -> Ranges {
+    Ranges::new([(TABLE, KeyRange::ALL)]).unwrap()
+}
+
+fn table() -> TableEntry {
+    TableEntry {
+        table: TABLE,
+        name: "t".to_owned(),
+        level: None::<Level>,
+    }
+}
+
+/// A member, its jobs that nobody has run yet, and the version of its newest list.
+struct Rig {
+    node: Node,
+    jobs: Vec<Job>,
+    version: u64,
+}
+
+impl Rig {
+    fn new(planted: Planted) -> Rig {
+        let mut node = Node::new(0, options(None));
+        node.planted = planted;
+        let (jobs, version) = (Vec::new(), 0);
+        let mut rig = Rig {
+            node,
+            jobs,
+            version,
+        };
+        let asked = rig.handle(NodeInput::Tick);
+        let token = asked.iter().find_map(|output| match output {
+            NodeOutput::AskCoordinator { token, .. } => Some(*token),
+            _ => None,
+        });
+        let enlisted = Box::new(Enlisted {
+            server: ME,
+            list: list(1, &[ME, OTHER]).into(),
+            settings: settings(),
+        });
+        rig.handle(NodeInput::Member(Input::Answered {
+            token: token.expect("it enlists"),
+            answer: CoordinatorAnswer::Enlisted(enlisted),
+        }));
+        rig.handle(NodeInput::Member(Input::IdStored { server: ME }));
+        rig.node.member.owned_mut().planted = planted;
+        rig
+    }
+
+    fn handle(&mut self, input: NodeInput) -> Vec<NodeOutput> {
+        let mut out = Vec::new();
+        self.node.handle(0, input, &mut out);
+        let is_job = |output: &mut NodeOutput| matches!(output, NodeOutput::Job(_));
+        let jobs = out.extract_if(.., is_job);
+        self.jobs.extend(jobs.filter_map(|output| match output {
+            NodeOutput::Job(job) => Some(job),
+            _ => None,
+        }));
+        out
+    }
+
+    /// A list of this one tablet, or of none, made so at once.
+    fn list(&mut self, state: Option<TabletState>) {
+        self.version += 1;
+        let entry = |state| TabletEntry {
+            table: TABLE,
+            range: KeyRange::ALL,
+            state,
+        };
+        let tablets = Tablets {
+            version: TabletsVersion(self.version),
+            tables: vec![table()],
+            tablets: state.map(entry).into_iter().collect(),
+        };
+        self.handle(NodeInput::Member(Input::Told {
+            request: RequestId(1),
+            sender: ServerId::coordinator(1),
+            target: ME,
+            question: FromCoordinator::Tablets(tablets),
+        }));
+        let at = self.jobs.iter().position(|job| job.name() == "order");
+        let order = self.jobs.remove(at.expect("a list is an order")).run();
+        assert!(matches!(order.result, JobResult::Obeyed(_, Ok(()))));
+        // What would be synced before is not looked at here.
+        let version = TabletsVersion(self.version);
+        self.handle(NodeInput::Member(Input::Obeyed { version }));
+    }
+
+    /// The tablet is to come here from the other one.
+    fn moves_in(&mut self) {
+        let from = OTHER;
+        self.list(Some(TabletState::Incoming {
+            migration: MIGRATION,
+            from,
+        }));
+    }
+
+    fn begin_recovery(&mut self, id: u64) -> bool {
+        let tablet = RecoverTablet {
+            table: TABLE,
+            range: KeyRange::ALL,
+            creation: SegmentId::NONE,
+        };
+        let order = Recover {
+            recovery: RecoveryId(id),
+            partition: 0,
+            log: DEAD,
+            tablets: vec![tablet],
+            floors: Vec::new(),
+            safe_version: 0,
+            tables: vec![table()],
+            segments: Vec::new().into(),
+            passes: Vec::new(),
+        };
+        self.node.begin_recovery(0, order)
+    }
+
+    /// A recovery's run that stays at this stage.
+    fn hold(&mut self, held: Held) {
+        assert!(self.begin_recovery(1));
+        let life = self.node.life.as_mut().unwrap();
+        life.recoveries.hold(held);
+    }
+
+    fn has_begun(&self) -> bool {
+        let life = self.node.life.as_ref().unwrap();
+        life.migrations.waiting().is_empty()
+    }
+
+    /// Runs what is to be run, until nothing is.
+    fn run_all(&mut self) {
+        while let Some(job) = self.jobs.pop() {
+            let done = job.run();
+            self.handle(NodeInput::JobDone(done));
+        }
+    }
+}
+
+fn old_run_at(held: Held, planted: Planted) {
+    let mut rig = Rig::new(planted);
+    rig.list(None);
+    rig.hold(held);
+    rig.moves_in();
+    assert!(!rig.has_begun(), "E1: over a run that is {held:?}");
+    assert!(!rig.begin_recovery(2), "R2: over a run that is {held:?}");
+    // E2: it ends, what it left is purged, and then the migration goes on.
+    if held != Held::Dropped {
+        let life = rig.node.life.as_mut().unwrap();
+        life.recoveries.hold(Held::Dropped);
+    }
+    rig.handle(NodeInput::Tick);
+    assert!(!rig.has_begun(), "N7: what it left is here");
+    rig.run_all();
+    rig.handle(NodeInput::Tick);
+    assert!(rig.has_begun(), "E2: after {held:?}");
+}
+
+fn purge(planted: Planted) {
+    let mut rig = Rig::new(planted);
+    rig.list(None);
+    let life = rig.node.life.as_mut().unwrap();
+    life.forgetting.push(Forget { ranges: all() });
+    rig.moves_in();
+    assert!(!rig.has_begun(), "E1: during a purge");
+    let life = rig.node.life.as_mut().unwrap();
+    life.forgetting.clear();
+    rig.handle(NodeInput::Tick);
+    assert!(rig.has_begun());
+}
+
+/// A migration ends; what it brought is being taken back when the range is to be recovered here.
+fn leftover(planted: Planted) {
+    let mut rig = Rig::new(planted);
+    rig.moves_in();
+    assert!(rig.has_begun());
+    rig.handle(NodeInput::Tick);
+    // The next list has nothing of it. Its order waits, and would keep a recovery out by itself.
+    let life = rig.node.life.as_mut().unwrap();
+    let mut said = crate::migration::Said::default();
+    let tablets = Tablets {
+        version: TabletsVersion(9),
+        ..Tablets::default()
+    };
+    life.migrations.follow(&tablets, &mut said);
+    let is_here = |rig: &Rig| {
+        let (owned, life) = (rig.node.member.owned(), rig.node.life.as_ref().unwrap());
+        super::is_anything(owned, life, &all(), rig.node.planted)
+    };
+    assert!(is_here(&rig), "E1: it is being taken back");
+}
+
+#[test]
+fn nothing_moves_in_over_a_run_at_any_stage() {
+    for held in Held::ALL {
+        old_run_at(held, Planted::default());
+    }
+}
+
+#[test]
+fn nothing_moves_in_during_a_purge_of_its_range() {
+    purge(Planted::default());
+}
+
+#[test]
+fn what_a_migration_leaves_behind_is_here() {
+    leftover(Planted::default());
+}
+
+#[cfg(feature = "planted")]
+mod planted {
+    use super::*;
+    use crate::planted::Bug;
+
+    /// By the rule that it breaks.
+    fn is_found(bug: Bug, rule: &str, scenario: impl Fn(Planted) + std::panic::RefUnwindSafe) {
+        let found = std::panic::catch_unwind(|| scenario(Planted::one(bug)));
+        let why = found.expect_err("it is not found");
+        let fixed = why.downcast_ref::<&str>().map(|why| (*why).to_owned());
+        let why = fixed.or_else(|| why.downcast_ref::<String>().cloned());
+        assert!(why.is_some_and(|why| why.contains(rule)), "{bug:?}");
+    }
+
+    #[test]
+    fn a_run_that_does_not_count_is_found_at_each_stage() {
+        for held in Held::ALL {
+            if !matches!(held, Held::Dropped) {
+                is_found(Bug::RunIsNotHere, "E1", |planted| old_run_at(held, planted));
+            }
+        }
+    }
+
+    #[test]
+    fn a_purge_that_does_not_count_is_found() {
+        is_found(Bug::PurgeIsNotHere, "E1", purge);
+    }
+
+    #[test]
+    fn a_side_log_being_taken_back_that_does_not_count_is_found() {
+        is_found(Bug::LeftoverIsNotHere, "E1", leftover);
+    }
+
+    #[test]
+    fn what_an_old_run_leaves_where_a_migration_comes_is_found() {
+        is_found(Bug::IncomingStays, "N7", |planted| {
+            old_run_at(Held::Reporting, planted)
+        });
+    }
+}

@@ -1,0 +1,128 @@
+//! How much room the commands of one step need, so that it is set aside before the first of them
+//! changes anything (`Guard::set_aside`): a transaction is then done as a whole or refused as a
+//! whole.
+//!
+//! What a command writes is bounded by what it was given and by how long the values of its keys can
+//! be by then; nothing is asked of the commands themselves. A bound that is too high costs a little
+//! of a segment; none may be too low.
+
+use super::table::{Spec, flag};
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_engine::{Guard, Room, TableId};
+use duramen_wire::resp::Args;
+use duramen_wire::resp::number::parse_integer;
+use std::collections::HashMap;
+
+/// More than any number takes as text: the smallest float has 326 digits.
+const NUMBER_BYTES: usize = 400;
+/// Key and value of what SWAPDB writes (`databases`).
+const PLACES: (&[u8], usize) = (b"places", 4 * super::state::DBS);
+
+/// Room for MSET and its like: keys and values in turn from argument 1 on.
+pub(super) fn of_pairs(args: &Args<'_>) -> Room {
+    let mut room = Room::default();
+    let mut rest = args.skip(1).into_iter();
+    while let (Some(key), Some(value)) = (rest.next(), rest.next()) {
+        room.put(key, value.len());
+    }
+    room
+}
+
+/// Room for DEL.
+pub(super) fn of_removals(args: &Args<'_>) -> Room {
+    let mut room = Room::default();
+    args.skip(1).into_iter().for_each(|key| room.remove(key));
+    room
+}
+
+/// Adds up the commands of a transaction, in order. Their keys are locked.
+pub(super) struct Planner<'p, 'g, 'k> {
+    guard: &'p Guard<'g>,
+    /// How long values may be by now, where a command before has changed them.
+    values: HashMap<(TableId, &'k [u8]), usize>,
+    pub(super) room: Room,
+}
+
+impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
+    pub(super) fn new(guard: &'p Guard<'g>) -> Planner<'p, 'g, 'k> {
+        Planner {
+            guard,
+            values: HashMap::new(),
+            room: Room::default(),
+        }
+    }
+
+    /// `target`: the table that COPY and MOVE write to.
+    pub(super) fn add(
+        &mut self,
+        spec: &Spec,
+        args: &Args<'k>,
+        table: TableId,
+        target: Option<TableId>,
+    ) {
+        if !spec.has(flag::WRITE) {
+            return;
+        }
+        let arg = |n: usize| args.get(n).unwrap_or_default();
+        let given: usize = args.skip(1).into_iter().map(<[u8]>::len).sum();
+        let keys = spec.key_positions(args.len());
+        match spec.name {
+            "swapdb" => self.room.put(PLACES.0, PLACES.1),
+            "del" | "unlink" | "getdel" | "duramen.remove" | "duramen.mremove" => {
+                keys.for_each(|at| self.remove(table, arg(at)));
+            }
+            "mset" | "msetnx" | "duramen.mwrite" => {
+                keys.for_each(|at| self.put(table, arg(at), arg(at + 1).len()));
+            }
+            "set" | "setnx" | "setex" | "psetex" | "getset" | "duramen.write" => {
+                self.put(table, arg(1), given);
+            }
+            "rename" | "renamenx" => {
+                let bytes = self.value_bytes(table, arg(1));
+                self.put(table, arg(2), bytes);
+                self.remove(table, arg(1));
+            }
+            "copy" => {
+                let bytes = self.value_bytes(table, arg(1));
+                self.put(target.unwrap_or(table), arg(2), bytes);
+            }
+            "move" => {
+                let bytes = self.value_bytes(table, arg(1));
+                self.put(target.unwrap_or(table), arg(1), bytes);
+                self.remove(table, arg(1));
+            }
+            "setrange" => {
+                let offset = parse_integer(arg(2)).and_then(|offset| usize::try_from(offset).ok());
+                let end = offset.unwrap_or(0).saturating_add(arg(3).len());
+                let bytes = self.value_bytes(table, arg(1)).max(end);
+                self.put(table, arg(1), bytes);
+            }
+            _ => keys.for_each(|at| {
+                let bytes = self.value_bytes(table, arg(at)) + given + NUMBER_BYTES;
+                self.put(table, arg(at), bytes);
+            }),
+        }
+    }
+
+    /// How long the value of a key may be by now.
+    fn value_bytes(&self, table: TableId, key: &'k [u8]) -> usize {
+        if let Some(bytes) = self.values.get(&(table, key)) {
+            return *bytes;
+        }
+        match self.guard.read(table, self.guard.hash(key), key) {
+            Ok(found) => found.map_or(0, |object| object.value.len()),
+            Err(_) => 0, // whoever uses it is told so
+        }
+    }
+
+    fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
+        let bytes = bytes.min(VALUE_BYTES_MAX);
+        self.values.insert((table, key), bytes);
+        self.room.put(key, bytes);
+    }
+
+    fn remove(&mut self, table: TableId, key: &'k [u8]) {
+        self.values.insert((table, key), 0);
+        self.room.remove(key);
+    }
+}

@@ -1,0 +1,261 @@
+//! All or nothing at every limit: after an error nothing of a command, or of a transaction, was
+//! done.
+
+use super::*;
+use duramen_engine::LogOptions;
+use std::collections::BTreeMap;
+
+/// A server whose log's writer is the test: nothing becomes durable. `spans`: a group may be longer
+/// than a segment.
+fn logged(spans: bool) -> Session {
+    let config = ServerConfig {
+        level: Some(Level::Memory),
+        dir: "nowhere".to_owned(),
+        threads: 1,
+        ..ServerConfig::default()
+    };
+    let store = Store::new(Options {
+        huge_pages: false,
+        heads: 1,
+        cleaners: 0,
+        log: Some(LogOptions {
+            level: Level::Memory,
+            group_bytes_max: if spans { u64::MAX } else { 0 },
+            ..LogOptions::new(7)
+        }),
+        ..Options::new(128 << 20)
+    })
+    .expect("a store");
+    let shared = Shared::new(config, None).expect("shared state");
+    shared.serve(store, None);
+    let server = Server {
+        shared,
+        clock_ms: Arc::default(),
+    };
+    Session {
+        executor: server.executor(0),
+        client: server.client(0),
+        server,
+    }
+}
+
+/// `MSET` (or the like) of `keys` keys with values of `bytes` bytes.
+fn set_many(s: &mut Session, command: &str, keys: usize, bytes: usize) -> String {
+    let names: Vec<String> = (0..keys).map(|n| format!("key:{n}")).collect();
+    let value = vec![b'v'; bytes];
+    let mut args: Vec<&[u8]> = vec![command.as_bytes()];
+    for name in &names {
+        args.extend([name.as_bytes(), &value]);
+    }
+    s.ask_bytes(&args)
+}
+
+fn delete_many(s: &mut Session, keys: usize) -> String {
+    let names: Vec<String> = (0..keys).map(|n| format!("key:{n}")).collect();
+    let mut args: Vec<&[u8]> = vec![b"DEL"];
+    args.extend(names.iter().map(|name| name.as_bytes()));
+    s.ask_bytes(&args)
+}
+
+/// MSET of twelve values of 1 MiB, and DEL of 60,000 keys, ended with an error when their segment
+/// was full; what they had done by then stayed.
+#[test]
+fn what_is_longer_than_a_segment_is_done_as_a_whole() {
+    let mut s = logged(true);
+    assert_eq!(set_many(&mut s, "MSET", 12, 1 << 20), "+OK\r\n");
+    s.expect("DBSIZE", ":12\r\n");
+    s.expect("STRLEN key:11", ":1048576\r\n");
+    assert_eq!(set_many(&mut s, "MSET", 60_000, 1), "+OK\r\n");
+    s.expect("STRLEN key:0", ":1\r\n");
+    assert_eq!(delete_many(&mut s, 70_000), ":60000\r\n");
+    s.expect("DBSIZE", ":0\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    for n in 0..5 {
+        let (key, value) = (format!("key:{n}"), vec![b'v'; 900_000]);
+        s.ask_bytes(&[b"SET", key.as_bytes(), &value]);
+        s.ask(&format!("APPEND {key} more"));
+    }
+    s.expect(
+        "EXEC",
+        &format!("*10\r\n{}", "+OK\r\n:900004\r\n".repeat(5)),
+    );
+}
+
+/// The same where a group is one segment at most, as with a member of a cluster: then nothing is
+/// done.
+#[test]
+fn what_may_not_be_longer_than_a_segment_is_refused_as_a_whole() {
+    let mut s = logged(false);
+    for command in ["MSET", "MSETNX"] {
+        let reply = set_many(&mut s, command, 12, 1 << 20);
+        assert!(reply.starts_with("-ERR"), "{reply}");
+        s.expect("DBSIZE", ":0\r\n");
+    }
+    for part in 0..6 {
+        let names: Vec<String> = (part * 10_000..(part + 1) * 10_000)
+            .map(|n| format!("key:{n}"))
+            .collect();
+        let mut args: Vec<&[u8]> = vec![b"MSET"];
+        args.extend(names.iter().flat_map(|name| [name.as_bytes(), b"1"]));
+        assert_eq!(s.ask_bytes(&args), "+OK\r\n");
+    }
+    let reply = delete_many(&mut s, 60_000);
+    assert!(reply.starts_with("-ERR"), "{reply}");
+    s.expect("DBSIZE", ":60000\r\n");
+    s.expect("MULTI", "+OK\r\n");
+    s.ask("SET first 1");
+    let value = vec![b'v'; 900_000];
+    for n in 0..3 {
+        s.ask_bytes(&[b"SET", format!("key:{n}").as_bytes(), &value]);
+    }
+    s.ask("SET last 1");
+    s.expect_error("EXEC", "EXECABORT");
+    s.expect("EXISTS first last", ":0\r\n");
+    s.expect("STRLEN key:0", ":1\r\n");
+}
+
+/// A disk that was found full in the middle of a command left the part before done.
+#[test]
+fn a_full_disk_refuses_all_of_a_command() {
+    let mut s = logged(true);
+    s.expect("MSET a 1 b 2 c 3", "+OK\r\n");
+    let shared = Arc::clone(&s.server.shared);
+    let log = shared.store().log().expect("a log");
+    log.disk_full(true);
+    for request in [
+        "MSET a 9 d 9",
+        "MSETNX d 9 e 9",
+        "DEL a b",
+        "RENAME a d",
+        "COPY a d",
+    ] {
+        s.expect_error(request, "MISCONF");
+    }
+    for queued in ["MULTI", "SET a 9", "DEL b", "EXPIRE c 9"] {
+        s.ask(queued);
+    }
+    s.expect_error(
+        "EXEC",
+        "EXECABORT Transaction discarded because of: MISCONF",
+    );
+    s.expect(
+        "MGET a b c d",
+        "*4\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n$-1\r\n",
+    );
+    s.expect("TTL c", ":-1\r\n");
+    log.disk_full(false);
+    s.expect("RENAME a d", "+OK\r\n");
+}
+
+/// Of a model; with values of 200,000 bytes they are more than a store of 64 MiB has room for.
+const KEYS: usize = 500;
+
+/// A key's value: a letter and how often it comes.
+type Model = BTreeMap<String, (u8, usize)>;
+
+fn next(seed: &mut u64, below: usize) -> usize {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    (*seed % below as u64) as usize
+}
+
+fn value_of((letter, bytes): (u8, usize)) -> Vec<u8> {
+    vec![letter; bytes]
+}
+
+/// One request, and what it makes of the model if it is not refused.
+fn draw(seed: &mut u64, model: &Model) -> (Vec<Vec<u8>>, Model) {
+    let mut after = model.clone();
+    let key = |seed: &mut u64| format!("k{}", next(seed, KEYS));
+    let value = |seed: &mut u64| (b'a' + next(seed, 26) as u8, 1 + next(seed, 400_000));
+    let mut words: Vec<Vec<u8>> = Vec::new();
+    match next(seed, 8) {
+        0..=3 => {
+            words.push(b"MSET".to_vec());
+            for _ in 0..1 + next(seed, 12) {
+                let (key, value) = (key(seed), value(seed));
+                words.extend([key.clone().into_bytes(), value_of(value)]);
+                after.insert(key, value);
+            }
+        }
+        4 => {
+            words.push(b"MSETNX".to_vec());
+            let mut taken = false;
+            for _ in 0..2 + next(seed, 3) {
+                let (key, value) = (key(seed), value(seed));
+                words.extend([key.clone().into_bytes(), value_of(value)]);
+                taken |= model.contains_key(&key);
+                after.insert(key, value);
+            }
+            if taken {
+                after = model.clone();
+            }
+        }
+        5 => {
+            words.push(b"DEL".to_vec());
+            for _ in 0..1 + next(seed, 6) {
+                let key = key(seed);
+                after.remove(&key);
+                words.push(key.into_bytes());
+            }
+        }
+        other => {
+            let (from, to) = (key(seed), key(seed));
+            let command = if other == 6 { "RENAME" } else { "COPY" };
+            words.extend([command, &from, &to].map(|word| word.as_bytes().to_vec()));
+            if let Some(value) = model.get(&from)
+                && from != to
+                && (other == 6 || !model.contains_key(&to))
+            {
+                if other == 6 {
+                    after.remove(&from);
+                }
+                after.insert(to, *value);
+            }
+        }
+    }
+    (words, after)
+}
+
+/// An MSET without memory for all its keys had written the first of them.
+#[test]
+fn without_memory_nothing_of_a_request_or_transaction_is_done() {
+    let mut s = Server::session(2);
+    let (mut seed, mut model, mut refused) = (0x5eed_u64, Model::new(), 0);
+    for round in 0..300 {
+        let in_transaction = next(&mut seed, 3) == 0;
+        let requests = if in_transaction {
+            1 + next(&mut seed, 4)
+        } else {
+            1
+        };
+        let mut after = model.clone();
+        let mut reply = s.ask(if in_transaction { "MULTI" } else { "PING" });
+        for _ in 0..requests {
+            let (words, then) = draw(&mut seed, &after);
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            reply = s.ask_bytes(&words);
+            after = then;
+        }
+        if in_transaction {
+            reply = s.ask("EXEC");
+        }
+        if reply.starts_with("-OOM") || reply.starts_with("-EXECABORT") {
+            refused += 1;
+        } else {
+            model = after;
+        }
+        for n in 0..KEYS {
+            let key = format!("k{n}");
+            let bytes = model.get(&key).map_or(0, |(_, bytes)| *bytes);
+            s.expect(&format!("STRLEN {key}"), &format!(":{bytes}\r\n"));
+            if let Some((letter, _)) = model.get(&key) {
+                let first = format!("$1\r\n{}\r\n", char::from(*letter));
+                let reply = s.ask(&format!("GETRANGE {key} -1 -1"));
+                assert_eq!(reply, first, "round {round}: {key}");
+            }
+        }
+    }
+    assert!(refused > 20, "only {refused} of 300 found no memory");
+}

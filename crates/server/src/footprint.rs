@@ -1,0 +1,82 @@
+//! All memory of the process, by what it is for: what `/memory` and `MEMORY STATS` list.
+//!
+//! **Invariants**
+//! - Y1: no byte counts in two parts. What is allocated (tables, copies, buffers of connections) is
+//!   taken off the heap's part.
+//! - Y2: the parts add up to resident memory, but for stacks of threads, and memory that was asked
+//!   for and never touched.
+
+use crate::heap;
+use crate::shared::{Shared, ThreadCounters};
+use duramen_engine::{MemoryReport, Store};
+
+/// A process's memory.
+pub(crate) struct Footprint {
+    pub report: MemoryReport,
+    /// Copies of what is on its way to disk, own and others', and what they are kept below.
+    pub log_buffer_bytes: u64,
+    pub log_buffer_bytes_max: u64,
+    /// Requests that are not whole, replies that were not taken.
+    pub query_bytes: u64,
+    pub output_bytes: u64,
+    /// Everything else that was allocated; what was freed and is kept.
+    pub heap_bytes: u64,
+    pub heap_free_bytes: u64,
+    /// Code, and what is read from its files.
+    pub program_bytes: u64,
+}
+
+impl Footprint {
+    pub fn of(shared: &Shared, store: &Store) -> Footprint {
+        let report = store.memory_report();
+        let sum = |of: fn(&ThreadCounters) -> u64| -> u64 {
+            let threads = shared.threads.iter();
+            threads.map(|thread| of(&thread.counters)).sum()
+        };
+        let copies = shared.copies();
+        let query_bytes = sum(|counters| counters.query_buffer_bytes.get());
+        let output_bytes = sum(|counters| counters.output_buffer_bytes.get());
+        let heap = heap::figures();
+        let known = report.overhead_bytes + copies.reserved_bytes + query_bytes + output_bytes;
+        Footprint {
+            log_buffer_bytes: copies.bytes,
+            log_buffer_bytes_max: copies.bytes_max,
+            query_bytes,
+            output_bytes,
+            heap_bytes: heap.used_bytes.saturating_sub(known), // Y1
+            heap_free_bytes: heap.free_bytes,
+            program_bytes: file_bytes().unwrap_or(0),
+            report,
+        }
+    }
+
+    /// The parts by name.
+    pub fn parts(&self) -> [(&'static str, u64); 11] {
+        let report = &self.report;
+        [
+            ("live", report.live_bytes),
+            ("dead", report.dead_bytes),
+            ("unused", report.unused_bytes),
+            ("index", report.index_bytes),
+            ("overhead", report.overhead_bytes),
+            ("log_buffer", self.log_buffer_bytes),
+            ("query_buffer", self.query_bytes),
+            ("output_buffer", self.output_bytes),
+            ("heap", self.heap_bytes),
+            ("heap_free", self.heap_free_bytes),
+            ("program", self.program_bytes),
+        ]
+    }
+
+    /// Their sum.
+    pub fn total_bytes(&self) -> u64 {
+        self.parts().iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// Resident pages of files; `None` where there is no `/proc`.
+fn file_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_ascii_whitespace().nth(2)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}

@@ -1,0 +1,125 @@
+//! Whether the reactor threads come back to their loops, and whether they end when the server
+//! stops.
+//!
+//! **Invariants**
+//! 1. A thread that runs has stamped its loop; one that sleeps in the kernel has said so. So the
+//!    age of a stamp is the time for which everybody else of that thread waits.
+//! 2. A stop has a deadline: [`Ending::wait`] returns when all threads have ended, or when one did
+//!    not in time. Before it begins, what is only in memory is written, and that takes as long as
+//!    it takes; but not once a thread is stuck.
+//!
+//! **Concurrency.** A [`Beat`] is stored by its thread and loaded by anybody, relaxed: it is a
+//! picture of about now, and nothing else depends on it. [`Ending`] is locked at the start and the
+//! end of threads and of the server.
+
+use super::Stop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// When a thread last came back to its loop, in milliseconds of the server's clock; 0: it sleeps.
+#[derive(Debug, Default)]
+pub struct Beat(AtomicU64);
+
+impl Beat {
+    #[inline]
+    pub(crate) fn sleeps(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn came_back(&self, now_ms: u64) {
+        self.0.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// For how long the thread has not come back; None: it sleeps, and does when it is woken.
+    pub fn away_ms(&self, now_ms: u64) -> Option<u64> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            at_ms => Some(now_ms.saturating_sub(at_ms)),
+        }
+    }
+}
+
+/// How often it is looked whether a thread is stuck, while a stop is asked for: rare, and far below
+/// what a stop may take.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How many threads still run, and since when they should end.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    /// A stop is asked for, and what must be on disk first is being written.
+    asked: bool,
+    stop: Option<(Stop, Instant)>,
+}
+
+/// A thread that runs, until this is dropped.
+pub(crate) struct Running(Arc<Ending>);
+
+impl Ending {
+    pub(crate) fn begin(self: &Arc<Self>) -> Running {
+        self.lock().running += 1;
+        Running(Arc::clone(self))
+    }
+
+    /// A stop is asked for that begins later, or is refused after all.
+    pub(crate) fn ask(&self, asked: bool) {
+        self.lock().asked = asked;
+        self.changed.notify_all();
+    }
+
+    /// The threads are to end.
+    pub(crate) fn stop(&self, how: Stop) {
+        let mut state = self.lock();
+        if state.stop.is_none_or(|(before, _)| before < how) {
+            state.stop = Some((how, Instant::now()));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until no thread runs. False: a stop took longer than `limit` allows for its kind, or
+    /// one was asked for and a thread is stuck.
+    pub(crate) fn wait(
+        &self,
+        limit: impl Fn(Stop) -> Duration,
+        is_stuck: impl Fn() -> bool,
+    ) -> bool {
+        let mut state = self.lock();
+        while state.running > 0 {
+            let left = match state.stop {
+                Some((how, since)) => limit(how).saturating_sub(since.elapsed()),
+                None if state.asked && is_stuck() => Duration::ZERO,
+                None if state.asked => LOOK_EVERY,
+                None => {
+                    let waited = self.changed.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+            };
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.lock().running -= 1;
+        self.0.changed.notify_all();
+    }
+}

@@ -1,0 +1,323 @@
+//! The handshake. `handshake.txt` was computed by another program, from the description in `docs/native-protocol.md`.
+//!
+//! The story: in version 1 who accepted a connection began with a hello that held the cluster's token, so whoever connected and
+//! listened had it; and who connected gave it to whoever answered. Now both prove that they have it.
+
+use crate::hex;
+use duramen_format::checksum;
+use duramen_wire::native::codec::{
+    Credentials, Envelope, HANDSHAKE_BYTES_MAX, HEADER_BYTES, Handshake, HelloError, Kind, Nonce,
+    OPENING_BYTES, Opening, Progress, Role, Trouble, encode_trouble, fresh_nonce, parse_opening,
+};
+
+const TOKEN: &[u8] = b"a token that nobody guesses, of 44 bytes ...";
+const HERE: Credentials<'_> = Credentials {
+    cluster: "here",
+    token: TOKEN,
+};
+const ONES: Nonce = [1; 32];
+const TWOS: Nonce = [2; 32];
+
+/// One side, and what it has not used of what it was sent.
+struct Side<'c> {
+    handshake: Handshake,
+    ours: Credentials<'c>,
+    input: Vec<u8>,
+}
+
+type Step = Result<Option<Role>, HelloError>;
+
+impl<'c> Side<'c> {
+    fn dial(role: Role, ours: Credentials<'c>, nonce: Nonce) -> (Side<'c>, Vec<u8>) {
+        let mut out = Vec::new();
+        let handshake = Handshake::dial(role, nonce, &mut out);
+        let input = Vec::new();
+        let side = Side {
+            handshake,
+            ours,
+            input,
+        };
+        (side, out)
+    }
+
+    fn accept(ours: Credentials<'c>, nonce: Nonce) -> Side<'c> {
+        Side {
+            handshake: Handshake::accept(Role::Server, nonce),
+            ours,
+            input: Vec::new(),
+        }
+    }
+
+    /// What it says to these bytes, and the other side's role when it has proved itself.
+    fn hear(&mut self, bytes: &[u8]) -> (Vec<u8>, Step) {
+        self.input.extend_from_slice(bytes);
+        let mut out = Vec::new();
+        let step = self.handshake.advance(self.ours, &self.input, &mut out);
+        let step = step.map(|progress| {
+            let (used, role) = match progress {
+                Progress::Waiting { used } => (used, None),
+                Progress::Done { used, role } => (used, Some(role)),
+            };
+            self.input.drain(..used);
+            role
+        });
+        (out, step)
+    }
+}
+
+/// All that both sides say, in turn, and how it ends for who connected and for who accepted.
+fn meet(
+    role: Role,
+    dialler: Credentials<'_>,
+    acceptor: Credentials<'_>,
+) -> (Vec<Vec<u8>>, Step, Step) {
+    let (mut one, opening) = Side::dial(role, dialler, ONES);
+    let mut two = Side::accept(acceptor, TWOS);
+    let mut said = vec![opening];
+    let (mut first, mut second) = (Ok(None), Ok(None));
+    for turn in 0.. {
+        let last = said.last().expect("an opening").clone();
+        let out = match turn % 2 {
+            0 => {
+                let (out, step) = two.hear(&last);
+                second = step;
+                out
+            }
+            _ => {
+                let (out, step) = one.hear(&last);
+                first = step;
+                out
+            }
+        };
+        if out.is_empty() {
+            break;
+        }
+        said.push(out);
+        if first.is_err() || second.is_err() {
+            break;
+        }
+    }
+    (said, first, second)
+}
+
+#[test]
+fn both_sides_prove_themselves_and_the_bytes_are_these() {
+    let (said, first, second) = meet(Role::Client, HERE, HERE);
+    assert_eq!(
+        (first, second),
+        (Ok(Some(Role::Server)), Ok(Some(Role::Client)))
+    );
+    let expected = include_str!("handshake.txt");
+    let found: Vec<String> = said.iter().map(|bytes| hex(bytes)).collect();
+    assert_eq!(found, expected.lines().collect::<Vec<_>>());
+    // The token is in none of them, nor its beginning; the name only once who connected has proved itself.
+    let all = said.concat();
+    assert!(!all.windows(8).any(|window| window == &TOKEN[..8]));
+    let name = |bytes: &Vec<u8>| bytes.windows(4).any(|window| window == b"here");
+    let named: Vec<bool> = said.iter().map(name).collect();
+    assert_eq!(named, [false, false, false, true, true]);
+    // Who connects says nothing more than this bound.
+    assert!(said[0].len() + said[2].len() + said[4].len() < HANDSHAKE_BYTES_MAX);
+}
+
+#[test]
+fn it_may_be_cut_anywhere_and_frames_may_follow_at_once() {
+    let (said, ..) = meet(Role::Replica, HERE, HERE);
+    let mut dialler = said[0].clone();
+    dialler.extend(&said[2]);
+    dialler.extend(&said[4]);
+    dialler.extend(b"frames");
+    for cut in 0..=dialler.len() {
+        let mut side = Side::accept(HERE, TWOS);
+        let (mut out, first) = side.hear(&dialler[..cut]);
+        let (more, second) = side.hear(&dialler[cut..]);
+        out.extend(more);
+        let is_late = cut > dialler.len() - b"frames".len();
+        let first = first.expect("nothing wrong");
+        assert_eq!(
+            first.is_some(),
+            cut + b"frames".len() >= dialler.len(),
+            "cut at {cut}"
+        );
+        if !is_late {
+            assert_eq!(second, Ok(Some(Role::Replica)));
+            assert_eq!(side.input, b"frames");
+        }
+        assert_eq!(out, [&said[1][..], &said[3][..]].concat());
+    }
+}
+
+#[test]
+fn without_a_token_it_works_as_well_and_clusters_are_told_apart() {
+    let of = |cluster| Credentials {
+        cluster,
+        token: &[],
+    };
+    for (role, dialler) in [
+        (Role::Server, "here"),
+        (Role::Client, "here"),
+        (Role::Client, ""),
+    ] {
+        let (_, first, second) = meet(role, of(dialler), of("here"));
+        assert_eq!((first, second), (Ok(Some(Role::Server)), Ok(Some(role))));
+    }
+    let (_, first, _) = meet(Role::Server, of("there"), of("here"));
+    let text = first.expect_err("two clusters").to_string();
+    assert!(
+        text.contains("`here`") && text.contains("`there`"),
+        "{text}"
+    );
+    // A server without a name is of no cluster, and is told so by who accepted.
+    let (_, first, second) = meet(Role::Server, of(""), of("here"));
+    assert_eq!(first, Ok(Some(Role::Server)));
+    assert!(matches!(second, Err(HelloError::WrongCluster { .. })));
+}
+
+#[test]
+fn who_has_not_the_token_learns_nothing() {
+    let tokens: [&[u8]; 4] = [
+        b"",
+        b"guess",
+        &TOKEN[..43],
+        b"a token that nobody guesses, of 44 bytes ..,",
+    ];
+    for token in tokens {
+        let guess = Credentials { token, ..HERE };
+        // Who connects is refused, and has heard an opening alone.
+        let (said, first, second) = meet(Role::Server, guess, HERE);
+        assert_eq!((first, second), (Ok(None), Err(HelloError::Token)));
+        assert_eq!((said.len(), said[1].len()), (3, OPENING_BYTES));
+        // The same the other way round: a token on one side only is a wrong one.
+        let (_, _, second) = meet(Role::Server, HERE, guess);
+        assert_eq!(second, Err(HelloError::Token));
+    }
+    // Who answers and has not the token passes over the proof, and cannot give one: what it sends is none.
+    let (mut dialler, _) = Side::dial(Role::Server, HERE, ONES);
+    let mut opening = Vec::new();
+    Opening::new(Role::Server, TWOS).encode(&mut opening);
+    let (proof, step) = dialler.hear(&opening);
+    assert_eq!(step, Ok(None));
+    let guess = Credentials { token: b"", ..HERE };
+    let (said, ..) = meet(Role::Server, guess, guess);
+    assert_eq!(dialler.hear(&said[3]), (Vec::new(), Err(HelloError::Token)));
+    // Its own proof sent back is none either: it goes in the other direction, and with another label.
+    for flags in [0, 1] {
+        let (mut dialler, _) = Side::dial(Role::Server, HERE, ONES);
+        assert_eq!(dialler.hear(&opening).1, Ok(None));
+        let mut reflected = proof.clone();
+        reflected[6] = flags;
+        seal(&mut reflected);
+        let expected = [HelloError::Proof, HelloError::Token][usize::from(flags)].clone();
+        assert_eq!(dialler.hear(&reflected), (Vec::new(), Err(expected)));
+    }
+}
+
+/// Makes the checksum of a frame right again.
+fn seal(frame: &mut [u8]) {
+    let crc = checksum::crc32c_append(checksum::crc32c(&frame[..36]), &frame[HEADER_BYTES..]);
+    frame[36..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn what_was_heard_before_proves_nothing_later() {
+    let (said, ..) = meet(Role::Server, HERE, HERE);
+    // To who accepted, with another nonce: the opening and the proof of then.
+    let mut acceptor = Side::accept(HERE, [3; 32]);
+    let (_, step) = acceptor.hear(&[&said[0][..], &said[2][..]].concat());
+    assert_eq!(step, Err(HelloError::Token));
+    // To who connected.
+    let (mut dialler, _) = Side::dial(Role::Server, HERE, [3; 32]);
+    let (_, step) = dialler.hear(&[&said[1][..], &said[3][..]].concat());
+    assert_eq!(step, Err(HelloError::Token));
+    // A name that was not said by who proved itself, and a proof twice.
+    for third in [&said[2], &said[3]] {
+        let mut acceptor = Side::accept(HERE, TWOS);
+        let (_, step) = acceptor.hear(&[&said[0][..], &said[2][..]].concat());
+        assert_eq!(step, Ok(None));
+        assert!(acceptor.hear(third).1.is_err());
+    }
+    assert_ne!(fresh_nonce(), fresh_nonce());
+}
+
+/// Role and versions are under the tag, too: nobody between both sides changes them unseen.
+#[test]
+fn every_flipped_bit_is_seen() {
+    let (said, ..) = meet(Role::Server, HERE, HERE);
+    let dialler = [&said[0][..], &said[2][..], &said[4][..]].concat();
+    for at in 0..dialler.len() {
+        for mask in [1, 0x80, 0xff] {
+            let mut bytes = dialler.clone();
+            bytes[at] ^= mask;
+            let (_, step) = Side::accept(HERE, TWOS).hear(&bytes);
+            assert!(!matches!(step, Ok(Some(_))), "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn an_old_program_and_a_new_one_tell_each_other_the_versions() {
+    // A hello of version 1: versions 1 to 1, a server, a name of 4 bytes, a token of 6.
+    let old = b"DURAMENN\x01\0\x01\0\x02\x04\x06\0heresecret";
+    let mut acceptor = Side::accept(HERE, TWOS);
+    let (out, step) = acceptor.hear(old);
+    let text = step.expect_err("no common version").to_string();
+    assert!(
+        text.contains("1 to 1") && text.contains("update the older program"),
+        "{text}"
+    );
+    // Its parser wants a known role and two lengths, and then reads these versions.
+    assert_eq!(out[8..16], [2, 0, 2, 0, 2, 0, 0, 0]);
+    let (mut dialler, _) = Side::dial(Role::Client, HERE, ONES);
+    let (out, step) = dialler.hear(&old[..12]);
+    assert!(out.is_empty() && matches!(step, Err(HelloError::NoCommonVersion { min: 1, max: 1 })));
+    let (mut dialler, mut later) = Side::dial(Role::Client, HERE, ONES);
+    later[10] = 9;
+    let (_, step) = Side::accept(HERE, TWOS).hear(&later);
+    assert_eq!(
+        step,
+        Ok(None),
+        "a later program that speaks this version, too"
+    );
+    // Why it is refused is told to who connected.
+    let mut refusal = said_before_refusal();
+    let trouble = Trouble::NotPermitted { reason: "x" };
+    encode_trouble(
+        &mut refusal,
+        &Envelope::default(),
+        Kind::Ping as u16,
+        &trouble,
+    );
+    assert_eq!(dialler.hear(&refusal).1, Err(HelloError::Token));
+}
+
+fn said_before_refusal() -> Vec<u8> {
+    let mut opening = Vec::new();
+    Opening::new(Role::Server, TWOS).encode(&mut opening);
+    opening
+}
+
+#[test]
+fn what_is_no_opening_is_refused_at_once() {
+    assert_eq!(parse_opening(b"*1\r\n$4\r\nPING"), Err(HelloError::Magic));
+    assert_eq!(parse_opening(b"D U"), Err(HelloError::Magic));
+    let opening = said_before_refusal();
+    for cut in 0..OPENING_BYTES {
+        assert_eq!(parse_opening(&opening[..cut]), Ok(None));
+    }
+    for (at, value, error) in [
+        (12, 7, HelloError::Role { found: 7 }),
+        (8, 0, HelloError::Versions { min: 0, max: 2 }),
+        (8, 3, HelloError::Versions { min: 3, max: 2 }),
+        (15, 5, HelloError::Reserved),
+    ] {
+        let mut wrong = opening.clone();
+        wrong[at] = value;
+        assert_eq!(parse_opening(&wrong), Err(error));
+    }
+    // A long frame instead of a proof is not waited for.
+    let mut acceptor = Side::accept(HERE, TWOS);
+    assert_eq!(acceptor.hear(&opening).1, Ok(None));
+    let (_, step) = acceptor.hear(&[0, 0, 1, 0]);
+    assert!(matches!(step, Err(HelloError::Frame(_))), "{step:?}");
+    assert!(acceptor.input.len() < HEADER_BYTES);
+}

@@ -1,0 +1,191 @@
+//! Watches one run: how long replies take, what went wrong, and how much memory the server has.
+//!
+//! **Invariants**
+//! - `torture::W1`: a reply is late when it takes longer than the limit, not counting excused time.
+//! - `torture::W2`: excused time is the time in which the run itself stopped the server (a pause, a
+//!   restart), and the time in which the whole machine stood still. Nothing else is excused.
+//! - `torture::W3`: the first failure ends the run; it is never overwritten by a later one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The interval at which the machine is watched and memory is sampled.
+pub(crate) const TICK: Duration = Duration::from_millis(50);
+/// A tick that comes this much late means that the machine stood still.
+const STANDSTILL: Duration = Duration::from_millis(200);
+
+/// Shared by all clients of a run.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    limit: Duration,
+    excuses: Mutex<Excuses>,
+    failure: Mutex<Option<String>>,
+    /// Written with Release by `fail` and `stop`, read with Acquire by every client.
+    stopped: AtomicBool,
+    /// Counters below are statistics: Relaxed is enough.
+    pub(crate) operations: AtomicU64,
+    pub(crate) refusals: AtomicU64,
+    pub(crate) disconnections: AtomicU64,
+    longest_us: AtomicU64,
+    pub(crate) rss_max: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Excuses {
+    open: u32,
+    since: Option<Instant>,
+    total: Duration,
+}
+
+/// The moment at which a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    at: Instant,
+    excused: Duration,
+}
+
+/// Time is excused until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Excuse<'w>(&'w Watch);
+
+impl Drop for Excuse<'_> {
+    fn drop(&mut self) {
+        let mut excuses = self.0.excuses();
+        excuses.open -= 1;
+        if excuses.open == 0
+            && let Some(since) = excuses.since.take()
+        {
+            excuses.total += since.elapsed();
+        }
+    }
+}
+
+impl Watch {
+    pub(crate) fn new(limit: Duration) -> Watch {
+        Watch {
+            limit,
+            excuses: Mutex::default(),
+            failure: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+            disconnections: AtomicU64::new(0),
+            longest_us: AtomicU64::new(0),
+            rss_max: AtomicU64::new(0),
+        }
+    }
+
+    fn excuses(&self) -> MutexGuard<'_, Excuses> {
+        self.excuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failure_slot(&self) -> MutexGuard<'_, Option<String>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Excuses the time from now until the guard is dropped (W2).
+    pub(crate) fn excuse(&self) -> Excuse<'_> {
+        let mut excuses = self.excuses();
+        excuses.open += 1;
+        excuses.since.get_or_insert_with(Instant::now);
+        Excuse(self)
+    }
+
+    fn excused(&self) -> Duration {
+        let excuses = self.excuses();
+        excuses.total
+            + excuses
+                .since
+                .map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    pub(crate) fn sent(&self) -> Sent {
+        Sent {
+            at: Instant::now(),
+            excused: self.excused(),
+        }
+    }
+
+    fn taken(&self, sent: Sent) -> Duration {
+        let excused = self.excused().saturating_sub(sent.excused);
+        sent.at.elapsed().saturating_sub(excused)
+    }
+
+    /// True if a reply to a request that was sent then is late (W1).
+    pub(crate) fn is_late(&self, sent: Sent) -> bool {
+        self.taken(sent) > self.limit
+    }
+
+    pub(crate) fn answered(&self, sent: Sent) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        let taken = self.taken(sent).as_micros() as u64;
+        self.longest_us.fetch_max(taken, Ordering::Relaxed);
+    }
+
+    pub(crate) fn longest(&self) -> Duration {
+        Duration::from_micros(self.longest_us.load(Ordering::Relaxed))
+    }
+
+    /// Ends the run as failed (W3).
+    pub(crate) fn fail(&self, sentence: String) {
+        self.failure_slot().get_or_insert(sentence);
+        self.stop();
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure_slot().clone()
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Ticks until the run ends: excuses standstills of the machine, and calls `each` on each tick.
+    pub(crate) fn tick(&self, mut each: impl FnMut()) {
+        let mut last = Instant::now();
+        while !self.is_stopped() {
+            std::thread::sleep(TICK);
+            let gap = last.elapsed().saturating_sub(TICK);
+            last = Instant::now();
+            if gap > STANDSTILL {
+                let mut excuses = self.excuses();
+                if excuses.open == 0 {
+                    excuses.total += gap;
+                }
+            }
+            each();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excused_pause_is_not_late_and_an_unexcused_one_is() {
+        let watch = Watch::new(Duration::from_millis(20));
+        let sent = watch.sent();
+        let excuse = watch.excuse();
+        std::thread::sleep(Duration::from_millis(40));
+        assert!(!watch.is_late(sent));
+        drop(excuse);
+        assert!(!watch.is_late(sent));
+        std::thread::sleep(Duration::from_millis(40));
+        assert!(watch.is_late(sent));
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let watch = Watch::new(Duration::from_secs(1));
+        watch.fail("first".to_owned());
+        watch.fail("second".to_owned());
+        assert_eq!(watch.failure().as_deref(), Some("first"));
+        assert!(watch.is_stopped());
+    }
+}

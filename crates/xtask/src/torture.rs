@@ -1,0 +1,24 @@
+//! `cargo xtask torture`: a real server of today's code under `duramen-workload torture`.
+
+use crate::process;
+
+/// Builds the server and the workload, and hands the arguments on. `--release` tortures an optimised
+/// build; without it debug assertions are on.
+pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
+    let release = arguments.iter().any(|argument| argument == "--release");
+    let mut build = process::cargo(&["build", "--quiet", "--package", "duramen-cli"]);
+    build.args(["--bin", "duramen", "--package", "duramen-workload"]);
+    build.args(["--bin", "duramen-workload"]);
+    if release {
+        build.args(["--profile", "bench-dev"]);
+    }
+    process::run(&mut build)?;
+    let folder = process::target().join(if release { "bench-dev" } else { "debug" });
+    let mut torture = std::process::Command::new(folder.join("duramen-workload"));
+    torture
+        .arg("torture")
+        .arg("--server")
+        .arg(folder.join("duramen"));
+    torture.args(arguments.iter().filter(|argument| *argument != "--release"));
+    process::run(&mut torture)
+}
