@@ -545,6 +545,11 @@ impl LogWriter {
         });
     }
 
+    /// None of these had the bytes of a closed segment that a call was to send.
+    pub fn not_fetched(&self, ticket: Ticket, holders: &[BackupId]) {
+        self.hear(|commit| commit.master.not_fetched(ticket, holders));
+    }
+
     /// A backup has forgotten a replica.
     pub fn freed(&self, backup: BackupId, segment: SegmentId) {
         self.hear(|commit| commit.master.freed(backup, segment));

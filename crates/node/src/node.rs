@@ -707,6 +707,7 @@ impl Node {
         };
         match one {
             Heard::Answered(ticket, answer) => life.log().answered(ticket, answer),
+            Heard::NotFetched(ticket, holders) => life.log().not_fetched(ticket, &holders),
             Heard::Freed(backup, segment) => life.log().freed(backup, segment),
             Heard::Synced(backup) => life.log().synced(backup),
             Heard::Noted(min_open) => life.log().control_head_noted(min_open),

@@ -109,6 +109,8 @@ pub(crate) struct Asked {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Answered(Ticket, Result<Level, Rejection>),
+    /// None of these holders had the bytes of a closed segment.
+    NotFetched(Ticket, Vec<BackupId>),
     Freed(BackupId, SegmentId),
     Synced(BackupId),
     Noted(SegmentId),
@@ -133,6 +135,8 @@ enum What {
         certificate: Certificate,
         target: BackupId,
         holders: Vec<BackupId>,
+        /// Asked in vain.
+        failed: Vec<BackupId>,
     },
     Free(SegmentId),
     Sync,
@@ -298,6 +302,7 @@ impl Remote {
                     certificate: send.certificate,
                     target: send.backup,
                     holders,
+                    failed: Vec::new(),
                 };
                 self.open(now_us, holder, what);
             }
@@ -371,6 +376,7 @@ impl Remote {
             certificate,
             target,
             mut holders,
+            mut failed,
         } = fetch
         else {
             unreachable!("only called with one");
@@ -387,10 +393,10 @@ impl Remote {
                 (target, what)
             }
             None => {
-                holders.pop();
+                failed.extend(holders.pop());
                 let Some(next) = holders.last().copied() else {
                     // The rules ask again, with who has it by then.
-                    heard.push(Heard::Answered(ticket, Err(Rejection::Busy)));
+                    heard.push(Heard::NotFetched(ticket, failed));
                     return;
                 };
                 let what = What::Fetch {
@@ -399,6 +405,7 @@ impl Remote {
                     certificate,
                     target,
                     holders,
+                    failed,
                 };
                 (next, what)
             }

@@ -134,6 +134,10 @@ impl Master {
             return;
         }
         self.lose_replica(sent.segment, sent.backup);
+        let segment = self.segment_mut(sent.segment);
+        if segment.close_recorded {
+            segment.unsettle(sent.backup); // what it has of before is not freed yet
+        }
         self.garbage.push((sent.backup, sent.segment));
     }
 
@@ -242,11 +246,34 @@ impl Master {
         };
         if let Some(segment) = self.segments.get_mut(&sent.segment) {
             segment.has_no_source = true;
-            segment
-                .replicas
-                .retain(|replica| replica.backup != sent.backup);
+            segment.unplace(sent.backup);
         }
         self.active.remove(&sent.segment);
+    }
+
+    /// None of `holders` could give the bytes that `ticket` sends, of a closed segment: their replicas
+    /// are lost (O11). Nothing reached the target, so it is neither refused nor freed.
+    pub fn not_fetched(&mut self, ticket: Ticket, holders: &[BackupId]) {
+        let Some(sent) = self.in_flight.remove(&ticket) else {
+            return;
+        };
+        let Some(segment) = self.segments.get_mut(&sent.segment) else {
+            return;
+        };
+        match segment.replica_mut(sent.backup) {
+            Some(replica) if replica.buffered.open => {
+                replica.in_flight = replica.in_flight.saturating_sub(1);
+                replica.sent = replica.buffered;
+            }
+            _ => segment.unplace(sent.backup),
+        }
+        self.active.insert(sent.segment);
+        for holder in holders {
+            if self.holds(*holder, sent.segment) {
+                self.lose_replica(sent.segment, *holder);
+                self.garbage.push((*holder, sent.segment));
+            }
+        }
     }
 
     /// A backup that was restarted, and is known here under its new name, still has these replicas. Which of them it may drop
@@ -275,6 +302,8 @@ impl Master {
                     .replicas
                     .push(Replica::whole(backup, replica.certificate));
                 segment.has_no_source = false; // from here the others can be made good for
+                self.garbage
+                    .retain(|entry| *entry != (backup, replica.segment));
                 self.active.insert(replica.segment);
                 continue;
             }

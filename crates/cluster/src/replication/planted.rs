@@ -44,6 +44,8 @@ pub enum Bug {
     ClosedNotRefilled,
     /// A refused opening is taken for one that never happened, although a repetition of it may have.
     RefusedForgotten,
+    /// O12: a refused backup frees what it has of a closed segment, though others may not have it.
+    LastFreed,
     /// A sync covers what was acknowledged while it ran.
     SyncCoversAll,
 }

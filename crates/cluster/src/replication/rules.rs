@@ -6,6 +6,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::control::Record;
 use duramen_format::segment::Kind;
+use std::collections::BTreeSet;
 
 impl Master {
     /// Applies the rules; what to do is appended to `effects`, in an order that respects them. `next_id` gives a new segment id.
@@ -133,11 +134,15 @@ impl Master {
         while segment.replicas.len() < self.config.replicas && !replaced && !segment.has_no_source {
             let holding: Vec<BackupId> = segment.replicas.iter().map(|r| r.backup).collect();
             let mut avoided = self.refusing.clone();
-            let freed = self.freeing.iter().chain(&self.garbage);
+            // O12: what is not freed before the segment is safe holds nothing up.
+            let kept = segment.close_recorded;
+            let garbage = self.garbage.iter().filter(|_| !kept);
+            let freed = self.freeing.iter().chain(garbage);
             avoided.extend(freed.filter(|(_, of)| *of == id).map(|(at, _)| *at));
             let Some(backup) = self.placement.choose(&holding, &avoided) else {
                 break;
             };
+            self.garbage.retain(|entry| *entry != (backup, id));
             let mut replica = Replica::new(backup, segment.epoch);
             replica.primary = segment.replicas.iter().all(|r| !r.primary);
             segment.replicas.push(replica);
@@ -426,10 +431,24 @@ impl Master {
             let mut sent = in_flight.values();
             sent.any(|sent| (sent.backup, sent.segment) == (backup, segment))
         };
+        // O12: of a segment that is part of the log, only what others have: a refused backup, or one
+        // whose replica could not be read, may hold the last good one from an earlier life.
+        let hasty = self.config.has_bug(Bug::LastFreed);
+        let kept: BTreeSet<SegmentId> = match hasty {
+            true => BTreeSet::new(),
+            false => {
+                let known = self.garbage.iter().filter_map(|(_, id)| {
+                    let segment = self.segments.get(id)?;
+                    (segment.close_recorded && !self.is_safe(*id)).then_some(*id)
+                });
+                known.collect()
+            }
+        };
         let freeing = &mut self.freeing;
         let (most, counted) = (self.config.frees_max, !self.config.one_stream);
         let freed = self.garbage.extract_if(.., |(backup, segment)| {
             let allowed = (careless || !pinned.contains(segment))
+                && !kept.contains(segment)
                 && !awaited(*backup, *segment)
                 && (!counted || freeing.len() < most);
             if allowed && counted {
@@ -437,7 +456,12 @@ impl Master {
             }
             allowed
         });
-        effects.extend(freed.map(|(backup, segment)| Effect::Free { backup, segment }));
+        for (backup, segment) in freed {
+            if let Some(known) = self.segments.get_mut(&segment) {
+                known.settled.push(backup); // O12
+            }
+            effects.push(Effect::Free { backup, segment });
+        }
     }
 
     /// O10: once, when the control segment is where a recovery will find it.

@@ -185,6 +185,19 @@ impl Segment {
             .find(|replica| replica.backup == backup)
     }
 
+    /// A backup that was chosen for a replica was sent nothing: it is as before.
+    pub fn unplace(&mut self, backup: BackupId) {
+        self.replicas.retain(|replica| replica.backup != backup);
+        self.unsettle(backup);
+    }
+
+    /// O12: what this one had before it was chosen may count again.
+    pub fn unsettle(&mut self, backup: BackupId) {
+        if let Some(last) = self.settled.iter().rposition(|settled| *settled == backup) {
+            self.settled.remove(last);
+        }
+    }
+
     /// What each of at least `wanted` replicas has reached at `level` (`memory` = was sent); replicas of an older epoch
     /// don't count, but those of a control segment, where it only tells openings apart (O13).
     pub fn on_all(&self, wanted: usize, level: Level) -> Progress {

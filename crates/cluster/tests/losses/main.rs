@@ -67,6 +67,8 @@ struct Message {
 enum Answer {
     Reached(Ticket, Level),
     Busy(Ticket),
+    /// Nobody could give the bytes that it sends.
+    NotFetched(Ticket),
     Synced(BackupId),
 }
 
@@ -249,6 +251,11 @@ impl World {
                     };
                     if send.kind != Kind::Control {
                         self.under_way.insert(send.ticket, send.backup);
+                        if send.open && send.close && self.dice.chance(4) {
+                            // Its bytes are elsewhere, and are sought in vain.
+                            self.answers.push(Answer::NotFetched(send.ticket));
+                            continue;
+                        }
                     }
                     self.wire.push(Message { send, bytes });
                 }
@@ -310,7 +317,10 @@ impl World {
         let ticket = message.send.ticket;
         let (segment, epoch) = (message.send.segment, message.send.epoch);
         let was_refused = machine.refused.get(&segment) >= Some(&epoch);
-        if was_refused || busy && !machine.disk.contains_key(&segment) {
+        // What it has from an earlier life, of a lower epoch, does not make it take another.
+        let has = machine.disk.get(&segment);
+        let is_new = has.is_none_or(|has| has.kind != Kind::Control && has.epoch < epoch);
+        if was_refused || busy && is_new {
             if message.send.kind == Kind::Control && !was_refused {
                 machine.refused.insert(segment, epoch);
             }
@@ -346,6 +356,10 @@ impl World {
                 self.wire.retain(|message| message.send.ticket != ticket);
                 self.under_way.remove(&ticket);
                 self.master.rejected(ticket, Rejection::Busy);
+            }
+            Answer::NotFetched(ticket) => {
+                self.under_way.remove(&ticket);
+                self.master.not_fetched(ticket, &[]);
             }
             Answer::Synced(backup) => self.master.sync_ends(backup),
         }

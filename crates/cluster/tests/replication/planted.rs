@@ -105,3 +105,18 @@ fn o8_a_control_segment_goes_on_is_found() {
 fn o9_pinned_is_freed_is_found() {
     must_be_found(Bug::PinnedFreed);
 }
+
+/// Found by its scenario: it takes two losses at once, which random histories of three replicas hardly meet.
+#[test]
+fn o12_the_last_replica_is_freed_is_found() {
+    let with_bug = Config {
+        planted: Some(Bug::LastFreed),
+        ..config(false)
+    };
+    let run = || super::scenarios::the_last_good_replica_is_kept(with_bug);
+    let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it is found");
+    let text = panic
+        .downcast_ref::<String>()
+        .expect("an assertion's words");
+    assert!(text.contains("the last one is freed"), "{text}");
+}

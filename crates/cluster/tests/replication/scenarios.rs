@@ -3,7 +3,8 @@
 use super::{World, config, finish, seeds};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_cluster::control::State;
-use duramen_cluster::replication::{BackupId, Config, Effect, Master, Rejection, Send};
+use duramen_cluster::replication::{BackupId, Config, Effect, Found, Master, Rejection, Send};
+use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 use std::collections::BTreeMap;
 
@@ -155,4 +156,120 @@ fn refusals_that_move_a_control_segment_to_and_fro_cost_nothing() {
     }
     assert!(openings.get(&good).is_some_and(|epochs| epochs.len() == 1));
     assert_eq!((next, master.control_reached()), (1, 0));
+}
+
+/// One holder of a closed segment crashes, and the other cannot read its replica any more. The master
+/// asked that one for ever, and each time told the backup that was to be sent the bytes to drop what
+/// it had: of the crashed one, which had come back, the last good replica. (Seed 1971 of the simulated
+/// cluster.)
+pub fn the_last_good_replica_is_kept(config: Config) {
+    let segment = SegmentId(100);
+    let (damaged, crashed, back, third) = (BackupId(1), BackupId(2), BackupId(12), BackupId(3));
+    let config = Config {
+        replicas: 2,
+        ..config
+    };
+    let mut master = Master::new(config, State::default(), &[damaged, crashed], &[]);
+    let mut next = 0;
+    let mut effects_of = |master: &mut Master| {
+        let mut effects = Vec::new();
+        let mut next_id = || {
+            next += 1;
+            SegmentId(next)
+        };
+        master.poll(&mut next_id, &mut effects);
+        effects
+    };
+    let certificate = Certificate {
+        length: 500,
+        crc: 7,
+    };
+    master.opened(segment, Kind::Head, 0);
+    master.appended(segment, certificate);
+    master.closed(segment);
+    let end = |master: &mut Master, effects: Vec<Effect>| {
+        for effect in effects {
+            match effect {
+                Effect::Send(send) => master.acked(send.ticket, Level::Synced),
+                Effect::Free { backup, segment } => master.freed(backup, segment),
+                _ => {}
+            }
+        }
+    };
+    for _ in 0..10 {
+        let effects = effects_of(&mut master);
+        end(&mut master, effects); // its `Closed` record is written, too
+    }
+    assert!(master.is_safe(segment) && master.is_idle());
+
+    master.backup_lost(crashed);
+    master.backup_up(back);
+    master.backup_up(third);
+    let (mut is_sought, mut is_first) = (false, true);
+    for _ in 0..20 {
+        for effect in effects_of(&mut master) {
+            match effect {
+                Effect::Send(send) if send.segment == segment => {
+                    is_sought = true;
+                    if send.backup == back && is_first {
+                        is_first = false; // it was not the bytes that were wanting
+                        master.rejected(send.ticket, Rejection::Busy);
+                        continue;
+                    }
+                    let holders = master.holders(segment);
+                    assert!(holders == [damaged] || holders.is_empty());
+                    if holders.is_empty() {
+                        master.give_up(send.ticket);
+                    } else {
+                        master.not_fetched(send.ticket, &holders);
+                    }
+                }
+                Effect::Free {
+                    segment: id,
+                    backup,
+                } => {
+                    assert_ne!(id, segment, "the last one is freed, of {backup:?}");
+                    master.freed(backup, id);
+                }
+                effect => end(&mut master, vec![effect]),
+            }
+        }
+        master.forgive();
+    }
+    assert!(is_sought && !is_first, "nobody asked");
+    assert_eq!(master.holders(segment), []);
+
+    // What the crashed one had counts again, and the damaged one is freed when there are two.
+    let found = Found {
+        backup: back,
+        segment,
+        epoch: 0,
+        certificate,
+        closed: true,
+    };
+    assert_eq!(master.hand_back(back, &[found]), []);
+    assert_eq!(master.holders(segment), [back]);
+    let mut freed = Vec::new();
+    for _ in 0..20 {
+        for effect in effects_of(&mut master) {
+            if let Effect::Free {
+                backup,
+                segment: id,
+            } = effect
+                && id == segment
+            {
+                assert!(master.is_safe(segment));
+                freed.push(backup);
+            }
+            end(&mut master, vec![effect]);
+        }
+    }
+    assert!(master.is_safe(segment) && master.is_idle());
+    assert!(freed.is_empty() || freed == [damaged], "{freed:?}");
+    assert!(freed == [damaged] || master.holds(damaged, segment));
+}
+
+#[test]
+fn a_replica_that_cannot_be_read_costs_no_other() {
+    the_last_good_replica_is_kept(config(false));
 }
