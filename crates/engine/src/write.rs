@@ -19,6 +19,8 @@ use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_base::sync::{AtomicU64, Backoff};
 use duramen_format::entry::{Entry, NewObject};
 
+/// A head's segment is closed for its dead entries if they are at least one part in so many.
+const DEAD_PART_TO_CLOSE: u64 = 8;
 /// How often one operation asks for memory for the index: more than it can need, so that what is missing is something
 /// else (address space).
 const INDEX_ATTEMPTS_MAX: u32 = 64;
@@ -422,7 +424,7 @@ impl<'s> Guard<'s> {
             core.epochs.unpin(slot);
             let found = core.find_memory(self.head, self.me, Waiting::Outside, purpose);
             core.enter(slot);
-            return found;
+            return self.or_close_head(found, purpose);
         }
         if let Some(transaction) = &self.transaction
             && transaction.starved
@@ -430,10 +432,42 @@ impl<'s> Guard<'s> {
             return Err(core.out_of_memory());
         }
         let found = core.find_memory(self.head, self.me, Waiting::Inside(slot), purpose);
+        let found = self.or_close_head(found, purpose);
         if let (Err(_), Some(transaction)) = (&found, &mut self.transaction) {
             transaction.starved = true;
         }
         found
+    }
+
+    /// Cleaning frees nothing while all dead entries lie in open segments, which it leaves alone. Then
+    /// the head's own one is closed, and room is sought once more.
+    fn or_close_head(&mut self, found: Result<(), Error>, purpose: Purpose) -> Result<(), Error> {
+        let core = self.core;
+        if !matches!(found, Err(Error::OutOfMemory { .. })) || core.refuses(purpose) {
+            return found;
+        }
+        // Nobody waits for a head while pinned.
+        let mut taken = None;
+        let tail = match &mut self.tail {
+            Some(tail) => tail,
+            None => match self.head.tail.try_lock() {
+                Ok(tail) => taken.insert(tail),
+                Err(_) => return found,
+            },
+        };
+        let Some(window) = tail.window().filter(|_| !tail.in_group()) else {
+            return found;
+        };
+        let dead = u64::from(tail.length()).saturating_sub(core.live_in(window));
+        if dead < core.space.segment_bytes() as u64 / DEAD_PART_TO_CLOSE {
+            return found;
+        }
+        match &core.log {
+            None => drop(tail.close(&core.space)),
+            Some(log) => log.close_head(&core.space, self.head.number, tail),
+        }
+        core.wakeup.ring();
+        Ok(())
     }
 
     /// Gives memory of free windows to the index, which lacks it; cleans if there is no free window.
