@@ -11,6 +11,8 @@
 //!   slots, written in base R, are grouped R by R where they differ in one digit alone: as many digits, as many groups for each
 //!   server, and no two servers share more than one. A slot that nobody has had yet makes its group wait; the place of a crashed
 //!   server, or of one in the wrong rack, is taken by the same other one in all its groups, as far as racks allow.
+//! - L5: a backup that is drained gets a replica only where nobody else can take it: else a segment would stay incomplete, and
+//!   all writes of its master would wait until the drain is taken back.
 //!
 //! Paper: [Ousterhout15 §3.3] randomisation with refinement; Cidon13 copysets by permutations, here from digits, so that
 //! joining servers change nothing for the others (90-traps.md §G).
@@ -89,7 +91,7 @@ pub struct Placement {
     /// The master itself, as others know it; `None`: nobody has said.
     master: Option<Member>,
     members: BTreeMap<BackupId, Member>,
-    /// They keep what they have, and get nothing more; `true`: as long as there is another life of the same machine.
+    /// They keep what they have, and get nothing more but by L5; `true`: as long as there is another life of the same machine.
     retired: BTreeMap<BackupId, (Member, bool)>,
     /// Replicas of this master that a recovery would read there.
     load: BTreeMap<BackupId, u32>,
@@ -181,8 +183,7 @@ impl Placement {
         holding: &[BackupId],
         refusing: &BTreeSet<BackupId>,
     ) -> Option<BackupId> {
-        let mut possible = self.possible(holding);
-        possible.retain(|backup| !refusing.contains(backup));
+        let possible = self.willing(holding, refusing);
         let chosen = self.refine(possible)?;
         if holding.is_empty() {
             *self.load.entry(chosen).or_default() += 1;
@@ -192,8 +193,21 @@ impl Placement {
 
     /// Whether [`choose`](Self::choose) would find somebody.
     pub fn can_choose(&mut self, holding: &[BackupId], refusing: &BTreeSet<BackupId>) -> bool {
-        let possible = self.possible(holding);
-        possible.iter().any(|backup| !refusing.contains(backup))
+        !self.willing(holding, refusing).is_empty()
+    }
+
+    /// Those that may take one more replica, or, where there are none, those that are drained (L5).
+    fn willing(&mut self, holding: &[BackupId], refusing: &BTreeSet<BackupId>) -> Vec<BackupId> {
+        let mut possible = self.possible(holding);
+        possible.retain(|backup| !refusing.contains(backup));
+        if possible.is_empty() {
+            let drained = self.retired.values();
+            let drained = drained.filter(|(_, is_superseded)| !is_superseded);
+            let drained = drained.map(|(member, _)| member);
+            possible = self.fitting(drained, holding);
+            possible.retain(|backup| !refusing.contains(backup));
+        }
+        possible
     }
 
     /// A segment that this backup was to read first is gone.
@@ -227,20 +241,29 @@ impl Placement {
                 return others;
             }
         }
-        let known = |backup: &BackupId| {
-            let member = self.members.get(backup);
-            member.or_else(|| Some(&self.retired.get(backup)?.0))
-        };
-        let holders: Vec<&Member> = holding.iter().filter_map(known).collect();
+        let fitting = self.fitting(self.members.values(), holding);
+        let away = fitting.iter().filter(|backup| !self.is_near(**backup));
+        let away: Vec<BackupId> = away.copied().collect();
+        if away.is_empty() { fitting } else { away }
+    }
+
+    fn known(&self, backup: BackupId) -> Option<&Member> {
+        let member = self.members.get(&backup);
+        member.or_else(|| Some(&self.retired.get(&backup)?.0))
+    }
+
+    /// L1.
+    fn fitting<'a>(
+        &self,
+        members: impl Iterator<Item = &'a Member>,
+        holding: &[BackupId],
+    ) -> Vec<BackupId> {
+        let holders: Vec<&Member> = holding.iter().filter_map(|id| self.known(*id)).collect();
         let fits = |member: &&Member| {
             let mut holders = holders.iter();
             !holding.contains(&member.backup) && holders.all(|holder| holder.goes_with(member))
         };
-        let fitting = self.members.values().filter(fits);
-        let fitting: Vec<BackupId> = fitting.map(|member| member.backup).collect();
-        let away = fitting.iter().filter(|backup| !self.is_near(**backup));
-        let away: Vec<BackupId> = away.copied().collect();
-        if away.is_empty() { fitting } else { away }
+        members.filter(fits).map(|member| member.backup).collect()
     }
 
     /// L2.
@@ -252,7 +275,7 @@ impl Placement {
         for _ in 0..CANDIDATES {
             let candidate = possible[self.roll(possible.len())];
             let load = self.load.get(&candidate).copied().unwrap_or(0);
-            let read_us = self.members[&candidate].read_us;
+            let read_us = self.known(candidate).map_or(1, |member| member.read_us);
             let until = (u64::from(load) + 1) * u64::from(read_us.max(1));
             if best.is_none_or(|(known, _)| until < known) {
                 best = Some((until, candidate));

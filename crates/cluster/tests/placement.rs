@@ -186,6 +186,31 @@ fn two_lives_of_one_machine_are_one_server() {
 }
 
 /// Of five candidates the one that would be done first: the fullest disk has little more than the average, and a slow one less.
+/// Of three servers with two replicas one was drained: the segments of the other two stayed incomplete,
+/// and neither the drain nor a write ever ended (seed 8 of the simulated cluster).
+#[test]
+fn a_drained_backup_is_the_last_resort() {
+    for layout in [Layout::Scatter, Layout::copysets(2, 2)] {
+        let mut placement = Placement::new(layout, 2, 7);
+        placement.set_master(member(0, None));
+        let (stays, drained) = (member(1, None), member(2, None));
+        placement.add(stays.clone());
+        placement.add(drained.clone());
+        placement.retire(drained.backup);
+        let nobody = BTreeSet::new();
+        for _ in 0..20 {
+            assert_eq!(placement.choose(&[], &nobody), Some(stays.backup));
+        }
+        let second = placement.choose(&[stays.backup], &nobody);
+        assert_eq!(second, Some(drained.backup), "L5");
+        let refusing = BTreeSet::from([stays.backup]);
+        assert_eq!(placement.choose(&[], &refusing), Some(drained.backup));
+        // Not an older life of a machine, which may be over; nor one that is gone.
+        placement.remove(drained.backup);
+        assert_eq!(placement.choose(&[stays.backup], &nobody), None);
+    }
+}
+
 #[test]
 fn what_a_recovery_reads_is_spread_by_speed() {
     let mut placement = Placement::new(Layout::Scatter, 3, 2);

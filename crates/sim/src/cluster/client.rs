@@ -9,7 +9,7 @@ use duramen::Position;
 use duramen_base::ids::{Level, ServerId, TableId};
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The table of all keys.
 pub(super) const TABLE: TableId = TableId(1);
@@ -73,8 +73,17 @@ pub(super) struct Client {
     pub is_off: bool,
     /// It speaks the native protocol.
     pub native: Option<Native>,
-    /// Keys to be read at the end, and where it is at.
-    last_reads: Option<u64>,
+    /// What is asked of it at the end, in order: each until it is known to be done.
+    last: VecDeque<(u64, Last)>,
+}
+
+/// What is done to a key at the end.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    Read,
+    /// Or increment a counter.
+    Write,
+    Remove,
 }
 
 impl Client {
@@ -85,14 +94,14 @@ impl Client {
             errand: None,
             known: BTreeMap::new(),
             is_off: false,
-            last_reads: None,
+            last: VecDeque::new(),
         }
     }
 
     /// Whether it has nothing more to do.
     pub fn is_done(&self) -> bool {
         let idle = self.native.as_ref().is_none_or(Native::is_idle);
-        self.errand.is_none() && self.last_reads.is_none() && idle
+        self.errand.is_none() && self.last.is_empty() && idle
     }
 }
 
@@ -134,10 +143,25 @@ impl World {
 
     /// Every key is read once more.
     pub(super) fn last_reads(&mut self) {
+        let keys = 0..self.plan.keys;
+        self.ask_at_the_end(keys.map(|key| (key, Last::Read)).collect());
+    }
+
+    /// Every key can be written, removed and written again.
+    pub(super) fn last_writes(&mut self) {
+        let counters = self.plan.counters;
+        let of = |key| match key < counters {
+            true => vec![(key, Last::Write)],
+            false => vec![(key, Last::Write), (key, Last::Remove), (key, Last::Write)],
+        };
+        self.ask_at_the_end((0..self.plan.keys).flat_map(of).collect());
+    }
+
+    fn ask_at_the_end(&mut self, last: VecDeque<(u64, Last)>) {
         let client = &mut self.clients[0];
         client.is_off = false;
         client.native = None;
-        client.last_reads = Some(0);
+        client.last = last;
         self.after(0, Event::ClientActs(0, 0));
     }
 
@@ -156,11 +180,15 @@ impl World {
             None if sequence != 0 || client.is_off => return,
             None => {}
         }
-        let (key, action) = if let Some(key) = client.last_reads {
-            (key, Action::Read)
-        } else {
-            let key = self.random.below(self.plan.keys);
-            (key, self.some_action(key, false))
+        let (key, action) = match client.last.front().copied() {
+            Some((key, Last::Read)) => (key, Action::Read),
+            Some((key, Last::Remove)) => (key, Action::Remove),
+            Some((key, Last::Write)) if key < self.plan.counters => (key, Action::Increment),
+            Some((key, Last::Write)) => (key, Action::Write(self.new_value())),
+            None => {
+                let key = self.random.below(self.plan.keys);
+                (key, self.some_action(key, false))
+            }
         };
         self.doubt(key, action);
         let value_bytes = match self.random.below(self.plan.large_one_in) {
@@ -269,17 +297,19 @@ impl World {
         if found == Found::Nothing {
             client.name += 1_000;
         }
-        let delay_us = match &mut client.last_reads {
-            Some(key) => {
-                *key += 1;
-                if *key >= self.plan.keys {
-                    client.last_reads = None;
-                    return;
-                }
-                0
+        let delay_us = if client.last.is_empty() {
+            if is_over {
+                return;
             }
-            None if is_over => return,
-            None => self.random.below(self.plan.think_us),
+            self.random.below(self.plan.think_us)
+        } else {
+            if found != Found::Nothing {
+                client.last.pop_front();
+            }
+            if client.last.is_empty() {
+                return;
+            }
+            0
         };
         self.after(delay_us, Event::ClientActs(c, 0));
     }

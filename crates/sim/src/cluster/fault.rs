@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    fn cold_start(&mut self, down_us: u64) {
+    pub(super) fn cold_start(&mut self, down_us: u64) {
         self.coverage.fired(Class::ColdStart);
         for n in 0..self.machines.len() {
             if self.machines[n].process.is_some() {
