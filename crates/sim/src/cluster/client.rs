@@ -418,6 +418,10 @@ impl World {
         };
         let position = guard.take_position();
         drop(guard);
+        self.say(|| {
+            let Request { key, action, .. } = &request;
+            format!("server {n}: {action:?} of key {key}: {done:?}, durable by {position:?}")
+        });
         match done {
             Ok(Some(found)) => {
                 let held = Held {
