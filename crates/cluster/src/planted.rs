@@ -25,6 +25,8 @@ pub enum Bug {
     OldControlHead,
     /// A closed control segment counts as the newest although its successor must exist.
     ClosedControlHead,
+    /// A control segment counts as the log's end although a newer segment has data.
+    LaterIgnored,
     /// Replicas of an open segment at an older replication epoch count.
     OldEpochs,
     /// A closed segment's replica counts whatever its certificate is.

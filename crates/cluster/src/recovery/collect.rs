@@ -9,6 +9,9 @@
 //!   where nobody has answered yet. Then it waits, and never takes an older one.
 //! - G3: each listed segment needs a replica: of a closed one with exactly the recorded certificate, of an open one at the
 //!   recorded replication epoch or above. Otherwise the recovery waits; it never recovers in parts (90-traps.md §0.1, §D.3).
+//! - G5: data are sent to a head's segment only when the control log lists it on all its replicas (O2). So a replica with data
+//!   of a head's segment that is newer than all that a control segment lists proves that this control segment lacks its end: a
+//!   disk that has silently lost its last writes has answered first. The recovery waits for a longer one.
 //! - G4: all partitions replay the same image of an open segment, also in later attempts as long as somebody has it.
 //!
 //! Why an answer of a single holder of each open segment is enough: it is fenced. The dead server (if it is not dead) can
@@ -87,6 +90,13 @@ pub(crate) enum Missing {
     NextControl { segment: SegmentId },
     #[error("every replica of control segment {segment} is damaged: {damage}")]
     Damaged { segment: SegmentId, damage: String },
+    #[error(
+        "control segment {control} lacks its end: it does not list segment {segment}, which has data"
+    )]
+    Later {
+        control: SegmentId,
+        segment: SegmentId,
+    },
     #[error("no backup that answered has segment {first} ({count} segments are missing)")]
     Segments { first: SegmentId, count: usize },
 }
@@ -117,7 +127,7 @@ impl Collected {
         self.controls.extend(replicas.control);
         for entry in replicas.segments {
             let segment = entry.segment;
-            tells_of_control |= self.is_control(segment, &entry);
+            tells_of_control |= self.is_control(segment, &entry) || self.is_later(segment, &entry);
             self.found(segment, &entry);
             let known = self.replicas.entry(segment).or_default();
             known.push((backup, entry));
@@ -135,7 +145,7 @@ impl Collected {
         let Some(answer) = self.answers.remove(&backup) else {
             return;
         };
-        if answer.control.is_some() {
+        if answer.control.is_some() || matches!(self.wanted, Some(Err(Missing::Later { .. }))) {
             self.wanted = None;
         }
         for segment in answer.segments {
@@ -163,6 +173,13 @@ impl Collected {
 
     fn is_control(&self, segment: SegmentId, entry: &ReplicaEntry) -> bool {
         entry.kind == Kind::Control || self.controls.contains(&segment)
+    }
+
+    /// G5.
+    fn is_later(&self, segment: SegmentId, entry: &ReplicaEntry) -> bool {
+        let wanted = self.wanted.as_ref().and_then(|wanted| wanted.as_ref().ok());
+        has_data_of_a_head(entry)
+            && wanted.is_some_and(|wanted| segment >= wanted.state.next_segment)
     }
 
     /// There is one more replica.
@@ -215,6 +232,11 @@ impl Collected {
             SegmentId::NONE => (SegmentId::NONE, State::default()), // G1
             _ => self.newest_control()?,
         };
+        if let Some(segment) = self.later_than(&state)
+            && !self.planted.is(Bug::LaterIgnored)
+        {
+            return Err(Missing::Later { control, segment });
+        }
         let data = state
             .segments
             .iter()
@@ -228,6 +250,16 @@ impl Collected {
             state,
             missing,
         })
+    }
+
+    /// A segment with data that is newer than all that the log lists (G5).
+    fn later_than(&self, state: &State) -> Option<SegmentId> {
+        if self.min_open == SegmentId::NONE {
+            return None; // G1
+        }
+        let mut later = self.replicas.range(state.next_segment..);
+        let later = later.find(|(_, of)| of.iter().any(|(_, entry)| has_data_of_a_head(entry)));
+        later.map(|(segment, _)| *segment)
     }
 
     fn whole(
@@ -360,6 +392,10 @@ fn counts(listed: &Listed, entry: &ReplicaEntry, planted: Planted) -> bool {
         }
         None => entry.closed || entry.epoch >= listed.epoch || planted.is(Bug::OldEpochs),
     }
+}
+
+fn has_data_of_a_head(entry: &ReplicaEntry) -> bool {
+    entry.kind == Kind::Head && entry.certificate.length > 0
 }
 
 fn is_there(listed: &Listed, replicas: &[(ServerId, ReplicaEntry)], planted: Planted) -> bool {

@@ -310,6 +310,41 @@ fn a_closed_control_segment_has_a_successor() {
     assert!(check(Planted::default(), &clean).1);
 }
 
+/// A disk had silently lost its last writes, among them the record of the newest head segment. Its
+/// backup came back first after a power cut of all, and the recovery took what it had for the whole log
+/// (seed 503920 of the simulated cluster).
+#[test]
+fn a_segment_with_data_that_nobody_lists_proves_a_longer_control_segment() {
+    let check = |planted: Planted| {
+        let mut case = crashed(planted, 4);
+        let stale = Shelf::default()
+            .with_control(case.dead, 10, &[add_open(1, 0), closed(1, 900)], false)
+            .with(1, 0, 900, true);
+        let holder = Shelf::default().with(11, 0, 300, false);
+        let shelves = case.left.iter().copied();
+        let mut shelves: BTreeMap<_, _> = shelves.zip([stale, holder, Shelf::default()]).collect();
+        let before = case.recovers(&shelves);
+        let longer = [add_open(1, 0), closed(1, 900), add_open(11, 0)];
+        let good = Shelf::default().with_control(case.dead, 10, &longer, false);
+        let waits_for = case.waits_for();
+        let back = case.rig.enlist(9, None);
+        case.left.push(back);
+        shelves.insert(back, good);
+        (before.is_some(), waits_for, case.recovers(&shelves))
+    };
+    let (too_early, waits_for, orders) = check(Planted::default());
+    assert!(!too_early);
+    let waits_for = waits_for.expect("it waits");
+    assert!(
+        waits_for.contains("segment 11, which has data"),
+        "{waits_for}"
+    );
+    let orders = orders.expect("it is whole now");
+    let ids: Vec<u64> = orders[0].segments.iter().map(|s| s.segment.0).collect();
+    assert_eq!(ids, [1, 11]);
+    assert!(check(Planted::one(Bug::LaterIgnored)).0, "not found");
+}
+
 #[test]
 fn a_damaged_or_foreign_control_segment_is_none() {
     let mut case = crashed(Planted::default(), 3);
