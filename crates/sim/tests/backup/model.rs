@@ -146,7 +146,7 @@ impl Run {
     /// A run on a disk with an empty store.
     pub fn new(disk: SimDisk, seed: u64, planted: Option<Bug>) -> Run {
         let mut options = options(planted);
-        if seed % 3 == 0 {
+        if seed.is_multiple_of(3) {
             options.memory_bytes = 40 << 10; // commits wait for memory before the write-ahead log is full
         }
         let (backup, _) = Backup::open(Arc::new(disk.clone()), &options, &Expected::default())
