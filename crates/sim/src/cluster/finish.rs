@@ -261,7 +261,11 @@ impl World {
         }
         if !self.all_served() {
             let servers: Vec<String> = (0..self.machines.len()).map(|n| self.who(n)).collect();
-            return Some(format!("not everything is served: {}", servers.join("; ")));
+            let recoveries = self.status().map(|status| status.recoveries);
+            return Some(format!(
+                "not everything is served: {recoveries:?}; {}",
+                servers.join("; ")
+            ));
         }
         let Some(status) = self.status() else {
             return Some("nobody leads".to_owned());
