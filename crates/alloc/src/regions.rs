@@ -10,7 +10,7 @@
 //!
 //! **Concurrency** counts are atomic; the list and the limbo have a lock each, held for moments. Threads wait for grace periods.
 //!
-//! Paper: none: [Badam11] does not count page tables.
+//! Paper: none: Badam11 does not count page tables.
 
 use crate::chunk::GRANULE_PAGES;
 use crate::mapping::Counters;

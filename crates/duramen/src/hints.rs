@@ -12,7 +12,7 @@
 //!
 //! **Layout**: [`duramen_format::heat`], blocks of keys by falling heat.
 //!
-//! Paper: 40-flash.md "restart refill[s] DRAM with the hottest data first", for a recovery.
+//! Paper: 40-flash.md "restart refills DRAM with the hottest data first", for a recovery.
 
 use crate::heat::{Blocks, PAUSE_FACTOR, keys_in, refill_from};
 use crate::threads::Bell;

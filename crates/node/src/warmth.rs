@@ -11,7 +11,7 @@
 //!
 //! **Concurrency** none: one owner, the node.
 //!
-//! Paper: 40-flash.md, hottest first, for a recovery; not in [Ousterhout15], where all is in memory.
+//! Paper: 40-flash.md, hottest first, for a recovery; not in Ousterhout15, where all is in memory.
 
 use crate::recovery::Effects;
 use crate::remote::{Asked, PeerCall};

@@ -7,7 +7,7 @@
 
 /// Memory is short when this part of it is in use, whatever is live [Rumble14 §5.2].
 const USED_PART_MIN: f64 = 0.90;
-/// Each further thread starts that much later [RAMCloud], so that light loads keep one core busy and not several.
+/// Each further thread starts that much later (RAMCloud), so that light loads keep one core busy and not several.
 const USED_PART_PER_THREAD: f64 = 0.02;
 const USED_PART_CAP: f64 = 0.99;
 /// The log on disk is cleaned when it takes this part of the segments that it may have.

@@ -126,7 +126,7 @@ fn is_where(core: &Core, window: u32, on_flash: bool) -> bool {
     }
 }
 
-/// Segments' worth of live data that a pass moves at most [RAMCloud].
+/// Segments' worth of live data that a pass moves at most (RAMCloud).
 const PASS_SEGMENTS_MAX: u64 = 10;
 /// Victims of a pass at most: nearly empty ones are quickly done, but not without end.
 const PASS_VICTIMS_MAX: usize = 64;

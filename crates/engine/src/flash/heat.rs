@@ -15,7 +15,7 @@
 //! **Concurrency**: both are one thread's, beside any number of others; neither is called by threads that serve. A refill waits
 //! for the device, and sleeps while cleaner threads make room.
 //!
-//! Paper: 40-flash.md "restart refill[s] DRAM with the hottest data first"; differs from a list of places (segment and
+//! Paper: 40-flash.md "restart refills DRAM with the hottest data first"; differs from a list of places (segment and
 //! offset), which compaction in memory makes wrong without any cleaning.
 
 use super::fetch::{Read, bytes_of};

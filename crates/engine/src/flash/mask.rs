@@ -41,7 +41,7 @@ impl Masks {
     }
 }
 
-/// One to one, every bit of the result depends on every bit [splitmix64].
+/// One to one, every bit of the result depends on every bit (splitmix64).
 fn mixed(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
