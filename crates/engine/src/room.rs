@@ -80,6 +80,7 @@ impl Guard<'_> {
         if let Some(log) = &core.log {
             log.check_writable()?;
         }
+        self.settle_locked()?;
         let transaction = self.transaction.as_ref();
         if room.objects_bytes > 0 && transaction.is_some_and(|keys| keys.is_crowded()) {
             return Err(Error::Crowded);

@@ -10,7 +10,8 @@
 //!   sought before the first lock, and given up when nothing moves any more.
 //! - T6: with a log, the entries of a transaction are one group of one head (`log::group`): a crash keeps all or none.
 //! - T7: predecessors that can still be lost in other heads are waited for with nothing locked: the keys are locked, looked
-//!   at, let go again, and locked once more. What others write meanwhile is waited for with the keys locked, after a few rounds.
+//!   at, let go again, and locked once more. After a few rounds, what others write all the time is waited for with the keys
+//!   locked: before room is granted, so that a disk that is full by then refuses the step as a whole.
 
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
@@ -27,6 +28,9 @@ pub struct Transaction<'s> {
     reserved: Vec<(&'s Partition, i64)>,
     /// What it has removed, for `removals`.
     pub(crate) removed: Vec<(&'s Partition, KeyHash)>,
+    /// Predecessors of its keys that may still be lost in other heads, though it has let go of its
+    /// keys as often as it may (T7).
+    pub(crate) unsettled: Vec<(u16, u64)>,
     /// It has waited for memory in vain (T5) and does not wait again.
     pub(crate) starved: bool,
 }
@@ -99,6 +103,7 @@ impl<'s> Guard<'s> {
                     buckets,
                     reserved,
                     removed: Vec::new(),
+                    unsettled: Vec::new(),
                     starved: false,
                 });
                 // A resize that was under way when room was set aside may not have seen it. From now on there is none.
@@ -110,11 +115,15 @@ impl<'s> Guard<'s> {
                         self.let_go();
                         return Err(error);
                     }
-                    if settle_attempts < SETTLE_ATTEMPTS_MAX && !self.is_settled(&keys) {
+                    let unsettled = self.unsettled(&keys);
+                    if settle_attempts < SETTLE_ATTEMPTS_MAX && !unsettled.is_empty() {
                         settle_attempts += 1;
                         self.let_go();
                         self.settle_before(&keys); // T7
                         continue;
+                    }
+                    if let Some(transaction) = &mut self.transaction {
+                        transaction.unsettled = unsettled;
                     }
                     if let Some(log) = &self.core.log
                         && let Some(tail) = &mut self.tail

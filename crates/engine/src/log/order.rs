@@ -322,14 +322,33 @@ impl<'s> Guard<'s> {
         let _ = self.follow(log, &places);
     }
 
-    /// True if the predecessors of all these keys, whose buckets are locked, are durable or in this head.
-    pub(crate) fn is_settled(&self, keys: &[(TableId, KeyHash)]) -> bool {
+    /// Predecessors of these keys, whose buckets are locked, that can still be lost in other heads.
+    pub(crate) fn unsettled(&self, keys: &[(TableId, KeyHash)]) -> Vec<(u16, u64)> {
         let Some(log) = self.core.log.as_deref() else {
-            return true;
+            return Vec::new();
         };
+        if log.planted.is(Bug::AnyHead) {
+            return Vec::new();
+        }
         let own = self.head.number as u16;
-        let places = self.predecessors(log, keys);
-        places.iter().all(|(stream, _)| *stream == own) || log.planted.is(Bug::AnyHead)
+        let mut places = self.predecessors(log, keys);
+        places.retain(|(stream, _)| *stream != own);
+        places
+    }
+
+    /// Waits, with the keys locked and before their step writes anything, for what is left of their
+    /// predecessors (T7). A commit waits for nobody in the store, so this ends.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::DiskFailed`].
+    pub(crate) fn settle_locked(&mut self) -> Result<(), Error> {
+        let (Some(log), Some(transaction)) = (&self.core.log, &mut self.transaction) else {
+            return Ok(());
+        };
+        for (stream, end) in transaction.unsettled.drain(..) {
+            log.wait_synced(stream, end, "keys and a head")?;
+        }
+        Ok(())
     }
 
     /// Where the predecessors of writes to these keys are, as far as they can still be lost. By hashes alone: among them
