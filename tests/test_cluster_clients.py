@@ -25,7 +25,8 @@ PROGRAMS = {
 CASES = [("redis-py", 2), ("redis-py", 3), ("go-redis", 2), ("go-redis", 3), ("jedis", 2), ("jedis", 3), ("lettuce", 3)]
 # Errors that the libraries retry by themselves, and hand on when their patience is over (go-redis: MaxRedirects; redis-py:
 # cluster_error_retry_attempts; Jedis: maxAttempts; Lettuce: the command's timeout, and its redirections). Nothing else may be
-# seen, and not often. LOADING, and a node that Lettuce has not heard of yet: a server that was too slow, was taken for dead and
+# seen, and not often. NOREPLICAS: backups did not acknowledge for `reply-timeout`.
+# LOADING, and a node that Lettuce has not heard of yet: a server that was too slow, was taken for dead and
 # comes back.
 ALLOWED = {
     "redis-py": (
@@ -34,15 +35,17 @@ ALLOWED = {
         *("RuntimeError dictionary changed size", "RuntimeError dictionary keys changed", "KeyError '127.0.0.1:"),
         # None of its errors either. It must be over soon: `goes_on` asks for that.
         "RedisClusterException Redis Cluster cannot be connected",
+        "ResponseError NOREPLICAS",
     ),
     "go-redis": (
         *("*net.OpError", "*errors.errorString EOF", "proto.RedisError TRYAGAIN", "proto.RedisError CLUSTERDOWN"),
-        *("proto.RedisError MOVED", "proto.RedisError LOADING"),
+        *("proto.RedisError MOVED", "proto.RedisError LOADING", "proto.RedisError NOREPLICAS"),
     ),
-    "jedis": ("JedisConnectionException", "JedisClusterOperationException"),
+    "jedis": ("JedisConnectionException", "JedisClusterOperationException", "JedisDataException NOREPLICAS"),
     "lettuce": (
         *("RedisCommandTimeoutException", "RedisConnectionException", "RedisException"),
         *("RedisCommandExecutionException MOVED", "RedisLoadingException", "UnknownPartitionException"),
+        "RedisCommandExecutionException NOREPLICAS",
     ),
 }
 # A worker that is refused rests for 10 ms.
@@ -292,7 +295,7 @@ def test_redis_cli_through_the_death_of_a_master(cluster):
         # A request for what is being recovered waits by itself; redis-cli does not repeat what it is told to.
         found = redis_cli(cluster.nodes[1], "GET", key)
         if found != f"value of {key}":
-            assert found.startswith(("TRYAGAIN", "CLUSTERDOWN", "Could not connect", "Error:")), found
+            assert found.startswith(("TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "Could not connect", "Error:")), found
         # By both: what one knows of the new owner, the other may learn a moment later.
         for node in cluster.nodes[1:3]:
             harness.wait_until(

@@ -96,7 +96,7 @@ class Cluster:
                 moved = re.match(r"MOVED \d+ \S+:(\d+)", str(error))
                 if moved:
                     port = int(moved[1])
-                elif re.match("TRYAGAIN|CLUSTERDOWN|LOADING", str(error)):
+                elif re.match("TRYAGAIN|CLUSTERDOWN|LOADING|NOREPLICAS", str(error)):
                     return None
                 else:
                     raise

@@ -82,7 +82,7 @@ def call(cluster, *arguments):
             except harness.ErrorReply as error:
                 moved = re.match(r"MOVED \d+ \S+:(\d+)", str(error))
                 if not moved:
-                    assert re.match("TRYAGAIN|CLUSTERDOWN|LOADING", str(error)), error
+                    assert re.match("TRYAGAIN|CLUSTERDOWN|LOADING|NOREPLICAS", str(error)), error
                     return None
                 port = int(moved[1])
             except (OSError, harness.Closed):

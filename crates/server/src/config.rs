@@ -114,6 +114,9 @@ pub struct ServerConfig {
     pub output_limit_bytes: usize,
     /// A client that has unsent replies and takes none of them for this long is closed; 0 = never.
     pub output_stall_s: u64,
+    /// A member's client gets an error after waiting this long for its backups' acknowledgement; 0 =
+    /// it waits for ever.
+    pub reply_timeout_s: u64,
     /// Largest request, and largest argument, in bytes.
     pub request_limit_bytes: usize,
     pub args_limit: usize,
@@ -170,6 +173,7 @@ impl Default for ServerConfig {
             output_pause_bytes: 0,
             output_limit_bytes: 0,
             output_stall_s: 0,
+            reply_timeout_s: 0,
             request_limit_bytes: 0,
             args_limit: 0,
             preauth_limit_bytes: 0,

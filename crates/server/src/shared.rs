@@ -152,6 +152,8 @@ pub struct Shared {
 /// of one client take less than 10 ms, and what a disk or a cluster is waited for is waited for
 /// elsewhere.
 const STUCK_AFTER_MS: u64 = 5_000;
+/// A member whose replies have waited for backups for so long, in milliseconds, is not ready.
+const NOT_READY_AFTER_MS: u64 = 3_000;
 
 impl Shared {
     /// Without data yet: [`serve`](Self::serve) brings it.
@@ -497,6 +499,23 @@ impl Shared {
         let away_ms = |thread: &ThreadShared| thread.beat.away_ms(now_ms).unwrap_or(0);
         let mut threads = self.threads.iter();
         threads.any(|thread| away_ms(thread) >= self.stuck_after_ms())
+    }
+
+    /// How long the oldest held reply of any thread has waited, in milliseconds; 0 = none waits.
+    pub fn replies_held_ms(&self) -> u64 {
+        let now_ms = crate::clock::now_ms();
+        let held_ms = |thread: &ThreadShared| match thread.counters.held_since_ms.get() {
+            0 => 0,
+            since_ms => now_ms.saturating_sub(since_ms),
+        };
+        self.threads.iter().map(held_ms).max().unwrap_or(0)
+    }
+
+    /// Why a member does not serve its clients now, though it runs.
+    pub(crate) fn why_not_ready(&self) -> Option<String> {
+        let held_ms = self.replies_held_ms();
+        let is_late = self.membership().is_some() && held_ms >= NOT_READY_AFTER_MS;
+        is_late.then(|| format!("replies wait for backups since {} s", held_ms / 1_000))
     }
 
     pub(crate) fn stuck_after_ms(&self) -> u64 {

@@ -27,6 +27,10 @@ struct Member {
 impl Member {
     /// `dir`: where it keeps its data, synced; `None`: in memory. It serves everything, and may not answer yet.
     fn start(dir: Option<&std::path::Path>) -> Member {
+        Member::start_with(dir, |_| {})
+    }
+
+    fn start_with(dir: Option<&std::path::Path>, change: impl FnOnce(&mut ServerConfig)) -> Member {
         let mut config = ServerConfig {
             level: Some(Level::Memory),
             port: 0,
@@ -40,6 +44,7 @@ impl Member {
             config.dir = dir.to_str().expect("a readable path").to_owned();
             config.level = Some(Level::Synced);
         }
+        change(&mut config);
         let mut server = Server::start(config).expect("server starts");
         assert!(server.wait_loaded().expect("loads"));
         let shared = server.shared();
@@ -272,4 +277,33 @@ fn patience_with_what_nobody_serves_ends() {
     send(&mut client, "GET a\r\n");
     expect(&mut client, "-TRYAGAIN ");
     assert!(began.elapsed() > Duration::from_millis(900));
+}
+
+/// A member whose backups did not answer, or whose lease was not renewed, left its clients without any
+/// reply for as long as that lasted, and called itself ready.
+#[test]
+fn replies_that_wait_for_backups_become_errors() {
+    let member = Member::start_with(None, |config| config.reply_timeout_s = 1);
+    let (mut writer, mut reader) = (member.connect(), member.connect());
+    let shared = member.server.shared();
+    assert_eq!(shared.replies_held_ms(), 0);
+    let began = Instant::now();
+    send(&mut writer, "SET a 1\r\nPING\r\n");
+    wait_until("it waits", || shared.replies_held_ms() > 0);
+    let error = "-NOREPLICAS no acknowledgement of this member's backups for ";
+    expect(&mut writer, error);
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    skip_lines(&mut writer, 1);
+    expect(&mut writer, error); // they wait in one piece
+    skip_lines(&mut writer, 1);
+    send(&mut reader, "GET a\r\n");
+    expect(&mut reader, error);
+    skip_lines(&mut reader, 1);
+    wait_until("nothing waits", || shared.replies_held_ms() == 0);
+    // Both connections go on.
+    member.read_until.set(u64::MAX);
+    send(&mut writer, "GET a\r\n");
+    expect(&mut writer, "$1\r\n1\r\n");
+    send(&mut reader, "PING\r\n");
+    expect(&mut reader, "+PONG\r\n");
 }

@@ -95,9 +95,10 @@ impl Client {
                 None => (self.address_of(slot), false),
             };
             let refusal = match self.attempt(&address, is_asking, commands) {
-                Ok(replies) => match refusal(&replies) {
-                    None => return Ok(replies),
-                    Some(refusal) => refusal.to_owned(),
+                Ok(replies) => match (refusal(&replies), unacknowledged(&replies)) {
+                    (_, Some(text)) => return Err(Failure::Unknown(format!("{address}: {text}"))),
+                    (Some(refusal), None) => refusal.to_owned(),
+                    (None, None) => return Ok(replies),
                 },
                 Err(Failure::NotDone(reason)) => {
                     self.forget(slot, &address);
@@ -174,6 +175,14 @@ impl Client {
         };
         answers().map_err(|error| Failure::Unknown(format!("{address}: {error}")))
     }
+}
+
+/// A reply that came in place of the one that the backups had to acknowledge: the outcome is unknown.
+fn unacknowledged(replies: &[Reply]) -> Option<&str> {
+    replies.iter().find_map(|reply| match reply {
+        Reply::Error(text) if text.starts_with("NOREPLICAS") => Some(text.as_str()),
+        _ => None,
+    })
 }
 
 /// The answer that says that none of the commands did anything.

@@ -31,7 +31,7 @@ duramen admin
 
 /metrics   counters and gauges for Prometheus
 /livez     200 while the process works
-/readyz    200 while clients are served, 503 while loading or stopping
+/readyz    200 while clients are served, 503 while loading, stopping, or waiting for backups
 /loading   how far the loading of the data is, as JSON
 /cluster   how this member of a cluster is, as JSON
 /memory    where the memory is, as JSON; /memory?segments=1 lists every segment
@@ -112,7 +112,10 @@ async fn live(State(shared): State<Arc<Shared>>) -> Response {
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     let text = match shared.stopping() {
         Stop::No if shared.data().is_none() => format!("loading: {}\n", shared.progress()),
-        Stop::No => return "ok\n".into_response(),
+        Stop::No => match shared.why_not_ready() {
+            Some(why) => format!("{why}\n"),
+            None => return "ok\n".into_response(),
+        },
         _ => "stopping\n".to_owned(),
     };
     (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
@@ -172,6 +175,7 @@ async fn cluster(State(shared): State<Arc<Shared>>) -> Response {
         "servers_up": status.servers_up,
         "servers_crashed": status.servers_crashed,
         "enough_backups": status.enough_backups,
+        "replies_held_ms": shared.replies_held_ms(),
         "may_reply": member.may_reply(),
         "offences": status.offences,
         "slowest_round_us": status.slowest_round_us,

@@ -88,6 +88,11 @@ const THREAD_COUNTERS: &[PerThread] = &[
         |c| c.output_closed.get(),
     ),
     (
+        "replies_given_up",
+        "Replies that became errors because backups did not acknowledge for `reply-timeout`.",
+        |c| c.replies_given_up.get(),
+    ),
+    (
         "reactor_rounds",
         "Rounds of the event loop that found work.",
         |c| c.rounds.get(),
@@ -276,7 +281,11 @@ const DURABILITY_GAUGES: &[OfDurability<f64>] = &[
 ];
 
 /// What only a member of a cluster has.
-fn member_metrics(encoder: &mut DescriptorEncoder<'_>, member: &Membership) -> fmt::Result {
+fn member_metrics(
+    encoder: &mut DescriptorEncoder<'_>,
+    shared: &Shared,
+    member: &Membership,
+) -> fmt::Result {
     let (status, view) = (member.status(), member.view());
     let replayed = status.recoveries.iter().map(|part| part.bytes);
     let flag = |is: bool| f64::from(u8::from(is));
@@ -295,6 +304,11 @@ fn member_metrics(encoder: &mut DescriptorEncoder<'_>, member: &Membership) -> f
             "cluster_enough_backups",
             "1 while there are enough others for all replicas, else 0: then writes wait.",
             flag(status.enough_backups),
+        ),
+        (
+            "cluster_replies_held_seconds",
+            "How long the oldest reply has waited for the backups or the lease; 0: none waits.",
+            shared.replies_held_ms() as f64 / 1000.0,
         ),
         (
             "cluster_may_reply",
@@ -371,7 +385,7 @@ impl Collector for Page {
             durability_metrics(&mut encoder, &durability.stats())?;
         }
         if let Some(member) = shared.membership() {
-            member_metrics(&mut encoder, member)?;
+            member_metrics(&mut encoder, shared, member)?;
         }
         let config = shared.config();
         for (name, help, value) in [

@@ -487,6 +487,15 @@ pub static SETTINGS: &[Setting] = &[
     )
     .runtime(),
     row(
+        "reply-timeout",
+        between(0, DAY_S),
+        "seconds",
+        "10",
+        number!(reply_timeout_s as u64),
+        "In a cluster: a client gets an error when its request has waited this long for the backups; 0 = it waits for ever.",
+    )
+    .runtime(),
+    row(
         "request-limit",
         Kind::Size { min: 2 * MIB, max: GIB },
         "bytes",

@@ -77,6 +77,11 @@ impl Wait {
         self.leased
     }
 
+    /// Whether a command waits for something of its own, for as long as it says.
+    pub fn has_own_end(&self) -> bool {
+        self.more.is_some()
+    }
+
     #[inline]
     pub(crate) fn lease(&mut self, needed: bool) {
         self.leased |= needed;

@@ -16,6 +16,8 @@
 //! 5. In a cluster no reply that tells of data is sent unless this member was allowed to answer at some moment after the request
 //!    ran (`cluster::membership`, M2): the right is looked at once for each group, after it ran, and then each time that held
 //!    replies are looked at. Who gets the right back wakes this thread as a commit does; it also looks by itself.
+//! 6. In a cluster a RESP client waits for `reply-timeout` at most: then its replies become errors, which say that the outcome is
+//!    not known. What a command itself waits for (WAIT, SAVE) has its own end; native clients have a deadline of their own.
 
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
@@ -30,7 +32,19 @@ pub(super) struct Held {
     pub(super) from: usize,
     bytes: usize,
     wait: Wait,
+    since_ms: u64,
+    /// When it becomes an error (I6), in milliseconds of the server's clock; 0 = never.
+    deadline_ms: u64,
 }
+
+impl Held {
+    fn is_late(&self, now_ms: u64) -> bool {
+        self.deadline_ms > 0 && now_ms >= self.deadline_ms
+    }
+}
+
+/// How often a thread says at most that it gives replies up, in milliseconds.
+const SAY_EVERY_MS: u64 = 10_000;
 
 /// After a reply that did not have to wait, this thread commits for nobody for this long, in milliseconds: whoever got it
 /// may ask again, and is not kept waiting by a commit that takes as long as the disk.
@@ -55,6 +69,10 @@ pub(super) struct Holds {
     /// When a turn last ended whose replies did not have to wait, in milliseconds of the server's
     /// clock.
     unheld_ms: u64,
+    /// Since when the oldest of those looked at has waited; 0 = none.
+    oldest_ms: u64,
+    /// When this thread may say again that it gives replies up.
+    says_from_ms: u64,
     /// Whether this member was allowed to answer, when that was last looked at; None: not since the group ran.
     may_reply: Option<bool>,
 }
@@ -106,12 +124,33 @@ impl Reactor {
             }
         }
         let level = wait.level();
+        let deadline_ms = self.reply_deadline_ms(connection, &wait);
+        self.holds.look_until(deadline_ms);
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
-        connection.held = Some(Held { from, bytes, wait });
+        connection.held = Some(Held {
+            from,
+            bytes,
+            wait,
+            since_ms: self.now_ms,
+            deadline_ms,
+        });
+        if self.holds.tokens.is_empty() {
+            self.me().counters.held_since_ms.set(self.now_ms);
+        }
         self.holds.tokens.push(token);
         if level > Level::Memory {
             self.holds.demand = self.holds.demand.max(Some(level));
         }
+    }
+
+    /// When replies that are held now become errors (I6); 0 = never.
+    fn reply_deadline_ms(&mut self, connection: &Connection, wait: &Wait) -> u64 {
+        let timeout_ms = self.config.get(&self.shared).reply_timeout_s * 1_000;
+        let is_member = self.shared.membership().is_some();
+        if !is_member || timeout_ms == 0 || connection.native.is_some() || wait.has_own_end() {
+            return 0;
+        }
+        self.now_ms + timeout_ms
     }
 
     /// Whether a member of a cluster may answer what ran up to now (I5). The clock is read once per group.
@@ -195,6 +234,7 @@ impl Reactor {
         // Before the look: a commit during it makes for another one.
         self.holds.seen = self.me().commits.count();
         self.holds.deadline_ms = 0;
+        self.holds.oldest_ms = 0;
         self.holds.may_reply = None;
         let alone = self.shared.membership().is_none();
         let durability = self.shared.durability().filter(|_| alone);
@@ -204,6 +244,7 @@ impl Reactor {
         // Releasing runs no request, so none was added meanwhile.
         assert!(self.holds.tokens.is_empty());
         self.holds.tokens = tokens;
+        self.me().counters.held_since_ms.set(self.holds.oldest_ms);
         self.settle_native();
     }
 
@@ -215,12 +256,19 @@ impl Reactor {
             self.slots.put(token, connection);
             return false;
         };
-        let wait = &held.wait;
-        let state = self.state_of(wait, failure);
+        let mut state = self.state_of(&held.wait, failure);
         if let WaitState::Waiting { deadline_ms } = state {
-            self.holds.look_until(deadline_ms);
-            self.slots.put(token, connection);
-            return true;
+            if !held.is_late(self.now_ms) {
+                self.holds.look_until(deadline_ms);
+                self.holds.look_until(held.deadline_ms);
+                let oldest_ms = &mut self.holds.oldest_ms;
+                if *oldest_ms == 0 || held.since_ms < *oldest_ms {
+                    *oldest_ms = held.since_ms;
+                }
+                self.slots.put(token, connection);
+                return true;
+            }
+            state = self.give_up(held.since_ms);
         }
         connection.finish_hold(state);
         connection.taken_at_ms = self.now_ms;
@@ -233,6 +281,25 @@ impl Reactor {
         }
         self.settle(token, connection);
         false
+    }
+}
+
+impl Reactor {
+    /// I6.
+    fn give_up(&mut self, since_ms: u64) -> WaitState {
+        let waited_s = (self.now_ms - since_ms) / 1_000;
+        self.me().counters.replies_given_up.add(1);
+        if self.now_ms >= self.holds.says_from_ms {
+            self.holds.says_from_ms = self.now_ms + SAY_EVERY_MS;
+            let cause = match self.may_reply() {
+                true => "too few backups acknowledge",
+                false => "the lease of a backup is not renewed",
+            };
+            tracing::warn!(waited_s, "requests are not acknowledged in time: {cause}");
+        }
+        WaitState::Failed(format!(
+            "NOREPLICAS no acknowledgement of this member's backups for {waited_s} s: it is not known whether the effect of this request will last"
+        ))
     }
 }
 
@@ -292,6 +359,8 @@ mod tests {
             from: b"+before\r\n".len(),
             bytes: b"+OK\r\n*2\r\n$1\r\na\r\n:1\r\n".len(),
             wait: Wait::default(),
+            since_ms: 0,
+            deadline_ms: 0,
         });
         connection.finish_hold(WaitState::Failed("MISCONF failed".to_owned()));
         let told = String::from_utf8_lossy(&connection.output);

@@ -169,6 +169,11 @@ pub struct ThreadCounters {
     pub idle_closed: Counter,
     /// Closed by `output-limit` or `output-stall`.
     pub output_closed: Counter,
+    /// Replies that waited for `reply-timeout` and became errors.
+    pub replies_given_up: Counter,
+    /// Since when its oldest held reply has waited, in milliseconds of the server's clock; 0 = none
+    /// is held. As of the last look at the held ones.
+    pub held_since_ms: Counter,
     /// Bytes in the thread's connection buffers, now.
     pub query_buffer_bytes: Counter,
     pub output_buffer_bytes: Counter,
