@@ -306,6 +306,11 @@ fn member_metrics(
             flag(status.enough_backups),
         ),
         (
+            "cluster_backup_full",
+            "1 while this member's disk has no room for what other members write, else 0: they wait.",
+            flag(status.backup_full),
+        ),
+        (
             "cluster_replies_held_seconds",
             "How long the oldest reply has waited for the backups or the lease; 0: none waits.",
             shared.replies_held_ms() as f64 / 1000.0,

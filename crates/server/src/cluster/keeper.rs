@@ -77,6 +77,7 @@ impl Keeper {
                 asked: HashMap::new(),
                 next: OWN,
                 full_until: Instant::now(),
+                is_full: false,
             }
             .run();
         })?;
@@ -110,6 +111,8 @@ struct Run {
     next: u64,
     /// The disk had no space: it is tried again then.
     full_until: Instant,
+    /// The last commit failed for want of space.
+    is_full: bool,
 }
 
 impl Run {
@@ -242,15 +245,34 @@ impl Run {
         let result = service.settle(&clock, &mut out);
         self.say(out);
         match result {
-            Ok(()) => true,
+            Ok(()) => {
+                self.note_full(None);
+                true
+            }
             Err(error @ Error::Failed { .. }) => {
                 self.node.tell(Mail::Failed(error.to_string()));
                 false
             }
-            Err(_) => {
+            Err(error) => {
                 self.full_until = Instant::now() + FULL_AGAIN;
+                self.note_full(Some(error));
                 true
             }
+        }
+    }
+
+    /// Says once that the disk has no room for a commit, and once that it has some again.
+    fn note_full(&mut self, error: Option<Error>) {
+        if self.is_full == error.is_some() {
+            return;
+        }
+        self.is_full = error.is_some();
+        self.node.tell(Mail::BackupFull(self.is_full));
+        match error {
+            Some(error) => tracing::warn!(
+                "what other members write here is not acknowledged, and waits: {error}"
+            ),
+            None => tracing::info!("the disk has room again for what other members write here"),
         }
     }
 

@@ -56,6 +56,8 @@ pub(crate) enum Mail {
     Stored(ServerId, std::io::Result<()>),
     /// Something for the outside that the keeper was asked for by way of the node.
     Said(NodeOutput),
+    /// The backup's disk has no room for what other members write, or has some again.
+    BackupFull(bool),
     /// The disk failed for good.
     Failed(String),
     /// The server ends.

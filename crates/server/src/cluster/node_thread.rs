@@ -249,6 +249,7 @@ impl NodeThread {
                 self.end(false, format!("this member's id cannot be stored: {error}"));
             }
             Mail::Said(output) => self.obey(output),
+            Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
             Mail::Stop => {}
         }

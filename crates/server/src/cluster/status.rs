@@ -23,6 +23,8 @@ pub struct MemberStatus {
     pub servers_crashed: usize,
     /// Whether there are enough others for all replicas of what is written now: if not, writes wait.
     pub enough_backups: bool,
+    /// Whether the own disk has no room for other members' replicas: what they write waits.
+    pub backup_full: bool,
     /// What is replayed here of crashed servers.
     pub recoveries: Vec<PartitionProgress>,
     /// What is known here of what is read often at others.
