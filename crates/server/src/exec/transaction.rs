@@ -89,6 +89,9 @@ struct Step<'a> {
     target: Option<TableId>,
 }
 
+/// How often EXEC looks for its tables again. In vain if the client's own table is gone.
+const PREPARE_ATTEMPTS_MAX: u32 = 8;
+
 pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     let watched = std::mem::take(&mut ctx.client.watched);
     let Some(transaction) = ctx.client.end_transaction() else {
@@ -103,9 +106,18 @@ pub(super) fn exec(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     let Way::Session(session) = way else {
         return Err(Failure::Text("ERR EXEC inside EXEC"));
     };
-    let needs = prepare(ctx.shared, &transaction)?;
-    let done = run_pinned(ctx, session, &transaction, &watched, needs);
-    ctx.local.exec_dbs = None;
+    let mut attempts = 0;
+    let done = loop {
+        let needs = prepare(ctx.shared, &transaction)?;
+        let done = run_pinned(ctx, session, &transaction, &watched, needs);
+        ctx.local.exec_dbs = None;
+        attempts += 1;
+        // A table may be dropped after it was prepared and before the guard: nothing was done then.
+        let is_dropped = matches!(&done, Err(Failure::Engine(error)) if matches!(**error, Error::NoSuchTable(_)));
+        if !is_dropped || attempts == PREPARE_ATTEMPTS_MAX {
+            break done;
+        }
+    };
     if let Err(failure) = &done
         && (failure.is_moving() || failure.cold().is_some())
     {
