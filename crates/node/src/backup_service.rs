@@ -91,6 +91,9 @@ pub struct BackupService<T> {
     freed_control: BTreeMap<ServerId, SegmentId>,
     /// Control segments of each log whose opening was refused, and the highest epoch at which it was (B10).
     refused_control: BTreeMap<ServerId, BTreeMap<SegmentId, u64>>,
+    /// Since when, in microseconds, each opening was refused for want of room, and why; `None`: the
+    /// last one was taken.
+    without_room: Option<(u64, String)>,
     ahead: BTreeMap<ServerId, ReadAhead>,
     scratch: Vec<u8>,
     config: BackupConfig,
@@ -111,6 +114,7 @@ impl<T> BackupService<T> {
             primaries: BTreeSet::new(),
             freed_control: BTreeMap::new(),
             refused_control: BTreeMap::new(),
+            without_room: None,
             ahead: BTreeMap::new(),
             scratch: Vec::new(),
             config,
@@ -240,10 +244,17 @@ impl<T> BackupService<T> {
             .group
             .submit(&self.backup, log, chunk, level, number, now_us);
         if let Err(error) = submitted {
+            if write.open && matches!(error, Error::Busy { .. } | Error::Full { .. }) {
+                self.without_room
+                    .get_or_insert_with(|| (now_us, error.to_string()));
+            }
             let answer = self.refusal(write, &error);
             return out.push(refuse(tag, answer));
         }
         self.next += 1;
+        if write.open {
+            self.without_room = None;
+        }
         if write.kind == Kind::Control && !self.planted.is(Bug::LeaseWithAnswer) {
             self.leases.grant(log, now_us); // B6
         }
@@ -260,6 +271,12 @@ impl<T> BackupService<T> {
             leases_from_us: (write.kind == Kind::Control).then_some(now_us),
         };
         self.staged.insert(number, staged);
+    }
+
+    /// Since when, in microseconds, it has taken no new segment for want of room, and why.
+    pub fn lacks_room(&self) -> Option<(u64, &str)> {
+        let (since_us, why) = self.without_room.as_ref()?;
+        Some((*since_us, why))
     }
 
     /// When [`run`](Self::run) should be called: `None` if nobody waits, a time that has passed if at once.

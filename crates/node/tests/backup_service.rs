@@ -639,6 +639,9 @@ fn an_opening_of_a_control_segment_that_was_refused_is_not_taken_later() {
         }
     }
     assert!(taken.len() < FRAMES as usize, "there is always room");
+    // Nobody could see that a backup was full while its masters' writes waited.
+    let (_, why) = rig.service.lacks_room().expect("it tells");
+    assert!(why.contains("takes no new segments now"), "{why}");
     let (opening, bytes) = opening_of(1, Kind::Control);
     assert_eq!(rig.ask(&opening, &bytes), PeerAnswer::Busy);
     let free = Peer::FreeReplicas {
@@ -650,6 +653,7 @@ fn an_opening_of_a_control_segment_that_was_refused_is_not_taken_later() {
     assert_eq!(rig.backup.replicas_of(MASTER.number()).len(), 0);
     let (next, next_bytes) = opening_of(2, Kind::Control);
     assert_eq!(rig.ask(&next, &next_bytes), stored(true), "another segment");
+    assert_eq!(rig.service.lacks_room(), None);
     let Peer::WriteReplica(again) = opening else {
         unreachable!("it is a write");
     };

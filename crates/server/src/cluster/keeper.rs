@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// Requests that came over the keeper's own connections have this bit.
 const OWN: u64 = 1 << 63;
+/// New segments were refused for so long, in microseconds: that is not for a moment only.
+const REFUSES_FOR_US: u64 = 1_000_000;
 /// After a commit for which there was no space.
 const FULL_AGAIN: Duration = Duration::from_millis(2);
 
@@ -237,8 +239,16 @@ impl Run {
         let Some((service, _)) = &mut self.service else {
             return true;
         };
+        let lasts = |since_us: u64| clock().saturating_sub(since_us) >= REFUSES_FOR_US;
+        let refuses = service
+            .lacks_room()
+            .filter(|(since_us, _)| lasts(*since_us));
+        let refuses = refuses.map(|(_, why)| why.to_owned());
         let is_due = service.due_us().is_some_and(|due_us| due_us <= clock());
         if !is_due || Instant::now() < self.full_until {
+            if refuses.is_some() {
+                self.note_full(refuses);
+            }
             return true;
         }
         let mut out = Vec::new();
@@ -246,7 +256,7 @@ impl Run {
         self.say(out);
         match result {
             Ok(()) => {
-                self.note_full(None);
+                self.note_full(refuses);
                 true
             }
             Err(error @ Error::Failed { .. }) => {
@@ -255,23 +265,23 @@ impl Run {
             }
             Err(error) => {
                 self.full_until = Instant::now() + FULL_AGAIN;
-                self.note_full(Some(error));
+                self.note_full(Some(error.to_string()));
                 true
             }
         }
     }
 
-    /// Says once that the disk has no room for a commit, and once that it has some again.
-    fn note_full(&mut self, error: Option<Error>) {
-        if self.is_full == error.is_some() {
+    /// Says once that there is no room for what others write, and once that there is some again.
+    fn note_full(&mut self, why: Option<String>) {
+        if self.is_full == why.is_some() {
             return;
         }
-        self.is_full = error.is_some();
+        self.is_full = why.is_some();
         self.node.tell(Mail::BackupFull(self.is_full));
-        match error {
-            Some(error) => tracing::warn!(
-                "what other members write here is not acknowledged, and waits: {error}"
-            ),
+        match why {
+            Some(why) => {
+                tracing::warn!("what other members write here is refused, or waits: {why}");
+            }
             None => tracing::info!("the disk has room again for what other members write here"),
         }
     }
