@@ -13,6 +13,8 @@ use duramen_engine::{Error, Guard, KeyHash, Room, TableId};
 use duramen_wire::resp::number::parse_integer;
 
 pub(super) const DB_OUT_OF_RANGE: Failure = Failure::Text("ERR DB index is out of range");
+/// How often the table of a database is made again that others drop at once.
+const TABLE_ATTEMPTS_MAX: u32 = 16;
 const DROPPED_NOW: Failure = Failure::Text("ERR the database is being dropped; try again");
 const SAME_OBJECTS: Failure = Failure::Text("ERR source and destination objects are the same");
 /// Longest value that Redis keeps inside its object header.
@@ -92,16 +94,19 @@ pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
         return Ok(admit::DROPPED); // the coordinator makes tables; its keys are told
     }
     let name = format!("db{db}");
-    let table = match shared.create_table(&name, None) {
-        Ok(table) => table,
-        // Another thread was faster, or DURAMEN.TABLE made it.
-        Err(duramen::Error::Engine(Error::TableExists(_))) => {
-            shared.store().table_id(&name).ok_or(DROPPED_NOW)?
+    for _ in 0..TABLE_ATTEMPTS_MAX {
+        let table = match shared.create_table(&name, None) {
+            Ok(table) => Some(table),
+            // Another thread was faster, or DURAMEN.TABLE made it; it may be dropped by now.
+            Err(duramen::Error::Engine(Error::TableExists(_))) => shared.store().table_id(&name),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(table) = table {
+            shared.commands.set_table(db, Some(table));
+            return Ok(table);
         }
-        Err(error) => return Err(error.into()),
-    };
-    shared.commands.set_table(db, Some(table));
-    Ok(table)
+    }
+    Err(DROPPED_NOW)
 }
 
 /// The table of a database for a command: within EXEC the one that EXEC found, for under its guard
