@@ -5,7 +5,8 @@
 //!    that passed only when repeated.
 //! 2. A test that may have seen a lost or wrong value is never repeated: such a failure counts,
 //!    however rare. `MAY_REPEAT` names the tests that judge no data. Of all others only a failure by
-//!    patience (`LATE`), or of how often memory had what was asked for (`RATE`), is repeated.
+//!    patience (`LATE`), or after all values were found right (`RATE`: a part that a device had to
+//!    give, errors that a client's library saw), is repeated.
 //! 3. A repeated test counts as passed if it passes each of `REPEATS` times.
 //! 4. A run in which more than `FAILURES_MAX` tests failed is broken, and none of them is repeated.
 
@@ -23,7 +24,7 @@ const REPEATS: u32 = 5;
 /// How tests say that a state did not come in time (`wait_until` of tests/harness.py, `wait_for` of those in Rust).
 const LATE: &str = "passed and still not";
 
-/// How tests say that every value was right, and too many of them came from a device.
+/// How tests say that every value was right, and something else was not as it is on a quiet machine.
 const RATE: &str = "every value was right, but";
 
 /// Tests that judge no data which was acknowledged, by a part of how they are run: `-p PACKAGE`, or a
