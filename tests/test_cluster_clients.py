@@ -254,7 +254,7 @@ def test_client_through_a_migration_and_the_death_of_a_master(cluster, client, r
         workload.goes_on("all workers work again after the crash")
         result = workload.stop()
     assert result["wrong"] == []
-    assert result["acknowledged"] > 1000
+    assert result["acknowledged"] > 1000, "every value was right, but few were acknowledged"
     print("errors:", result["errors"], "longest pause of a worker:", result["gap_ms"], "ms")
     assert moves_quietly, f"every value was right, but a tablet that moves caused errors: {result['errors']}"
     check_errors(client, result["errors"])
