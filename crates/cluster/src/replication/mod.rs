@@ -26,9 +26,10 @@
 //! - O11: a replica of a closed segment that is lost is made good for on another backup, at a higher epoch: of what a backup
 //!   holds of a segment, the instance of the highest epoch counts. Others need not be told; a closed replica is whole.
 //! - O12: a backup that comes back is told to drop a replica only if it is known here under its new name, and the segment is on
-//!   all its replicas elsewhere, or not part of the log any more. The same holds for a backup that refused a closed segment's
-//!   opening, or could not read its replica: it may have a good one, of before. What it was told to drop, or was given anew, does not count again
-//!   as what it had: its question may have come twice.
+//!   all its replicas elsewhere, or not part of the log any more. The same holds for a backup that
+//!   refused a closed segment's opening, or could not read its replica: it may have a good one, of
+//!   before. What it was told to drop, or was given anew, does not count again as what it had: its
+//!   question may have come twice.
 //! - O13: a refused opening of a control segment costs nothing: the backup that has refused it never takes it again, however often
 //!   it comes (its B10), so that the segment goes on with another backup in its place. Each opening after a refusal has a higher
 //!   epoch, by which it is known from a repetition of the one before.

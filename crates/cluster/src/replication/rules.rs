@@ -142,7 +142,9 @@ impl Master {
             let Some(backup) = self.placement.choose(&holding, &avoided) else {
                 break;
             };
-            self.garbage.retain(|entry| *entry != (backup, id));
+            if kept {
+                self.garbage.retain(|entry| *entry != (backup, id));
+            }
             let mut replica = Replica::new(backup, segment.epoch);
             replica.primary = segment.replicas.iter().all(|r| !r.primary);
             segment.replicas.push(replica);
