@@ -46,7 +46,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 const SAY_AGAIN: Duration = Duration::from_secs(30);
 /// Of threads whose delay others notice; has an effect only with the right to it.
 const NICE: i32 = -10;
-/// Most bytes of replicas that are kept in memory, sorted, per log that is recovered.
+/// Bytes of replicas that are kept in memory, sorted, for each log that is recovered: a 16th of the
+/// budget, beside which they are, within these bounds.
+const AHEAD_BYTES_MIN: u64 = 16 * MIB;
 const AHEAD_BYTES_MAX: u64 = 256 * MIB;
 
 /// What the node's thread is told by others of this server.
@@ -356,7 +358,8 @@ fn prepare(
             candidate,
             store,
             backup,
-            ahead_bytes: (config.memory_bytes / 4).min(AHEAD_BYTES_MAX) as usize,
+            ahead_bytes: (config.memory_bytes / 16).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
+                as usize,
             threads: true,
             wake: Arc::new(move || wake.wake()),
         },
