@@ -292,7 +292,8 @@ fn replies_that_wait_for_backups_become_errors() {
     wait_until("it waits", || shared.replies_held_ms() > 0);
     let error = "-NOREPLICAS no acknowledgement of this member's backups for ";
     expect(&mut writer, error);
-    assert!(began.elapsed() >= Duration::from_secs(1));
+    // The clock of a round may be some milliseconds behind.
+    assert!(began.elapsed() >= Duration::from_millis(900));
     skip_lines(&mut writer, 1);
     expect(&mut writer, error); // they wait in one piece
     skip_lines(&mut writer, 1);
