@@ -11,7 +11,7 @@ use crate::index::{Index, Partition};
 use crate::load::Visitor;
 use crate::log::Bug;
 use crate::{Error, Store, TableId};
-use duramen_base::ids::KeyRange;
+use duramen_base::ids::{KeyRange, RouteHash};
 use duramen_format::entry::Kind;
 use std::sync::Arc;
 
@@ -38,30 +38,39 @@ pub struct Purge {
     purged: Purged,
 }
 
-/// Ranges that leave, in their order, without overlaps.
+/// Ranges that leave, in their order, without overlaps: so one comparison finds the range of a key.
 struct Leaving(Vec<KeyRange>);
 
 impl Leaving {
     fn new(ranges: &[KeyRange]) -> Leaving {
         let mut ranges = ranges.to_vec();
         ranges.sort_unstable();
+        ranges.dedup_by(|next, before| {
+            let overlaps = next.first <= before.last;
+            if overlaps {
+                before.last = before.last.max(next.last);
+            }
+            overlaps
+        });
         Leaving(ranges)
     }
 
     fn contains(&self, core: &Core, key: &[u8]) -> bool {
-        let ranges = match &self.0[..] {
-            [range] => return contains(core, range, key),
-            ranges => ranges,
-        };
-        let hash = core.hasher.route(key);
-        let after = ranges.partition_point(|range| range.first <= hash);
-        let last = after.checked_sub(1).map(|at| ranges[at]);
+        match &self.0[..] {
+            [range] => contains(core, range, key),
+            _ => self.has(core.hasher.route(key)),
+        }
+    }
+
+    fn has(&self, hash: RouteHash) -> bool {
+        let after = self.0.partition_point(|range| range.first <= hash);
+        let last = after.checked_sub(1).map(|at| self.0[at]);
         last.is_some_and(|range| range.contains(hash))
     }
 }
 
 impl Store {
-    /// Begins to take every object of these ranges, which do not overlap, out of a table. No guard may write to them any more.
+    /// Begins to take every object of these ranges out of a table. No guard may write to them any more.
     pub fn begin_purge(self: &Arc<Self>, table: TableId, ranges: &[KeyRange]) -> Purge {
         Purge {
             store: self.clone(),
@@ -239,5 +248,27 @@ impl Purge {
         }
         view.unlock(bucket);
         if lacks { Bucket::Again } else { Bucket::Done }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key of a range that overlapped with one that began after it stayed behind.
+    #[test]
+    fn ranges_that_overlap_leave_as_a_whole() {
+        let range = |first, last| KeyRange::new(RouteHash(first), RouteHash(last));
+        let ranges = [
+            range(0, 100),
+            range(10, 20),
+            range(90, 120),
+            range(200, 300),
+        ];
+        let leaving = Leaving::new(&ranges);
+        for hash in 0..=400 {
+            let is_in = ranges.iter().any(|range| range.contains(RouteHash(hash)));
+            assert_eq!(leaving.has(RouteHash(hash)), is_in, "{hash}");
+        }
     }
 }
