@@ -21,10 +21,7 @@ use crate::ranges::Ranges;
 /// E1. The list itself is not looked at: a target's range is listed, a recovery's must not be.
 pub(crate) fn is_anything(owned: &Owned, life: &Life, ranges: &Ranges, planted: Planted) -> bool {
     let counts = |bug: Bug| !planted.is(bug);
-    let mut forgetting = life.forgetting.iter();
-    counts(Bug::PurgeIsNotHere) && owned.purges(ranges)
-        || counts(Bug::PurgeIsNotHere)
-            && forgetting.any(|forget| !forget.ranges.intersection(ranges).is_empty())
+    counts(Bug::PurgeIsNotHere) && owned.takes_away(ranges)
         || counts(Bug::RunIsNotHere) && life.recoveries.has_any_of(ranges)
         || counts(Bug::LeftoverIsNotHere) && life.migrations.leaves_any_of(ranges)
 }

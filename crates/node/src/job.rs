@@ -11,7 +11,7 @@
 
 use crate::member::Order;
 use crate::migration;
-use crate::order::Forget;
+use crate::order::Purging;
 use crate::recovery;
 use duramen::engine::Error;
 use duramen_wire::native::message::RangeLoad;
@@ -33,7 +33,8 @@ pub struct JobDone {
 #[derive(Clone, Debug)]
 pub(crate) enum JobResult {
     Obeyed(Order, Result<(), Error>),
-    Forgot(Forget, Result<(), Error>),
+    /// A slice; what is left.
+    Purged(Result<(), Error>, Option<Purging>),
     Counted(Vec<RangeLoad>),
     Recovery(recovery::Done),
     Migration(migration::Done),

@@ -9,7 +9,7 @@ use crate::member::Token;
 use crate::migration::Migrations;
 use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
-use crate::order::Forget;
+use crate::order::Purging;
 use crate::planted::Planted;
 use crate::recovery::Recoveries;
 use crate::remote::{Queue, Remote};
@@ -24,7 +24,6 @@ use duramen_cluster::replication::BackupId;
 use duramen_wire::native::message::{ClusterSettings, Enlist, ServerEntry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -39,9 +38,6 @@ pub(crate) struct Life {
     pub warmth: Warmth,
     /// When backups that had lost something of the log may be given replicas again, and how long it was waited for.
     pub forgiven: BTreeMap<ServerId, (u64, u64)>,
-    pub over: Over,
-    /// What is being purged: nothing is replayed over it.
-    pub forgetting: Vec<Forget>,
     /// What is asked about clients of the native protocol.
     pub client_leases: serve::leases::Leases,
     /// Jobs that could not be done, and when they are tried again.
@@ -52,31 +48,10 @@ pub(crate) struct Life {
     pub settings: ClusterSettings,
 }
 
-/// Says to long jobs that the life has ended, when it is dropped too.
-#[derive(Default)]
-pub(crate) struct Over(Arc<AtomicBool>);
-
-impl Over {
-    pub fn say(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// For a job to look at.
-    pub fn seen(&self) -> impl Fn() -> bool + Send + 'static {
-        let over = Arc::clone(&self.0);
-        move || over.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        self.say();
-    }
-}
-
+/// A job that could not be done.
 pub(crate) enum Again {
     Obey,
-    Forget(Forget),
+    Purge(Purging),
 }
 
 impl Life {
@@ -135,8 +110,6 @@ impl Life {
             needed: Needed::default(),
             warmth: Warmth::new(store.log().is_some_and(duramen::LogWriter::has_hints)),
             forgiven: BTreeMap::new(),
-            over: Over::default(),
-            forgetting: Vec::new(),
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
             complaint: None,

@@ -18,6 +18,7 @@
 
 use crate::owned::Owned;
 use crate::planted::{Bug, Planted};
+use crate::ranges::Ranges;
 use crate::view::{Map, View};
 use duramen_base::ids::{KeyRange, ListVersion, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_cluster::detector::{Act, Detector};
@@ -97,6 +98,10 @@ pub enum Input {
     },
     /// A while after that: the newest list is tried.
     ObeyAgain,
+    /// [`Output::Purge`] is done.
+    Purged,
+    /// A recovery has ended here, and left objects of these ranges.
+    Left(Ranges),
     /// The time of [`Member::due_us`] has come. May come at any time.
     Tick,
 }
@@ -142,6 +147,8 @@ pub enum Output {
     View(Arc<View>),
     /// [`Order::run`] it on a worker, then say [`Input::Obeyed`]. The next one comes only after that.
     Obey(Order),
+    /// [Begin](Purge::begin) it on a worker, run it slice by slice, then say [`Input::Purged`]. The next one comes only after that.
+    Purge(Purge),
     /// The server list changed so. Replication and the backup want to know.
     Members(Vec<ServerChange>),
     /// The settings changed.
@@ -156,8 +163,13 @@ pub struct Order {
     pub version: TabletsVersion,
     /// All tables there are.
     pub tables: Vec<TableEntry>,
-    /// Objects of these ranges go.
-    pub purge: Vec<(TableId, KeyRange)>,
+}
+
+/// Objects of these ranges go: they are not this server's. See [`Purge::begin`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Purge {
+    pub table: TableId,
+    pub ranges: Vec<KeyRange>,
 }
 
 /// Who wants to be a member.
@@ -360,6 +372,15 @@ impl Member {
             Input::Obeyed { version } => self.obeyed(now_us, version, out),
             Input::NotObeyed { version, reason } => self.not_obeyed(version, reason, out),
             Input::ObeyAgain => out.extend(self.owned.next_order().map(Output::Obey)),
+            Input::Purged => {
+                self.owned.purged();
+                out.extend(self.owned.next_purge().map(Output::Purge));
+                out.extend(self.owned.next_order().map(Output::Obey));
+            }
+            Input::Left(ranges) => {
+                self.owned.stain(&ranges);
+                out.extend(self.owned.next_purge().map(Output::Purge));
+            }
             Input::Tick => self.tick(now_us, out),
         }
     }
@@ -719,6 +740,7 @@ impl Member {
                 return out.push(Output::Answer { request, answer });
             }
             self.publish(out);
+            out.extend(self.owned.next_purge().map(Output::Purge));
             out.extend(self.owned.next_order().map(Output::Obey));
         }
         let told = self.owned.told().version;

@@ -20,11 +20,11 @@ use crate::keeper::Task;
 use crate::lease::ReadUntil;
 use crate::life::{Again, Life, member_of};
 use crate::loads::Loads;
-use crate::member::{Input, Member, Order, Output, RequestId, Token};
+use crate::member::{Input, Member, Order, Output, Purge, RequestId, Token};
 use crate::migration::Migrations;
 use crate::needed::{self, Needed};
 use crate::node_types::{NodeInput, NodeOptions, NodeOutput};
-use crate::order::Forget;
+use crate::order::Purging;
 use crate::planted::Planted;
 use crate::recovery::{self, Effects, PartitionProgress, Recoveries};
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
@@ -68,6 +68,7 @@ pub struct Node {
     obeyed: Option<(TabletsVersion, Position)>,
     /// An order that waits for what migrations leave behind.
     pub(crate) held_order: Option<Order>,
+    pub(crate) held_purge: Option<Purge>,
     look_us: u64,
     forgive_us: u64,
     pub(crate) ended: bool,
@@ -86,6 +87,7 @@ impl Node {
             pings: BTreeMap::new(),
             obeyed: None,
             held_order: None,
+            held_purge: None,
             look_us: now_us,
             forgive_us: now_us,
             ended: false,
@@ -346,6 +348,7 @@ impl Node {
             Output::View(view) => NodeOutput::View(view),
             // Given out when nothing of a migration is left that it ends (M4).
             Output::Obey(order) => return self.held_order = Some(order),
+            Output::Purge(purge) => return self.held_purge = Some(purge),
             Output::Members(changes) => return self.members_changed(now_us, changes, out),
             Output::Settings(settings) => NodeOutput::Settings(settings),
             Output::Ended { again, reason } => {
@@ -489,7 +492,6 @@ impl Node {
     fn end(&mut self) {
         self.ended = true;
         if let Some(life) = &mut self.life {
-            life.over.say();
             life.leases.end();
             life.remote.end();
             // Whoever waits for a write hears that it will not come.
@@ -522,24 +524,19 @@ impl Node {
     pub(crate) fn obey(&self, order: Order, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
             let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
-            let over = life.over.seen();
             let work = move || {
-                let result = order.run(store.engine(), &clients, &over);
+                let result = order.run(store.engine(), &clients);
                 JobResult::Obeyed(order, result)
             };
             out.push(NodeOutput::Job(Job::new("order", work)));
         }
     }
 
-    fn forget(&self, forget: Forget, out: &mut Vec<NodeOutput>) {
+    pub(crate) fn begin_purge(&self, purge: Purge, out: &mut Vec<NodeOutput>) {
         if let Some(life) = &self.life {
             let (store, clients) = (life.store.clone(), life.client_leases.clients().clone());
-            let over = life.over.seen();
-            let work = move || {
-                let result = forget.run(store.engine(), &clients, &over);
-                JobResult::Forgot(forget, result)
-            };
-            out.push(NodeOutput::Job(Job::new("forget", work)));
+            let work = move || purge_slice(purge.begin(store.engine(), &clients));
+            out.push(NodeOutput::Job(Job::new("purge", work)));
         }
     }
 
@@ -556,7 +553,7 @@ impl Node {
                 life.complaint = None;
             }
             JobResult::Obeyed(_, Err(duramen::engine::Error::FlashFailed))
-            | JobResult::Forgot(_, Err(duramen::engine::Error::FlashFailed)) => {
+            | JobResult::Purged(Err(duramen::engine::Error::FlashFailed), _) => {
                 // What it should let go of cannot be read, so nothing it is given could be served. Its replicas can be read.
                 self.quit(now_us, true, "flash cannot be read", out);
             }
@@ -570,12 +567,11 @@ impl Node {
                 }
                 self.tell_member(now_us, Input::NotObeyed { version, reason }, out);
             }
-            JobResult::Forgot(forget, Ok(())) => {
-                life.forgetting.retain(|known| *known != forget);
+            JobResult::Purged(Ok(()), Some(rest)) => purge_on(rest, out),
+            JobResult::Purged(Err(_), Some(rest)) => {
+                life.again.push((again_us, Again::Purge(rest)));
             }
-            JobResult::Forgot(forget, Err(_)) => {
-                life.again.push((again_us, Again::Forget(forget)));
-            }
+            JobResult::Purged(_, None) => self.tell_member(now_us, Input::Purged, out),
             JobResult::Counted(loads) => life.loads.counted(loads),
             JobResult::Recovery(done) => life.recoveries.job_done(now_us, done),
             JobResult::Migration(done) => self.migration_job_done(now_us, done, out),
@@ -591,7 +587,7 @@ impl Node {
         for again in due {
             match again {
                 Again::Obey => self.tell_member(now_us, Input::ObeyAgain, out),
-                Again::Forget(forget) => self.forget(forget, out),
+                Again::Purge(rest) => purge_on(rest, out),
             }
         }
     }
@@ -652,17 +648,8 @@ impl Node {
         } = effects;
         out.extend(tasks.into_iter().map(NodeOutput::Keep));
         out.extend(jobs.into_iter().map(NodeOutput::Job));
-        let mut forgets = Vec::new();
         for ranges in ended {
-            let ranges = self.member.owned_mut().stain(&ranges);
-            if !ranges.is_empty() {
-                let forget = Forget { ranges };
-                life.forgetting.push(forget.clone());
-                forgets.push(forget);
-            }
-        }
-        for forget in forgets {
-            self.forget(forget, out);
+            self.tell_member(now_us, Input::Left(ranges), out);
         }
         self.report(reports, out);
         self.ask_peers(asked, out);
@@ -761,5 +748,18 @@ impl Node {
         let holders = life.log().control_holders();
         let due = life.leases.step(now_us, &holders);
         life.remote.renew(now_us, due);
+    }
+}
+
+/// A purge goes on in another job, after those that were given out meanwhile.
+fn purge_on(rest: Purging, out: &mut Vec<NodeOutput>) {
+    out.push(NodeOutput::Job(Job::new("purge", || purge_slice(rest))));
+}
+
+fn purge_slice(purging: Purging) -> JobResult {
+    match purging.slice() {
+        Ok(true) => JobResult::Purged(Ok(()), Some(purging)),
+        Ok(false) => JobResult::Purged(Ok(()), None),
+        Err(error) => JobResult::Purged(Err(error), Some(purging)),
     }
 }

@@ -1,28 +1,24 @@
 //! Makes a store as the coordinator's list of tablets says.
 
-use crate::member::Order;
-use crate::ranges::Ranges;
+use crate::member::{Order, Purge};
 use crate::serve::Clients;
 use duramen_base::ids::{KeyRange, TableId};
-use duramen_engine::{Error, Store};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use duramen_engine::{self as engine, Error, Store};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// Steps of a slice: some 10 ms of work, and of reading from flash.
+const SLICE_STEPS: usize = 64;
 
 impl Order {
-    /// Waits for guards that began before the view changed, drops tables that are gone, purges what is not owned any more, and
-    /// makes what is new. Repeating it is harmless. Must not be called with a guard held. What is remembered of clients' requests
-    /// goes with what it is about (rifl L6).
+    /// Waits for guards that began before the view changed, drops tables that are gone, and makes those that are new. Repeating it
+    /// is harmless. Must not be called with a guard held. What is remembered of clients' requests goes with what it is about
+    /// (rifl L6).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::TooManySessions`], [`Error::TooManyTables`]: run it again later; meanwhile nothing that
     /// it was to make is served. [`Error::BadTableName`]: the coordinator knows names that this program does not allow.
-    /// [`Error::TryAgain`]: `stop` said so. [`Error::FlashFailed`]: what is to go cannot be read.
-    pub fn run(
-        &self,
-        store: &Arc<Store>,
-        clients: &Clients,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(), Error> {
+    pub fn run(&self, store: &Arc<Store>, clients: &Clients) -> Result<(), Error> {
         store.quiesce(); // the view was changed before: no write that it allowed follows
         let there = store.tables();
         for table in &there {
@@ -33,7 +29,6 @@ impl Order {
                 clients.purge(table.id, &KeyRange::ALL);
             }
         }
-        purge(store, clients, self.purge.iter().copied(), stop)?;
         let there = store.tables();
         for entry in &self.tables {
             if there.iter().any(|table| table.id == entry.table) {
@@ -48,49 +43,48 @@ impl Order {
     }
 }
 
-/// Objects of these ranges go: they were replayed here, and belong to somebody else.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Forget {
-    pub ranges: Ranges,
+impl Purge {
+    /// Waits for guards that began before the view changed. What is remembered of clients' requests goes with what it is about
+    /// (rifl L6). Must not be called with a guard held.
+    pub fn begin(&self, store: &Arc<Store>, clients: &Clients) -> Purging {
+        store.quiesce(); // the view was changed before: no write that it allowed follows
+        for range in &self.ranges {
+            clients.purge(self.table, range);
+        }
+        let purge = store.begin_purge(self.table, &self.ranges);
+        Purging(Arc::new(Mutex::new(purge)))
+    }
 }
 
-impl Forget {
-    /// Repeating it is harmless. Must not be called with a guard held.
+/// A purge under way; copies are of the same one.
+#[derive(Clone)]
+pub struct Purging(Arc<Mutex<engine::Purge>>);
+
+impl Purging {
+    /// A slice of it: what it reads from flash may take much longer altogether than other jobs can wait. Must not be called with a
+    /// guard held. False: it was the last one.
     ///
     /// # Errors
-    /// As [`Order::run`]: run it again later.
-    pub fn run(
-        &self,
-        store: &Arc<Store>,
-        clients: &Clients,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(), Error> {
-        purge(store, clients, self.ranges.iter(), stop)
-    }
-}
-
-/// Takes ranges out of a store, all of a table in one pass, step by step: what of them lies on flash is read, which may take long.
-fn purge(
-    store: &Arc<Store>,
-    clients: &Clients,
-    ranges: impl Iterator<Item = (TableId, KeyRange)>,
-    stop: &dyn Fn() -> bool,
-) -> Result<(), Error> {
-    let mut tables: BTreeMap<TableId, Vec<KeyRange>> = BTreeMap::new();
-    for (table, range) in ranges {
-        clients.purge(table, &range);
-        tables.entry(table).or_default().push(range);
-    }
-    for (table, ranges) in tables {
-        let mut purge = store.begin_purge(table, &ranges);
-        loop {
+    /// [`Error::FlashFailed`]: what is to go cannot be read.
+    pub fn slice(&self) -> Result<bool, Error> {
+        let mut purge = self.0.lock().expect("no slice panics");
+        for _ in 0..SLICE_STEPS {
             match purge.step() {
-                Ok(false) | Err(Error::NoSuchTable(_)) => break,
-                Ok(true) if stop() => return Err(Error::TryAgain),
                 Ok(true) => {}
+                Ok(false) | Err(Error::NoSuchTable(_)) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
+        Ok(true)
     }
-    Ok(())
+}
+
+impl fmt::Debug for Purging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a purge, {:?} so far",
+            self.0.lock().expect("no slice panics").purged()
+        )
+    }
 }

@@ -4,10 +4,15 @@
 //! - N7: a range that is to come here from elsewhere is empty when the first of it comes, also if this server had it before and
 //!   never heard that it had left.
 //! - N8: what is locked is not served until a newer list says what has become of it.
+//! - N9: a purge never takes a key that this server serves. A range is doomed from the moment that it must go until a purge that
+//!   began later has passed the whole table. No order is given out while a range of its list is doomed.
+//!
+//! A purge takes as long as it takes to read what of its table lies on flash. So it is no part of an order: it waits for nobody's
+//! list, and only a list, recovery or migration that brings one of its ranges waits for it.
 //!
 //! Paper: [Ousterhout15 §3]; differs: tablets are told declaratively (90-traps.md §D).
 
-use crate::member::Order;
+use crate::member::{Order, Purge};
 use crate::planted::{Bug, Planted};
 use crate::ranges::{NotATable, Ranges, Tenures};
 use crate::view::{Map, View};
@@ -27,8 +32,10 @@ pub(crate) struct Owned {
     served: Tenures,
     /// What was owned in this life, and is not doomed: there may be objects of it.
     stained: Ranges,
-    /// What some list took away, and no order has purged yet; also if a later list gives it back.
+    /// N9: what must go, and no purge has begun with; also if a later list gives it back.
     doomed: Ranges,
+    /// N9: what the purge under way takes. One at a time.
+    purging: Ranges,
     order: Option<Order>,
     /// Tables that no list drops: something is replayed into them.
     held: Vec<TableEntry>,
@@ -71,8 +78,7 @@ impl Owned {
             false => self.stained.without(&stays),
         };
         self.stained = self.stained.without(&lost);
-        let doomed = self.doomed.iter().chain(lost.iter());
-        self.doomed = Ranges::new(doomed).expect("what is stained is not doomed");
+        self.doomed = self.doomed.union(&lost);
         let told = &self.told.tablets;
         let goes_on = |migration: &MigrationId| {
             let is_it = |entry: &TabletEntry| matches!(entry.state, TabletState::Outgoing { migration: of, .. } if of == *migration);
@@ -107,9 +113,10 @@ impl Owned {
         Ranges::new(stays).expect("they are cut from a list without overlaps")
     }
 
-    /// The next order, if one is due: one at a time.
+    /// The next order, if one is due and nothing of its list is doomed (N9): one at a time.
     pub fn next_order(&mut self) -> Option<Order> {
-        if self.order.is_some() || self.done >= self.told.version {
+        let waits = self.is_doomed(&self.owned) && !self.planted.is(Bug::PurgedComesBack);
+        if self.order.is_some() || self.done >= self.told.version || waits {
             return None;
         }
         let mut tables = self.told.tables.clone();
@@ -118,7 +125,6 @@ impl Owned {
         let order = Order {
             version: self.told.version,
             tables,
-            purge: self.doomed.iter().collect(),
         };
         self.order = Some(order.clone());
         Some(order)
@@ -129,25 +135,42 @@ impl Owned {
         let Some(order) = self.order.take_if(|order| order.version == version) else {
             return false;
         };
-        let purged = Ranges::new(order.purge).expect("they were cut from ranges");
-        self.doomed = self.doomed.without(&purged);
-        if version != self.told.version {
+        if order.version != self.told.version {
             return false;
         }
         self.done = version;
         let served = Ranges::served_of(&self.told).expect("it was read");
+        let comes_back = self.planted.is(Bug::PurgedComesBack);
+        assert!(comes_back || !self.is_doomed(&served), "N9");
         self.served = self.served.renewed(&served, version);
         // What is owned may be written to, served or not.
         self.stained = self.owned.clone();
-        assert!(
-            self.doomed.is_empty(),
-            "an order purges all that lists before it took away"
-        );
         true
     }
 
-    /// An order failed. What it was to take away is part of the next one, which is given out when a newer list is told, or when it is
-    /// time to try again.
+    /// The next purge, if one is due: one table at a time, one that an order waits for first.
+    pub fn next_purge(&mut self) -> Option<Purge> {
+        if !self.purging.is_empty() {
+            return None;
+        }
+        let wanted = self.doomed.intersection(&self.owned);
+        let (table, _) = wanted.iter().next().or(self.doomed.iter().next())?;
+        let ranges: Vec<KeyRange> = self.doomed.of(table).collect();
+        let whole = ranges.iter().map(|range| (table, *range));
+        self.purging = Ranges::new(whole).expect("they were cut");
+        self.doomed = self.doomed.without(&self.purging);
+        Some(Purge { table, ranges })
+    }
+
+    /// The purge under way is done. What became doomed meanwhile stays so: it may lie where the purge had already been.
+    pub fn purged(&mut self) {
+        let purged = std::mem::take(&mut self.purging);
+        if self.planted.is(Bug::OnePurgeIsEnough) {
+            self.doomed = self.doomed.without(&purged);
+        }
+    }
+
+    /// An order failed. The next one is given out when a newer list is told, or when it is time to try again.
     pub fn failed(&mut self, version: TabletsVersion) {
         self.order.take_if(|order| order.version == version);
     }
@@ -183,9 +206,15 @@ impl Owned {
         !self.owned.intersection(ranges).is_empty()
     }
 
-    /// Whether something of these waits to be purged, or an order is under way, which may purge anything.
-    pub fn purges(&self, ranges: &Ranges) -> bool {
-        self.order.is_some() || !self.doomed.intersection(ranges).is_empty()
+    /// N9: whether something of these waits to be purged, or is being purged.
+    pub fn is_doomed(&self, ranges: &Ranges) -> bool {
+        let mut going = self.doomed.iter().chain(self.purging.iter());
+        going.any(|(table, range)| ranges.overlaps(table, range))
+    }
+
+    /// Whether an order is under way, which may drop tables, or something of these is [doomed](Self::is_doomed).
+    pub fn takes_away(&self, ranges: &Ranges) -> bool {
+        self.order.is_some() || self.is_doomed(ranges)
     }
 
     /// From now on these tables stay, and no others do because of this.
@@ -193,17 +222,16 @@ impl Owned {
         self.held = tables;
     }
 
-    /// There are objects of these ranges, which a recovery left. Returns those that must be purged: what no list has as this
-    /// server's own. A range that is to come by a migration is another server's, and comes whole (N7).
-    pub fn stain(&mut self, ranges: &Ranges) -> Ranges {
+    /// There are objects of these ranges, which a recovery left. What no list has as this server's own is doomed, also when a purge
+    /// of it is under way: the recovery may have committed behind it. A range that is to come by a migration is another server's,
+    /// and comes whole (N7).
+    pub fn stain(&mut self, ranges: &Ranges) {
         let own = match self.planted.is(Bug::IncomingStays) {
             true => self.owned.clone(),
             false => Ranges::served_of(&self.told).expect("it was read"),
         };
-        let new = ranges.intersection(&own).without(&self.stained);
-        let stained = self.stained.iter().chain(new.iter());
-        self.stained = Ranges::new(stained).expect("they are cut");
-        ranges.without(&own)
+        self.stained = self.stained.union(&ranges.intersection(&own));
+        self.doomed = self.doomed.union(&ranges.without(&own));
     }
 }
 

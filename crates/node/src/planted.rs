@@ -59,6 +59,10 @@ pub enum Bug {
     LeftoverIsNotHere,
     /// N7: what a recovery left of a range that is to come by a migration is not purged.
     IncomingStays,
+    /// N9: a range that comes back is served though it waits to be purged.
+    PurgedComesBack,
+    /// N9: what a recovery leaves behind while its range is being purged counts as purged with it.
+    OnePurgeIsEnough,
     /// The source purges when the target has answered the last message.
     PurgedEarly,
 }

@@ -72,6 +72,12 @@ impl Ranges {
         self.0.iter().copied()
     }
 
+    /// Those of one table.
+    pub fn of(&self, table: TableId) -> impl Iterator<Item = KeyRange> {
+        let mine = self.iter().filter(move |(of, _)| *of == table);
+        mine.map(|(_, range)| range)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -105,6 +111,12 @@ impl Ranges {
             both.extend(range.intersection(&with).map(|range| (table, range)));
         });
         Ranges(both)
+    }
+
+    /// What either has.
+    pub fn union(&self, other: &Ranges) -> Ranges {
+        let more = other.without(self);
+        Ranges::new(self.iter().chain(more.iter())).expect("what is added is cut")
     }
 
     /// What this has and the other one has not.

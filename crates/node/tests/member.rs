@@ -235,13 +235,20 @@ impl Net {
             Output::View(view) => self.nodes[n].view = view,
             Output::Obey(order) => {
                 let clients = duramen_node::Clients::new(std::sync::Arc::new(|| {}));
-                order
-                    .run(&self.nodes[n].store, &clients, &|| false)
-                    .unwrap();
+                order.run(&self.nodes[n].store, &clients).unwrap();
                 let number = self.number();
                 let version = order.version;
                 let obeyed = Event::ToMember(n, Input::Obeyed { version });
                 self.events.insert((self.now_us + 3_000, number), obeyed);
+            }
+            Output::Purge(purge) => {
+                let clients = duramen_node::Clients::new(std::sync::Arc::new(|| {}));
+                let purging = purge.begin(&self.nodes[n].store, &clients);
+                while purging.slice().unwrap() {}
+                let number = self.number();
+                let at_us = self.now_us + 3_000 + self.dice.roll(20_000);
+                let purged = Event::ToMember(n, Input::Purged);
+                self.events.insert((at_us, number), purged);
             }
             Output::Ended { reason, .. } => self.nodes[n].ended = Some(reason),
             Output::Delegate { .. }

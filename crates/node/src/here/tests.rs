@@ -5,7 +5,6 @@
 
 use crate::job::{Job, JobResult};
 use crate::member::{Input, RequestId};
-use crate::order::Forget;
 use crate::planted::Planted;
 use crate::ranges::Ranges;
 use crate::recovery::tests::Held;
@@ -22,6 +21,9 @@ const ME: ServerId = ServerId::new(0, 1);
 const OTHER: ServerId = ServerId::new(1, 1);
 const DEAD: ServerId = ServerId::new(2, 1);
 const TABLE: TableId = TableId(1);
+const NORMAL: TabletState = TabletState::Normal {
+    creation: SegmentId::NONE,
+};
 const MIGRATION: MigrationId = MigrationId(7);
 
 fn all() -> Ranges {
@@ -182,15 +184,11 @@ fn old_run_at(held: Held, planted: Planted) {
 
 fn purge(planted: Planted) {
     let mut rig = Rig::new(planted);
+    rig.list(Some(NORMAL));
     rig.list(None);
-    let life = rig.node.life.as_mut().unwrap();
-    life.forgetting.push(Forget { ranges: all() });
-    rig.moves_in();
-    assert!(!rig.has_begun(), "E1: during a purge");
-    let life = rig.node.life.as_mut().unwrap();
-    life.forgetting.clear();
-    rig.handle(NodeInput::Tick);
-    assert!(rig.has_begun());
+    assert!(!rig.begin_recovery(1), "E1: during a purge");
+    rig.run_all();
+    assert!(rig.begin_recovery(2), "E2: after it");
 }
 
 /// A migration ends; what it brought is being taken back when the range is to be recovered here.

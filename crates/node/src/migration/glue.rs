@@ -122,7 +122,7 @@ impl Node {
         }
     }
 
-    /// What can go on goes on; then an order of the list, if nothing stands in its way (M4).
+    /// What can go on goes on; then a purge and an order of the list, if nothing stands in their way (M4).
     pub(crate) fn move_on(&mut self, now_us: u64, out: &mut Vec<NodeOutput>) {
         self.migrate(
             |migrations, around, said| migrations.follow(around.told, said),
@@ -134,10 +134,13 @@ impl Node {
             out,
         );
         let settled = |life: &crate::life::Life| life.migrations.is_settled();
-        if self.life.as_ref().is_some_and(settled)
-            && let Some(order) = self.held_order.take()
-        {
-            self.obey(order, out);
+        if self.life.as_ref().is_some_and(settled) {
+            if let Some(purge) = self.held_purge.take() {
+                self.begin_purge(purge, out);
+            }
+            if let Some(order) = self.held_order.take() {
+                self.obey(order, out);
+            }
         }
     }
 }

@@ -30,24 +30,42 @@ fn range(first: u64, last: u64) -> KeyRange {
     KeyRange::new(RouteHash(first), RouteHash(last))
 }
 
-fn tell(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) -> Order {
+fn list(version: u64, tablets: &[(u64, u64, TabletState)]) -> Tablets {
     let entry = |(first, last, state): &(u64, u64, TabletState)| TabletEntry {
         table: TABLE,
         range: range(*first, *last),
         state: *state,
     };
-    let tablets = Tablets {
+    Tablets {
         version: TabletsVersion(version),
         tables: Vec::new(),
         tablets: tablets.iter().map(entry).collect(),
-    };
-    owned.tell(tablets).unwrap();
+    }
+}
+
+fn tell(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) -> Order {
+    owned.tell(list(version, tablets)).unwrap();
     owned.next_order().expect("nothing else is under way")
 }
 
 fn make(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) {
     let order = tell(owned, version, tablets);
     assert!(owned.obeyed(order.version));
+}
+
+/// The next purge, of these ranges, is due and done.
+fn purged(owned: &mut Owned, ranges: &[(u64, u64)]) {
+    let purge = owned.next_purge().expect("something is doomed");
+    let expected: Vec<KeyRange> = ranges.iter().map(|(a, b)| range(*a, *b)).collect();
+    assert_eq!((purge.table, purge.ranges), (TABLE, expected));
+    assert_eq!(owned.next_purge(), None, "one at a time");
+    owned.purged();
+}
+
+/// A list is told whose order must wait for a purge.
+fn tell_waiting(owned: &mut Owned, version: u64, tablets: &[(u64, u64, TabletState)]) {
+    owned.tell(list(version, tablets)).unwrap();
+    assert_eq!(owned.next_order(), None, "N9: it waits for a purge");
 }
 
 fn serves(owned: &Owned, hash: u64) -> bool {
@@ -62,20 +80,63 @@ fn emptying(planted: Planted) {
     };
     make(&mut owned, 1, &[(0, 9, NORMAL)]);
     // It left in version 2, which was lost, and comes back.
-    let order = tell(&mut owned, 3, &[(0, 9, incoming(7))]);
-    assert_eq!(order.purge, [(TABLE, range(0, 9))]);
+    tell_waiting(&mut owned, 3, &[(0, 9, incoming(7))]);
+    purged(&mut owned, &[(0, 9)]);
+    let order = owned.next_order().expect("nothing is doomed any more");
     assert!(owned.obeyed(order.version) && !serves(&owned, 5));
     // The same migration goes on, and ends here: what came by it stays.
-    let order = tell(&mut owned, 4, &[(0, 4, incoming(7)), (5, 9, incoming(8))]);
-    assert_eq!(
-        order.purge,
-        [(TABLE, range(5, 9))],
-        "another one begins anew"
-    );
+    tell_waiting(&mut owned, 4, &[(0, 4, incoming(7)), (5, 9, incoming(8))]);
+    purged(&mut owned, &[(5, 9)]); // another one begins anew
+    let order = owned.next_order().expect("nothing is doomed any more");
     assert!(owned.obeyed(order.version));
     let order = tell(&mut owned, 5, &[(0, 4, NORMAL)]);
-    assert_eq!(order.purge, [(TABLE, range(5, 9))]);
     assert!(owned.obeyed(order.version) && serves(&owned, 4));
+    purged(&mut owned, &[(5, 9)]);
+}
+
+/// A range leaves and comes back: what it brings is not served before the purge of what was here is over. Orders and ranges that
+/// have nothing to do with it wait for none of that.
+fn coming_back(planted: Planted) {
+    let mut owned = Owned {
+        planted,
+        ..Owned::default()
+    };
+    make(&mut owned, 1, &[(0, 9, NORMAL), (20, 29, NORMAL)]);
+    make(&mut owned, 2, &[(20, 29, NORMAL)]);
+    let purge = owned.next_purge().expect("the first range is doomed");
+    assert_eq!(purge.ranges, [range(0, 9)]);
+    let elsewhere = Ranges::new([(TABLE, range(30, 39))]).unwrap();
+    assert!(!owned.takes_away(&elsewhere), "a recovery may begin there");
+    make(&mut owned, 3, &[(20, 29, NORMAL), (30, 39, NORMAL)]);
+    assert!(serves(&owned, 35), "beside the purge");
+    owned.tell(list(4, &[(0, 9, NORMAL)])).unwrap();
+    if let Some(order) = owned.next_order() {
+        owned.obeyed(order.version);
+    }
+    assert!(!serves(&owned, 5), "N9: it is being purged");
+    owned.purged();
+    let order = owned.next_order().expect("nothing of it is doomed");
+    assert!(owned.obeyed(order.version) && serves(&owned, 5));
+    purged(&mut owned, &[(20, 29), (30, 39)]);
+    assert!(serves(&owned, 5));
+}
+
+/// A recovery that was given up commits a last time behind the purge of its range, and then ends.
+fn late_commit(planted: Planted) {
+    let mut owned = Owned {
+        planted,
+        ..Owned::default()
+    };
+    make(&mut owned, 1, &[(0, 9, NORMAL)]);
+    make(&mut owned, 2, &[]);
+    let purge = owned.next_purge().expect("it is doomed");
+    assert_eq!(purge.ranges, [range(0, 9)]);
+    let left = Ranges::new([(TABLE, range(0, 9))]).unwrap();
+    owned.stain(&left);
+    owned.purged();
+    assert!(owned.is_doomed(&left), "N9: it committed behind the purge");
+    purged(&mut owned, &[(0, 9)]);
+    assert!(!owned.is_doomed(&left));
 }
 
 fn locking(planted: Planted) {
@@ -109,6 +170,28 @@ fn what_is_locked_is_not_served_until_a_list_says_what_became_of_it() {
     locking(Planted::default());
 }
 
+#[test]
+fn what_comes_back_is_served_after_its_purge_and_nothing_else_waits() {
+    coming_back(Planted::default());
+}
+
+#[test]
+fn what_a_recovery_leaves_during_a_purge_is_purged_by_another() {
+    late_commit(Planted::default());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn what_comes_back_before_its_purge_is_found() {
+    is_found(Bug::PurgedComesBack, coming_back);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn one_purge_for_a_late_commit_is_found() {
+    is_found(Bug::OnePurgeIsEnough, late_commit);
+}
+
 #[cfg(feature = "planted")]
 fn is_found(bug: Bug, scenario: fn(Planted)) {
     assert!(std::panic::catch_unwind(|| scenario(Planted::one(bug))).is_err());
@@ -135,16 +218,14 @@ fn an_order_that_fails_gives_way_to_the_newest_list() {
     let failing = tell(&mut owned, 2, &[(10, 19, NORMAL)]);
     let elsewhere = Ranges::new([(TABLE, range(30, 39))]).unwrap();
     let doomed = Ranges::new([(TABLE, range(5, 6))]).unwrap();
-    assert!(owned.purges(&elsewhere), "it may purge anything");
+    assert!(owned.takes_away(&elsewhere), "it may drop tables");
     owned.failed(failing.version);
-    assert!(!owned.purges(&elsewhere) && owned.purges(&doomed));
-    let next = tell(&mut owned, 3, &[(0, 9, NORMAL), (10, 19, NORMAL)]);
-    assert_eq!(next.version, TabletsVersion(3));
-    assert_eq!(
-        next.purge, failing.purge,
-        "what was taken away goes before it comes back"
-    );
+    assert!(!owned.takes_away(&elsewhere) && owned.takes_away(&doomed));
+    tell_waiting(&mut owned, 3, &[(0, 9, NORMAL), (10, 19, NORMAL)]);
     assert!(!serves(&owned, 5));
+    purged(&mut owned, &[(0, 9)]);
+    let next = owned.next_order().expect("the newest list");
+    assert_eq!(next.version, TabletsVersion(3));
     assert!(!owned.obeyed(failing.version), "it is over");
     assert!(owned.obeyed(next.version));
     assert!(serves(&owned, 5) && serves(&owned, 15));
