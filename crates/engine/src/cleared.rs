@@ -1,4 +1,4 @@
-//! Tables that were cleared while entries of theirs lay on flash: their entries are counted as dead afterwards.
+//! Tables that were cleared while they were large, or had entries on flash: their entries are counted as dead afterwards.
 //!
 //! A clear takes a table's buckets away from it, for all sessions at once, whatever they point to. What that was is dead
 //! from then on, but a segment's live bytes are exact (a segment in which nothing lives is dropped unread), and how long
@@ -33,6 +33,8 @@ use std::sync::{Arc, Mutex, RwLock};
 const PENDING_MAX: usize = 8;
 /// Buckets looked through in one step, under one pin: less than 1 ms.
 const STEP_BUCKETS: usize = 1024;
+/// Objects that a clear counts by itself while everybody waits: 1 ms.
+const FEW_OBJECTS: u64 = 8192;
 /// Entries of a segment that was read, looked up under one pin.
 const STEP_ENTRIES: usize = 256;
 
@@ -157,11 +159,12 @@ impl Core {
 impl Context {
     /// A step through what clears left. False: nothing to do now.
     pub fn count_cleared(&self, core: &Core) -> bool {
-        let (Some(set), Some(tier)) = (core.cleared.first(), &core.space.tier) else {
+        let Some(set) = core.cleared.first() else {
             return false;
         };
+        let tier = core.space.tier.as_deref();
         let mut walk = set.walk.lock().expect("a walk");
-        if walk.reads {
+        if let Some(tier) = tier.filter(|_| walk.reads) {
             return self.read_cleared(core, tier, &mut walk);
         }
         if !self.enter(core) {
@@ -190,7 +193,7 @@ impl Context {
     }
 
     /// Some buckets: entries in memory are counted, windows of others noted. Pinned.
-    fn walk_cleared(&self, core: &Core, tier: &Tier, set: &Set, walk: &mut Walk) {
+    fn walk_cleared(&self, core: &Core, tier: Option<&Tier>, set: &Set, walk: &mut Walk) {
         let stamp = core.epochs.stamp_of(self.slot());
         let counters = &core.context_counters[self.number()];
         for _ in 0..STEP_BUCKETS {
@@ -208,7 +211,8 @@ impl Context {
             }
             view.each_place_inside(walk.bucket, |place, slot: Slot| {
                 let window = core.space.window_of(slot.location());
-                if tier.is_in_memory(window, stamp) {
+                let cold = tier.filter(|tier| !tier.is_in_memory(window, stamp));
+                let Some(tier) = cold else {
                     // SAFETY: the slot was there under our pin, so its window was not retired before (K1); and its bytes
                     // are in memory for our stamp (F2).
                     let entry = unsafe { entry::parse_trusted(core.space.at(slot.location())) };
@@ -217,7 +221,9 @@ impl Context {
                         core.cleared.progress.fetch_add(1, Ordering::Relaxed);
                         walk.counted = true;
                     }
-                } else if tier.is_bad(window) {
+                    return;
+                };
+                if tier.is_bad(window) {
                     OldViews::take_at(place, slot); // such a segment is never cleaned (F5)
                 } else {
                     walk.used_here = true;
@@ -276,12 +282,12 @@ impl Context {
 }
 
 impl crate::Guard<'_> {
-    /// True if the entries of a table that is cleared may be counted afterwards (K2), and some may lie on flash.
-    pub(crate) fn may_count_later(&self) -> bool {
+    /// True if the entries of a table of so many objects, which is cleared, may be counted afterwards (K2), and are many or on flash.
+    pub(crate) fn may_count_later(&self, objects: u64) -> bool {
         let core = self.core;
         let sides = core.log.as_ref().is_some_and(|log| log.has_sides());
         let mut windows = 0..core.space.segments.len() as u32;
-        core.flash_used() > 0
+        (objects > FEW_OBJECTS || core.flash_used() > 0)
             && core.cleared.has_room()
             && core.cleaners() > 0
             && !sides

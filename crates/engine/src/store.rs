@@ -357,7 +357,7 @@ impl crate::Guard<'_> {
         let mut others = 0;
         core.tables
             .each(|id, _, _| others += if id == table { 0 } else { core.objects(id) });
-        let later = others > 0 && objects > 0 && self.may_count_later();
+        let later = others > 0 && objects > 0 && self.may_count_later(objects);
         if others == 0 {
             kill_everything(core, counters);
         } else if !later {
