@@ -6,42 +6,164 @@
 //! **Invariants**
 //! - W1: a thread's waits are pushed and popped by that thread alone, the innermost last.
 //! - W2: an entry is dropped with the [`Noted`] that stands for it, so a wait that is over is not in the table.
+//! - W3: waits have an order. If one who holds A ever waits for B, then nobody who holds B waits for A, neither itself nor through
+//!   others: else two of them could wait for each other, even if they never met. Debug and test builds panic at the first wait that
+//!   breaks this order, with the circle and the table. Several of one kind are no circle: keys are locked in their order.
 //!
 //! **Concurrency**: each thread has a list with a lock of its own, which readers of the table hold for an instant. A wait in a
 //! loop is entered only once it has lasted for [`LONG`]; one that blocks is entered at once.
 
 use crate::sync::Backoff;
 use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// What takes longer is worth an entry: a commit on a slow disk takes less.
 pub const LONG: Duration = Duration::from_millis(100);
 /// Held by who lets go of everything before it waits.
-pub const NOTHING: &str = "nothing";
+pub const NOTHING: &[Resource] = &[];
 /// Looks at the clock are this many rounds of a loop apart: a look costs as much as a few rounds.
 const ROUNDS_PER_LOOK: u32 = 256;
+
+/// Kinds of what a thread waits for, and of what it holds that others may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Resource {
+    /// A commit of the log.
+    Commit,
+    /// The right to be alone in the store.
+    Door,
+    Flash,
+    /// A head of the log.
+    Head,
+    /// A bucket of the index, and its keys.
+    Key,
+    Memory,
+    /// A partition of the index that moves.
+    Partition,
+    /// A pin: what it may see is not reused.
+    Pin,
+    /// A place among the sessions.
+    Place,
+}
+
+impl Resource {
+    const ALL: [Resource; 9] = [
+        Resource::Commit,
+        Resource::Door,
+        Resource::Flash,
+        Resource::Head,
+        Resource::Key,
+        Resource::Memory,
+        Resource::Partition,
+        Resource::Pin,
+        Resource::Place,
+    ];
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Resource::Commit => "a commit of the log",
+            Resource::Door => "the right to be alone",
+            Resource::Flash => "the flash device",
+            Resource::Head => "a head",
+            Resource::Key => "keys",
+            Resource::Memory => "memory",
+            Resource::Partition => "a partition of the index",
+            Resource::Pin => "a pin",
+            Resource::Place => "a place among the sessions",
+        })
+    }
+}
+
+/// W3: by resource, a bit for each other one that was waited for by somebody who held it.
+#[derive(Default)]
+struct Order([AtomicU16; Resource::ALL.len()]);
+
+impl Order {
+    /// Adds a wait.
+    ///
+    /// # Errors
+    /// W3: the circle that it closes, from what is wanted to what is held.
+    fn learn(&self, wants: Resource, holding: &[Resource]) -> Result<(), Vec<Resource>> {
+        for held in holding.iter().filter(|held| **held != wants) {
+            let bit = 1 << wants as usize;
+            let known = self.0[*held as usize].fetch_or(bit, Ordering::AcqRel);
+            if known & bit == 0
+                && let Some(circle) = self.way(wants, *held, &mut Vec::new())
+            {
+                return Err(circle);
+            }
+        }
+        Ok(())
+    }
+
+    fn way(&self, from: Resource, to: Resource, seen: &mut Vec<Resource>) -> Option<Vec<Resource>> {
+        if from == to {
+            return Some(vec![to]);
+        }
+        seen.push(from);
+        let edges = self.0[from as usize].load(Ordering::Acquire);
+        let next = Resource::ALL.into_iter();
+        let mut next = next.filter(|next| edges & (1 << *next as usize) != 0);
+        next.find_map(|next| {
+            let fresh = !seen.contains(&next);
+            let mut way = fresh.then(|| self.way(next, to, seen)).flatten()?;
+            way.insert(0, from);
+            Some(way)
+        })
+    }
+}
+
+/// W3, in builds that may panic.
+fn check_order(wants: Resource, holding: &[Resource]) {
+    static ORDER: Order = Order([const { AtomicU16::new(0) }; Resource::ALL.len()]);
+    // The threads of a model checker wait for one another by other means.
+    if cfg!(not(debug_assertions)) || cfg!(any(loom, shuttle)) {
+        return;
+    }
+    if let Err(circle) = ORDER.learn(wants, holding) {
+        let circle: Vec<String> = circle.iter().map(Resource::to_string).collect();
+        let table: Vec<String> = longer_than(Duration::ZERO)
+            .iter()
+            .map(Wait::to_string)
+            .collect();
+        panic!(
+            "W3: a wait for {wants} by who holds {}, but {} wait for each other already; waits now: {table:?}",
+            circle.last().map_or("", String::as_str),
+            circle.join(" -> "),
+        );
+    }
+}
 
 /// One wait of the table.
 #[derive(Clone, Debug)]
 pub struct Wait {
     /// Name of the thread, or its number where it has none.
     pub thread: String,
-    pub for_what: &'static str,
+    pub wants: Resource,
     pub since: Instant,
     /// What others may want meanwhile.
-    pub holding: &'static str,
+    pub holding: &'static [Resource],
 }
 
-impl std::fmt::Display for Wait {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holding: Vec<String> = self.holding.iter().map(Resource::to_string).collect();
         write!(
             f,
             "{} has waited {:.1} s for {}, holding {}",
             self.thread,
             self.since.elapsed().as_secs_f64(),
-            self.for_what,
-            self.holding
+            self.wants,
+            if holding.is_empty() {
+                "nothing".to_owned()
+            } else {
+                holding.join(", ")
+            }
         )
     }
 }
@@ -49,7 +171,7 @@ impl std::fmt::Display for Wait {
 /// A thread and its waits.
 struct Waiter {
     thread: String,
-    waits: Mutex<Vec<(&'static str, &'static str, Instant)>>,
+    waits: Mutex<Vec<(Resource, &'static [Resource], Instant)>>,
 }
 
 type Table = Mutex<Vec<Weak<Waiter>>>;
@@ -104,16 +226,17 @@ impl Drop for Noted {
 }
 
 /// This thread is going to block.
-pub fn note(for_what: &'static str, holding: &'static str) -> Noted {
-    note_since(for_what, holding, Instant::now())
+pub fn note(wants: Resource, holding: &'static [Resource]) -> Noted {
+    check_order(wants, holding);
+    note_since(wants, holding, Instant::now())
 }
 
-fn note_since(for_what: &'static str, holding: &'static str, since: Instant) -> Noted {
+fn note_since(wants: Resource, holding: &'static [Resource], since: Instant) -> Noted {
     let waiter = waiter();
     if let Some(waiter) = &waiter
         && let Ok(mut waits) = waiter.waits.lock()
     {
-        waits.push((for_what, holding, since));
+        waits.push((wants, holding, since));
     }
     Noted(waiter)
 }
@@ -121,18 +244,19 @@ fn note_since(for_what: &'static str, holding: &'static str, since: Instant) -> 
 /// A loop that waits: a [`Backoff`] that enters the table when it lasts.
 pub struct LongWait {
     backoff: Backoff,
-    for_what: &'static str,
-    holding: &'static str,
+    wants: Resource,
+    holding: &'static [Resource],
     rounds: u32,
     since: Option<Instant>,
     noted: Option<Noted>,
 }
 
 impl LongWait {
-    pub fn new(for_what: &'static str, holding: &'static str) -> LongWait {
+    pub fn new(wants: Resource, holding: &'static [Resource]) -> LongWait {
+        check_order(wants, holding);
         LongWait {
             backoff: Backoff::new(),
-            for_what,
+            wants,
             holding,
             rounds: 0,
             since: None,
@@ -158,7 +282,7 @@ impl LongWait {
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= LONG {
-            self.noted = Some(note_since(self.for_what, self.holding, since));
+            self.noted = Some(note_since(self.wants, self.holding, since));
         }
     }
 }
@@ -176,9 +300,9 @@ pub fn longer_than(least: Duration) -> Vec<Wait> {
             Err(_) => continue,
         };
         let long = waits.into_iter().filter(|wait| wait.2.elapsed() >= least);
-        found.extend(long.map(|(for_what, holding, since)| Wait {
+        found.extend(long.map(|(wants, holding, since)| Wait {
             thread: waiter.thread.clone(),
-            for_what,
+            wants,
             since,
             holding,
         }));
@@ -205,8 +329,8 @@ mod tests {
         let thread = std::thread::Builder::new().name("blocked".to_owned());
         let thread = thread
             .spawn(move || {
-                let _noted = note("a word", "nothing");
-                let inner = note("the same word", "a pen");
+                let _noted = note(Resource::Memory, NOTHING);
+                let inner = note(Resource::Flash, &[Resource::Pin]);
                 began.send(()).unwrap();
                 told.recv().unwrap();
                 drop(inner);
@@ -215,8 +339,9 @@ mod tests {
             })
             .unwrap();
         begins.recv().unwrap();
-        let both: Vec<_> = waits("blocked").iter().map(|wait| wait.for_what).collect();
-        assert_eq!(both, ["a word", "the same word"]);
+        let both: Vec<_> = waits("blocked").iter().map(|wait| wait.wants).collect();
+        assert_eq!(both, [Resource::Memory, Resource::Flash]);
+        assert!(waits("blocked")[1].to_string().ends_with("holding a pin"));
         go_on.send(()).unwrap();
         begins.recv().unwrap();
         assert!(waits("blocked")[0].to_string().contains("holding nothing"));
@@ -226,11 +351,25 @@ mod tests {
         assert!(waits("blocked").is_empty());
     }
 
+    /// Each of them alone is fine, and no two of them need ever meet.
+    #[test]
+    fn a_circle_of_waits_is_found_though_nobody_is_in_it() {
+        use Resource::{Commit, Head, Key, Memory, Pin};
+        let order = Order::default();
+        assert_eq!(order.learn(Key, &[Pin, Head]), Ok(()));
+        assert_eq!(order.learn(Key, &[Pin, Key]), Ok(()), "keys have an order");
+        assert_eq!(order.learn(Commit, &[Key]), Ok(()));
+        assert_eq!(order.learn(Memory, &[Key, Head]), Ok(()));
+        assert_eq!(order.learn(Head, NOTHING), Ok(()));
+        let circle = order.learn(Head, &[Commit]);
+        assert_eq!(circle, Err(vec![Head, Key, Commit]), "W3");
+    }
+
     #[test]
     fn a_loop_enters_the_table_when_it_lasts() {
         let thread = std::thread::Builder::new().name("looping".to_owned());
         let thread = thread.spawn(|| {
-            let mut waiting = LongWait::new("time to pass", "nothing");
+            let mut waiting = LongWait::new(Resource::Place, NOTHING);
             assert!(waits("looping").is_empty(), "not for an instant");
             while waits("looping").is_empty() {
                 waiting.wait();

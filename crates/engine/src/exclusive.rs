@@ -10,7 +10,7 @@
 
 use crate::epoch::{Epochs, SlotId};
 use duramen_base::sync::{AtomicBool, Ordering};
-use duramen_base::waits::{LongWait, NOTHING};
+use duramen_base::waits::{LongWait, NOTHING, Resource};
 
 pub struct Exclusive {
     /// Somebody is, or waits to be, alone.
@@ -48,7 +48,7 @@ impl Exclusive {
 
     #[cold]
     fn enter_slowly(&self, epochs: &Epochs, slot: SlotId) {
-        let mut waiting = LongWait::new("the end of who is alone", NOTHING);
+        let mut waiting = LongWait::new(Resource::Door, NOTHING);
         // Looking first: every attempt is a pin, and many who try could keep the other from ever being alone.
         while self.is_wanted() || !self.try_enter(epochs, slot, false) {
             waiting.wait();
@@ -62,7 +62,7 @@ impl Exclusive {
 
     /// Waits for its turn to be alone, and until `slot` is the only one inside. Ended by `leave_alone`.
     pub fn enter_alone(&self, epochs: &Epochs, slot: SlotId) {
-        let mut waiting = LongWait::new("the end of who is alone", NOTHING);
+        let mut waiting = LongWait::new(Resource::Door, NOTHING);
         while self
             .wanted
             .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed)
@@ -70,7 +70,7 @@ impl Exclusive {
         {
             waiting.wait();
         }
-        let mut waiting = LongWait::new("everybody to leave", "the door");
+        let mut waiting = LongWait::new(Resource::Pin, &[Resource::Door]);
         while !epochs.others_idle(slot) {
             waiting.wait();
         }

@@ -15,7 +15,7 @@ use crate::space::Purpose;
 use crate::{Error, KeyHash, Object, Stamp, Store, TableChange, TableId};
 use duramen_base::ids::{Level, RouteHash};
 use duramen_base::sync::{AtomicU64, MutexGuard};
-use duramen_base::waits::{self, NOTHING};
+use duramen_base::waits::{self, NOTHING, Resource};
 use duramen_format::entry::{self, Entry};
 use duramen_format::hash;
 use std::cell::{Cell, RefCell};
@@ -258,9 +258,9 @@ impl<'s> Guard<'s> {
                 self.core.epochs.unpin(self.slot);
             }
             let noted = waits::note(
-                "a head",
+                Resource::Head,
                 if self.alone {
-                    "the whole store"
+                    &[Resource::Door, Resource::Pin]
                 } else {
                     NOTHING
                 },

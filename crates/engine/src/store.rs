@@ -8,7 +8,7 @@ use crate::session::Session;
 use crate::topology::Topology;
 use crate::{Error, Options, TableChange, TableId, TableInfo};
 use duramen_base::ids::Level;
-use duramen_base::waits::{self, NOTHING, Wait};
+use duramen_base::waits::{self, NOTHING, Resource, Wait};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -246,7 +246,7 @@ impl Store {
         let Some(log) = self.log() else {
             return;
         };
-        let _noted = waits::note("writers, to close their segments", NOTHING);
+        let _noted = waits::note(Resource::Head, NOTHING);
         for head in &self.core.heads {
             let mut tail = head.tail.lock().expect("head");
             log.close_head(&self.core.space, head.number, &mut tail);

@@ -19,7 +19,7 @@ use crate::room::Room;
 use crate::session::Guard;
 use crate::space::Purpose;
 use crate::{Error, KeyHash, TableId};
-use duramen_base::waits::LongWait;
+use duramen_base::waits::{LongWait, Resource};
 
 /// What a guard holds between `lock_keys` and `unlock_keys`.
 pub struct Transaction<'s> {
@@ -86,7 +86,7 @@ impl<'s> Guard<'s> {
         self.settle_before(&keys);
         self.seek_memory();
         let (mut index_attempts, mut settle_attempts) = (0, 0);
-        let mut waiting = LongWait::new("keys, to lock them all", "a pin and a head");
+        let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
         loop {
             self.take_head(); // T4
             let mut places = Vec::with_capacity(keys.len());
@@ -157,7 +157,7 @@ impl<'s> Guard<'s> {
         let mut reserved: Vec<(&Partition, i64)> = Vec::new();
         for group in places.chunk_by(|a, b| std::ptr::eq(a.0, b.0)) {
             let (partition, inserts) = (group[0].0, group.len() as i64);
-            let mut waiting = LongWait::new("room in the index", "a pin and a head");
+            let mut waiting = LongWait::new(Resource::Partition, &[Resource::Pin, Resource::Head]);
             while partition.view().len() == 0 || !partition.reserve(inserts) {
                 match partition.resize(inserts, self.me, self.core.resources()) {
                     Resize::NoMemory => {

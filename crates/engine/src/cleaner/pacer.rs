@@ -12,7 +12,7 @@ use crate::epoch::SlotId;
 use crate::head::Head;
 use crate::space::Purpose;
 use crate::{Error, Mode};
-use duramen_base::waits::{LongWait, NOTHING};
+use duramen_base::waits::{LongWait, NOTHING, Resource};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -344,11 +344,11 @@ impl Core {
         let mut turn = CleanersTurn::new(self);
         let mut oldest = (0, Waited::since(Instant::now()));
         let holding = if alone {
-            "keys, a head and a pin"
+            &[Resource::Key, Resource::Head, Resource::Pin]
         } else {
             NOTHING
         };
-        let mut long = LongWait::new("memory", holding);
+        let mut long = LongWait::new(Resource::Memory, holding);
         loop {
             long.look();
             if let Waiting::Inside(slot) = waiting {

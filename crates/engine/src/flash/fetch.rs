@@ -6,7 +6,7 @@ use crate::index::bucket::Slot;
 use crate::session::{Guard, Session};
 use crate::space::Space;
 use crate::{Error, KeyHash, TableId};
-use duramen_base::waits;
+use duramen_base::waits::{self, Resource};
 use duramen_format::entry::{self, Damage};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -297,7 +297,7 @@ impl Guard<'_> {
             self.carried.holding.colds.borrow_mut().push(cold);
             return Err(Error::Cold(cold));
         }
-        let _noted = waits::note("the flash device", "a pin and maybe keys");
+        let _noted = waits::note(Resource::Flash, &[Resource::Pin, Resource::Key]);
         tier.fetch(&self.core.space, &self.carried.holding, cold)
     }
 

@@ -25,7 +25,7 @@
 //! reader need not retry because of a writer, only because of a transaction (B3); tags make a miss cost one line.
 
 use duramen_base::sync::{AtomicU64, Ordering};
-use duramen_base::waits::LongWait;
+use duramen_base::waits::{LongWait, Resource};
 
 pub const SLOTS: usize = 7;
 pub const TAG_BITS: u32 = 22;
@@ -273,7 +273,7 @@ impl<'a> View<'a> {
 
     #[cold]
     fn wait_for_transaction(self, bucket: usize) -> u64 {
-        let mut waiting = LongWait::new("a transaction of others", "a pin");
+        let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin]);
         loop {
             let control = self.buckets[bucket].control.load(Ordering::Acquire);
             // A moved view is frozen: what it shows is the state before the move, which precedes every later change.
@@ -375,7 +375,7 @@ impl<'a> View<'a> {
     #[cold]
     fn lock_slowly(self, bucket: usize, me: u16, wait_for_transactions: bool) -> Locking {
         let control = &self.buckets[bucket].control;
-        let mut waiting = LongWait::new("a key of others", "a pin and maybe a head");
+        let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
         loop {
             let seen = control.load(Ordering::Acquire);
             if seen & MOVED != 0 {

@@ -31,7 +31,7 @@ use arena::Arena;
 use bucket::{Bucket, Locking, SLOTS, TAG_BITS, View};
 use duramen_base::ids::Level;
 use duramen_base::sync::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use duramen_base::waits::LongWait;
+use duramen_base::waits::{LongWait, Resource};
 use duramen_format::hash::HASH_BITS;
 use old::OldViews;
 
@@ -255,7 +255,7 @@ impl Partition {
     /// Waits until a moved view has been replaced.
     #[cold]
     pub fn wait_for_move(&self, moved: View<'_>) {
-        let mut waiting = LongWait::new("a partition that moves", "a pin");
+        let mut waiting = LongWait::new(Resource::Partition, &[Resource::Pin, Resource::Head]);
         while std::ptr::eq(self.view().line(0), moved.line(0)) {
             waiting.wait();
         }
@@ -289,7 +289,7 @@ impl Partition {
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
-            let mut waiting = LongWait::new("another resize", "a pin");
+            let mut waiting = LongWait::new(Resource::Partition, &[Resource::Pin, Resource::Head]);
             while counts.resizing.load(Ordering::Acquire) != 0 {
                 waiting.wait();
             }

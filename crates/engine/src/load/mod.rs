@@ -31,7 +31,7 @@ use crate::log::{Bug, Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, Store, TableId};
 use duramen_base::ids::SegmentId;
-use duramen_base::waits::{LongWait, NOTHING};
+use duramen_base::waits::{LongWait, NOTHING, Resource};
 use duramen_format::entry::{self, Damage};
 use duramen_format::segment::{self, Header};
 use std::collections::{HashMap, HashSet};
@@ -187,7 +187,7 @@ pub(crate) struct Visitor<'a> {
 impl<'a> Visitor<'a> {
     /// Waits until there is a slot: those of sessions come and go.
     pub(crate) fn wait(core: &'a Core) -> Visitor<'a> {
-        let mut waiting = LongWait::new("a place among the sessions", NOTHING);
+        let mut waiting = LongWait::new(Resource::Place, NOTHING);
         loop {
             if let Ok(slot) = core.epochs.register() {
                 return Visitor { core, slot };

@@ -49,7 +49,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_base::sync::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering,
 };
-use duramen_base::waits::LongWait;
+use duramen_base::waits::{LongWait, Resource};
 use duramen_format::segment::{Header, Kind};
 use removals::Removals;
 use std::sync::{Arc, Condvar, OnceLock};
@@ -477,9 +477,9 @@ impl Log {
         &self,
         stream: u16,
         end: u64,
-        holding: &'static str,
+        holding: &'static [Resource],
     ) -> Result<(), Error> {
-        let mut waiting = LongWait::new("a commit of the log", holding);
+        let mut waiting = LongWait::new(Resource::Commit, holding);
         let mut rounds = 0;
         while self.end_of(stream, Level::Synced) < end {
             self.check_writable()?;

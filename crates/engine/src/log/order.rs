@@ -21,6 +21,7 @@ use crate::write::Locked;
 use crate::{Error, KeyHash, TableChange, TableId};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::waits::NOTHING;
+use duramen_base::waits::Resource::{Door, Head, Key, Pin};
 use duramen_format::entry::NewTombstone;
 
 /// Bits of a packed place that hold a position in units of 8 bytes.
@@ -257,7 +258,7 @@ impl<'s> Guard<'s> {
         if self.transaction.is_some() || self.alone {
             // The bucket stays locked, so what was seen is all that can precede.
             for (stream, end) in places.iter().filter(elsewhere) {
-                if let Err(error) = log.wait_synced(*stream, *end, "keys and a head") {
+                if let Err(error) = log.wait_synced(*stream, *end, &[Key, Head]) {
                     self.unlock(locked);
                     return Err(error);
                 }
@@ -296,7 +297,7 @@ impl<'s> Guard<'s> {
     /// Waits for a commit, outside: so it holds nothing back. What was read may not be used again.
     fn wait_synced(&mut self, log: &Log, stream: u16, end: u64) -> Result<(), Error> {
         if self.alone {
-            return log.wait_synced(stream, end, "the whole store");
+            return log.wait_synced(stream, end, &[Door, Pin]);
         }
         assert!(
             self.transaction.is_none(),
@@ -346,7 +347,7 @@ impl<'s> Guard<'s> {
             return Ok(());
         };
         for (stream, end) in transaction.unsettled.drain(..) {
-            log.wait_synced(stream, end, "keys and a head")?;
+            log.wait_synced(stream, end, &[Key, Head])?;
         }
         Ok(())
     }

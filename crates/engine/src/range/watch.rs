@@ -20,7 +20,7 @@ use crate::session::Guard;
 use crate::{Error, Store, TableId};
 use duramen_base::ids::KeyRange;
 use duramen_base::sync::{self, Mutex};
-use duramen_base::waits::{self, LongWait, NOTHING};
+use duramen_base::waits::{self, LongWait, NOTHING, Resource};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -166,12 +166,12 @@ impl Store {
     fn wait_for_guards(&self) {
         let core = self.core();
         let stamp = core.epochs.retire_stamp();
-        let mut waiting = LongWait::new("guards that began before a lock", NOTHING);
+        let mut waiting = LongWait::new(Resource::Pin, NOTHING);
         while core.epochs.quiet_before() <= stamp {
             waiting.wait();
         }
         // A transaction that waits for memory takes fresh stamps (T5), but keeps its head.
-        let _noted = waits::note("transactions that began before a lock", NOTHING);
+        let _noted = waits::note(Resource::Head, NOTHING);
         for head in &core.heads {
             drop(head.tail.lock().expect("head"));
         }

@@ -8,8 +8,8 @@ use super::wire::{Command, Result, Trouble, Wire, command, shown, words};
 use crate::resp::Reply;
 use crate::run::Dice;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Accounts between which money is transferred, and what each has at the start.
 const ACCOUNTS: usize = 16;
@@ -32,6 +32,9 @@ pub(crate) struct Setting {
     /// after all clients have ended.
     pub(crate) counted: [AtomicI64; COUNTERS],
     pub(crate) uncertain: [AtomicI64; COUNTERS],
+    /// Held by who lists all keys of a store with flash: that reads every key that lies there, which takes seconds, and takes so
+    /// many times longer for so many at once.
+    pub(crate) listing: Mutex<()>,
 }
 
 impl Setting {
@@ -41,6 +44,7 @@ impl Setting {
             watch,
             counted: Default::default(),
             uncertain: Default::default(),
+            listing: Mutex::default(),
         }
     }
 }

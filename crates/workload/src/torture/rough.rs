@@ -69,7 +69,12 @@ impl Rough {
             8 => self.expiring(wire),
             _ => {
                 let line = LINES[self.dice.below(LINES.len())];
-                let commands = vec![words(line); 1 + self.dice.below(4)];
+                let mut commands = vec![words(line); 1 + self.dice.below(4)];
+                let mut listing = None;
+                if setting.plan.flash && line.starts_with("KEYS") {
+                    listing = setting.listing.try_lock().ok();
+                    commands.truncate(usize::from(listing.is_some()));
+                }
                 // Databases 9 to 11 belong to rough clients. Database 0 belongs to everybody.
                 if matches!(line, "FLUSHDB" | "MOVE m 11") {
                     wire.ask("SELECT 9")?;
@@ -78,6 +83,7 @@ impl Rough {
                 for _ in commands {
                     wire.reply(line)?;
                 }
+                drop(listing);
                 Ok(())
             }
         }
