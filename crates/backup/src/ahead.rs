@@ -4,7 +4,7 @@
 //! route hash, so any division of the key space finds its part as one slice, and memory is bounded.
 //!
 //! **Invariants**
-//! - A1: what is kept takes at most `bytes_max`, and one segment more for a request that nobody foresaw.
+//! - A1: what is kept takes at most what its owner allows at each read, and one segment more for a request that nobody foresaw.
 //! - A3: what has been given wholly is forgotten, and its memory used again; who asks once more has it read once more. Nothing is read
 //!   while [`UNASKED_BYTES_MAX`] bytes lie here that nobody has asked for.
 //! - A2: a replica that could not be read stays bad: nobody waits for it twice.
@@ -44,13 +44,12 @@ pub struct ReadAhead {
     ready: BTreeMap<SegmentId, (Arc<Sorted>, usize)>,
     bad: BTreeSet<SegmentId>,
     bytes: usize,
-    bytes_max: usize,
     spare: Arc<Spare>,
 }
 
 impl ReadAhead {
-    /// Will read these segments of a log in this order, keeping up to `bytes_max` bytes in memory.
-    pub fn new(log: u64, order: Vec<SegmentId>, bytes_max: usize) -> ReadAhead {
+    /// Will read these segments of a log in this order.
+    pub fn new(log: u64, order: Vec<SegmentId>) -> ReadAhead {
         ReadAhead {
             log,
             queue: order.into(),
@@ -59,21 +58,21 @@ impl ReadAhead {
             ready: BTreeMap::new(),
             bad: BTreeSet::new(),
             bytes: 0,
-            bytes_max,
             spare: Arc::default(),
         }
     }
 
-    /// What to read now; `None` while memory is full or nothing is left. Its end is told by [`done`](Self::done).
-    pub fn wanted(&mut self) -> Option<ReplicaId> {
+    /// What to read now; `None` while `bytes_max` bytes are kept in memory or nothing is left. Its end is told by
+    /// [`done`](Self::done).
+    pub fn wanted(&mut self, bytes_max: usize) -> Option<ReplicaId> {
         let segment = match self.urgent.pop_first() {
             Some(segment) => {
-                self.make_room();
+                self.make_room(bytes_max);
                 self.queue.retain(|queued| *queued != segment);
                 segment
             }
             None => loop {
-                if self.bytes >= self.bytes_max || self.unasked_bytes() >= UNASKED_BYTES_MAX {
+                if self.bytes >= bytes_max || self.unasked_bytes() >= UNASKED_BYTES_MAX {
                     return None; // A1, A3
                 }
                 let segment = self.queue.pop_front()?;
@@ -160,8 +159,8 @@ impl ReadAhead {
     }
 
     /// What was given most often goes first: most of those who want it have it. It is read again if somebody comes late.
-    fn make_room(&mut self) {
-        while self.bytes >= self.bytes_max {
+    fn make_room(&mut self, bytes_max: usize) {
+        while self.bytes >= bytes_max {
             let given = self.ready.iter().max_by_key(|(_, (_, given))| *given);
             let Some(segment) = given.map(|(segment, _)| *segment) else {
                 return;

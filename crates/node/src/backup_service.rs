@@ -62,7 +62,7 @@ pub struct BackupConfig {
     pub hash_seed: u64,
     /// How long an answer lets a master read.
     pub read_lease_ms: u32,
-    /// Bytes of replicas that are kept in memory, sorted, per log that is recovered.
+    /// Bytes of replicas that are kept in memory, sorted, of all logs that are recovered.
     pub ahead_bytes: usize,
 }
 
@@ -461,10 +461,9 @@ impl<T> BackupService<T> {
         let primaries = entries.iter().filter(|entry| entry.primary);
         let data = primaries.filter(|entry| entry.kind != Kind::Control);
         let order = data.map(|entry| entry.segment).collect();
-        let bytes_max = self.config.ahead_bytes;
         self.ahead
             .entry(log)
-            .or_insert_with(|| ReadAhead::new(log.number(), order, bytes_max));
+            .or_insert_with(|| ReadAhead::new(log.number(), order));
         let answer = ServerAnswer::Replicas(Box::new(Replicas {
             log,
             recovery,
@@ -504,8 +503,10 @@ impl<T> BackupService<T> {
 
     /// Reads one replica that a recovery waits for; whether there was one.
     pub fn read_step(&mut self) -> bool {
+        // A part for each log: so none waits for room that another one's masters do not ask for.
+        let bytes_max = self.config.ahead_bytes / self.ahead.len().max(1);
         for ahead in self.ahead.values_mut() {
-            if let Some(id) = ahead.wanted() {
+            if let Some(id) = ahead.wanted(bytes_max) {
                 let spare = ahead.spare().clone();
                 let scratch = &mut self.scratch;
                 let read = self.backup.read_sorted(id, &self.hasher, scratch, &spare);

@@ -278,10 +278,10 @@ fn scenario_20_a_damaged_replica_is_bad_as_a_whole() {
     let good = segment_of_entries(5, 50);
     write_closed(&backup, 5, &good);
     let order = vec![SegmentId(4), SegmentId(5)];
-    let mut ahead = ReadAhead::new(LOG, order, 1);
+    let mut ahead = ReadAhead::new(LOG, order);
     let mut scratch = Vec::new();
     let mut read_one = |ahead: &mut ReadAhead| {
-        let id = ahead.wanted()?;
+        let id = ahead.wanted(1)?;
         let result = backup.read_sorted(id, &hasher, &mut scratch, &ahead.spare().clone());
         ahead.done(id.segment, result);
         Some(id.segment)
@@ -307,10 +307,10 @@ fn what_was_given_is_read_again_for_the_late() {
     let backup = open(&fresh_disk(3));
     let bytes = segment_of_entries(4, 200);
     write_closed(&backup, 4, &bytes);
-    let mut ahead = ReadAhead::new(LOG, vec![SegmentId(4)], 1 << 20);
+    let mut ahead = ReadAhead::new(LOG, vec![SegmentId(4)]);
     let mut scratch = Vec::new();
     for _ in 0..3 {
-        let id = ahead.wanted().expect("to be read");
+        let id = ahead.wanted(1 << 20).expect("to be read");
         let spare = ahead.spare().clone();
         let read = backup.read_sorted(id, &hasher, &mut scratch, &spare);
         ahead.done(id.segment, read);
@@ -324,7 +324,7 @@ fn what_was_given_is_read_again_for_the_late() {
         assert!(matches!(ahead.get(id.segment), Lookup::Ready(_)));
         ahead.given(id.segment, 1);
         assert_eq!(ahead.memory_bytes(), 0);
-        assert!(ahead.wanted().is_none(), "nobody waits for it");
+        assert!(ahead.wanted(1 << 20).is_none(), "nobody waits for it");
         assert!(matches!(ahead.get(id.segment), Lookup::NotYet));
     }
 }
