@@ -46,8 +46,8 @@ pub struct Spare {
     free: Mutex<Vec<(Vec<u8>, Vec<Located>)>>,
 }
 
-/// Most that are kept.
-const SPARE_MAX: usize = 8;
+/// Most that are kept: one is read after the other.
+const SPARE_MAX: usize = 2;
 
 impl Spare {
     fn take(&self) -> (Vec<u8>, Vec<Located>) {

@@ -567,7 +567,8 @@ impl<T> BackupService<T> {
             .resize(self.backup.geometry().segment_bytes as usize, 0);
         let reason = match self.backup.read_of(id, &mut self.scratch) {
             Ok(info) if info.closed && info.certificate() == certificate => {
-                let bytes = self.scratch[..info.length as usize].to_vec();
+                let mut bytes = std::mem::take(&mut self.scratch);
+                bytes.truncate(info.length as usize);
                 return (PeerAnswer::Segment, bytes);
             }
             Ok(_) => "the replica has another certificate".to_owned(),

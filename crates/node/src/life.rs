@@ -118,6 +118,7 @@ impl Life {
         };
         life.remote.planted = planted;
         life.recoveries.planted = planted;
+        life.recoveries.ahead_bytes = node.ahead_bytes / 2;
         life.needed.planted = planted;
         let opened = NodeOutput::Opened {
             store,

@@ -25,7 +25,7 @@ pub struct NodeOptions {
     pub store: duramen::Options,
     /// What it keeps for others; `None`: it is no backup.
     pub backup: Option<Arc<Backup>>,
-    /// Bytes of replicas that are kept in memory, sorted, per log that is recovered.
+    /// Bytes of replicas that are kept in memory, sorted, of all logs that are recovered; half as much is on its way to be replayed here.
     pub ahead_bytes: usize,
     /// How often the coordinator is told how much room there is, in microseconds; 0: never.
     pub room_us: u64,

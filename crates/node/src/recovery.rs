@@ -47,8 +47,10 @@ const READS_MAX: usize = 8;
 const LOOK_AHEAD: usize = 32;
 /// Bytes of entries that are asked for at once.
 const READ_BYTES: u32 = 1 << 20;
-/// Most bytes on their way or waiting to be replayed, for each partition.
+/// Most bytes on their way or waiting to be replayed, for each partition; all partitions share what the node sets aside.
 const AHEAD_BYTES: usize = 16 << 20;
+/// And so many of all partitions at least: a few pieces from each of a few backups.
+const AHEAD_BYTES_MIN: usize = 4 << 20;
 /// A question that nobody answers is asked again, of the next source, after this time.
 const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
@@ -121,6 +123,8 @@ struct Run {
     /// Replays under way, and their bytes.
     jobs: u32,
     job_bytes: usize,
+    /// Most of these and of what is on its way.
+    ahead_bytes: usize,
     /// Segments that were replayed wholly, and their entries.
     read: u64,
     entries: u64,
@@ -166,6 +170,8 @@ pub(crate) struct Recoveries {
     runs: BTreeMap<RunId, Run>,
     tokens: BTreeMap<Token, RunId>,
     next: u64,
+    /// Bytes on their way or waiting to be replayed, of all partitions.
+    pub(crate) ahead_bytes: usize,
     pub(crate) planted: Planted,
 }
 
@@ -238,6 +244,7 @@ impl Recoveries {
             parts: BTreeMap::new(),
             jobs: 0,
             job_bytes: 0,
+            ahead_bytes: 0,
             read: 0,
             entries: 0,
             progress_us: now_us + PROGRESS_US,
@@ -263,7 +270,9 @@ impl Recoveries {
         members: &Members,
         out: &mut Effects,
     ) {
+        let ahead_bytes = self.ahead_bytes.max(AHEAD_BYTES_MIN) / self.runs.len().max(1);
         for (id, run) in &mut self.runs {
+            run.ahead_bytes = ahead_bytes.min(AHEAD_BYTES);
             run.settle(now_us);
             match &mut run.stage {
                 Stage::Replaying => {
@@ -513,7 +522,7 @@ impl Run {
     /// Whether another piece may be asked for.
     fn has_room(&self) -> bool {
         let asked = self.parts.values().filter(|part| part.asked.is_some());
-        asked.count() * READ_BYTES as usize + self.job_bytes < AHEAD_BYTES
+        asked.count() * READ_BYTES as usize + self.job_bytes < self.ahead_bytes
     }
 
     /// Up to so many segments are read at once.

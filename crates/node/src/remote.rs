@@ -11,6 +11,8 @@
 //! - Q5: a backup that lacks what was asked for, or knows better, is lost for this log, with all that it has of it; after a while it
 //!   is a backup like any other that has nothing of it.
 //! - Q6: who is told that it is fenced, or not UP, asks nothing more.
+//! - Q7: of the closed segments that are copied from one backup to another, whole, through this server, [`COPIES_MAX`] are under way:
+//!   a dead backup may have had replicas of all there are. One that has taken [`COPY_US`] holds up the others no longer.
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!
@@ -34,6 +36,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 const PATIENCE_US: u64 = 500_000;
 /// One that found nobody, or was refused for now, after this time.
 const REST_US: u64 = 50_000;
+/// See Q7.
+const COPIES_MAX: usize = 1;
+const COPY_US: u64 = 5_000_000;
+/// It waits for its turn (Q7).
+const NOT_YET: u64 = u64::MAX;
 /// Tokens from here on are those of control heads; the member's are below.
 const HEAD_TOKENS: u64 = 1 << 63;
 
@@ -146,6 +153,8 @@ enum What {
 struct Open {
     to: BackupId,
     what: What,
+    /// Part of a copy of a closed segment (Q7), which began then.
+    copy_us: Option<u64>,
     /// When it left first.
     sent_us: Option<u64>,
     /// When it leaves (again).
@@ -220,6 +229,7 @@ impl Remote {
         let is_over = |open: &Open| matches!(open.what, What::Renew(_)) && open.sent_us.is_some();
         self.calls
             .retain(|_, open| open.due_us > now_us || !is_over(open)); // asked anew by who wants it
+        self.begin_copies(now_us);
         for (call, open) in &mut self.calls {
             if open.due_us <= now_us {
                 open.due_us = now_us + PATIENCE_US;
@@ -251,13 +261,28 @@ impl Remote {
         Some((token, question))
     }
 
+    /// Q7.
+    fn begin_copies(&mut self, now_us: u64) {
+        let lasts = |open: &&Open| open.copy_us.is_some_and(|began| began + COPY_US > now_us);
+        let under_way = self.calls.values().filter(lasts).count();
+        let waiting = self.calls.values_mut().filter(|o| o.due_us == NOT_YET);
+        for open in waiting.take(COPIES_MAX.saturating_sub(under_way)) {
+            (open.due_us, open.copy_us) = (now_us, Some(now_us));
+        }
+    }
+
     fn open(&mut self, now_us: u64, to: BackupId, what: What) {
+        self.open_copy(now_us, to, what, None);
+    }
+
+    fn open_copy(&mut self, due_us: u64, to: BackupId, what: What, copy_us: Option<u64>) {
         self.next_call += 1;
         let open = Open {
             to,
             what,
+            copy_us,
             sent_us: None,
-            due_us: now_us,
+            due_us,
         };
         self.calls.insert(PeerCall(self.next_call), open);
     }
@@ -304,7 +329,7 @@ impl Remote {
                     holders,
                     failed: Vec::new(),
                 };
-                self.open(now_us, holder, what);
+                self.open_copy(NOT_YET, holder, what, None);
             }
         }
     }
@@ -356,7 +381,7 @@ impl Remote {
             }
             (fetch @ What::Fetch { .. }, answer) => {
                 let bytes = matches!(answer, PeerAnswer::Segment).then_some(payload);
-                self.fetched(now_us, fetch, bytes, heard);
+                self.fetched(now_us, fetch, open.copy_us, bytes, heard);
             }
             (What::Free(segment), PeerAnswer::Freed | PeerAnswer::Unknown) => {
                 heard.push(Heard::Freed(to, segment));
@@ -369,7 +394,14 @@ impl Remote {
     }
 
     /// The bytes of a closed segment have come, or this holder does not have them.
-    fn fetched(&mut self, now_us: u64, fetch: What, bytes: Option<Slice>, heard: &mut Vec<Heard>) {
+    fn fetched(
+        &mut self,
+        now_us: u64,
+        fetch: What,
+        copy_us: Option<u64>,
+        bytes: Option<Slice>,
+        heard: &mut Vec<Heard>,
+    ) {
         let What::Fetch {
             ticket,
             write,
@@ -410,7 +442,8 @@ impl Remote {
                 (next, what)
             }
         };
-        self.open(now_us, to, what);
+        let due_us = copy_us.map_or(NOT_YET, |_| now_us); // a holder was lost before its turn
+        self.open_copy(due_us, to, what, copy_us);
     }
 
     /// The coordinator answered; `None`: it was not reached.
@@ -458,7 +491,7 @@ impl Remote {
             let open = self.calls.remove(&call).expect("it was just seen");
             match open.what {
                 What::Fetch { target, .. } if target != backup => {
-                    self.fetched(now_us, open.what, None, heard);
+                    self.fetched(now_us, open.what, open.copy_us, None, heard);
                 }
                 _ => {}
             }

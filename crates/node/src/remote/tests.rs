@@ -69,3 +69,84 @@ fn a_lease_from_a_repeated_question_is_found() {
     let planted = || a_late_answer(Planted::one(Bug::LateLease));
     assert!(std::panic::catch_unwind(planted).is_err());
 }
+
+/// Replicas of many closed segments were on a backup that has died: their bytes are asked of others.
+fn copies(count: u64) -> (Remote, Vec<Asked>) {
+    let queue = Arc::new(Queue::new(Arc::new(|| {})));
+    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    for n in 1..=count {
+        queue.send(Call {
+            log: ME.number(),
+            send: Send {
+                ticket: Ticket(n),
+                backup: BackupId(8),
+                segment: SegmentId(n),
+                kind: Kind::Head,
+                epoch: 0,
+                from: 0,
+                certificate: Certificate::of(b"closed"),
+                open: true,
+                close: true,
+                primary: false,
+            },
+            level: Level::Synced,
+            bytes: Bytes::At(vec![HOLDER, BackupId(9)]),
+        });
+    }
+    let mut asked = Vec::new();
+    remote.poll(0, &mut asked);
+    (remote, asked)
+}
+
+fn polled(remote: &mut Remote, now_us: u64) -> Vec<Asked> {
+    let mut asked = Vec::new();
+    remote.poll(now_us, &mut asked);
+    asked
+}
+
+/// All of them were asked for at once, and stood in memory, 8 MB each: most of a large log.
+#[test]
+fn closed_segments_are_copied_one_after_the_other() {
+    let (mut remote, asked) = copies(3);
+    let mut heard = Vec::new();
+    let mut call = match &asked[..] {
+        [one] if one.to.number() == HOLDER.0 => one.call,
+        _ => panic!("Q7: {} at once", asked.len()),
+    };
+    for n in 1..=3 {
+        let bytes = Slice::from(&b"closed"[..]);
+        remote.answered(1, call, Some((PeerAnswer::Segment, bytes)), &mut heard);
+        let writes = polled(&mut remote, 1);
+        assert!(
+            matches!(&writes[..], [one] if one.to.number() == 8 && !one.payload.is_empty()),
+            "Q7: its write, and nothing else"
+        );
+        let stored = PeerAnswer::Stored {
+            level: Level::Synced,
+            leased: false,
+        };
+        let answer = Some((stored, Slice::default()));
+        remote.answered(1, writes[0].call, answer, &mut heard);
+        assert_eq!(heard.len(), n);
+        match &polled(&mut remote, 1)[..] {
+            [next] if n < 3 => call = next.call,
+            [] if n == 3 => {}
+            _ => panic!("Q7: the next one"),
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_does_not_end_holds_up_the_others_for_a_while_only() {
+    let (mut remote, asked) = copies(2);
+    assert_eq!(asked.len(), 1);
+    assert_eq!(polled(&mut remote, COPY_US - 1).len(), 1, "again");
+    let asked = polled(&mut remote, COPY_US + PATIENCE_US);
+    assert_eq!(asked.len(), 2, "Q7: the other one begins");
+    // The holder of both is lost before they have the bytes: the next one is asked, of each.
+    let mut heard = Vec::new();
+    remote.lost(0, HOLDER, &mut heard);
+    let asked = polled(&mut remote, COPY_US + PATIENCE_US);
+    assert!(asked.len() == 2 && asked.iter().all(|one| one.to.number() == 9));
+    assert_eq!(heard, []);
+}

@@ -46,9 +46,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 const SAY_AGAIN: Duration = Duration::from_secs(30);
 /// Of threads whose delay others notice; has an effect only with the right to it.
 const NICE: i32 = -10;
-/// Bytes of replicas that are kept in memory, sorted, for each log that is recovered: a 16th of the
-/// budget, beside which they are, within these bounds.
-const AHEAD_BYTES_MIN: u64 = 16 * MIB;
+/// Bytes of replicas that are kept in memory, sorted, while logs are recovered: a 32nd of the budget, beside which they are, within
+/// these bounds.
+const AHEAD_BYTES_MIN: u64 = 8 * MIB;
 const AHEAD_BYTES_MAX: u64 = 256 * MIB;
 
 /// What the node's thread is told by others of this server.
@@ -358,7 +358,7 @@ fn prepare(
             candidate,
             store,
             backup,
-            ahead_bytes: (config.memory_bytes / 16).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
+            ahead_bytes: (config.memory_bytes / 32).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
                 as usize,
             threads: true,
             wake: Arc::new(move || wake.wake()),
