@@ -134,7 +134,7 @@ fn simulated_unlock_by_any_list_is_found() {
 
 #[test]
 fn simulated_last_message_taken_for_all_is_found() {
-    find("Node::LastIsEnough", 95);
+    find("Node::LastIsEnough", 91);
 }
 
 #[test]
