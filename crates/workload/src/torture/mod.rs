@@ -82,6 +82,8 @@ struct Totals {
     pauses: u64,
     restarts: u64,
     longest: Duration,
+    /// Most resident memory beyond the budget, in bytes.
+    beside_max: i64,
 }
 
 /// Runs episodes until the time is over; the first failure is returned as an error.
@@ -101,11 +103,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         std::fs::create_dir_all(&own)
             .map_err(|error| format!("cannot create {}: {error}", own.display()))?;
         let began = Instant::now();
-        let result = Episode::new(arguments, plan.clone(), &own).run(&mut totals);
+        let mut episode = Episode::new(arguments, plan.clone(), &own);
+        let result = episode.run(&mut totals);
+        let peak = episode.setting.watch.rss_max.load(Ordering::Relaxed);
+        let beside = peak as i64 - (plan.memory_mb << 20) as i64;
+        totals.beside_max = totals.beside_max.max(beside);
         let Err(sentence) = result else {
             println!(
-                "episode {seed}: {:.0} s, {plan:?}",
-                began.elapsed().as_secs_f64()
+                "episode {seed}: {:.0} s, {} MiB resident at most, {plan:?}",
+                began.elapsed().as_secs_f64(),
+                peak >> 20,
             );
             let _ = std::fs::remove_dir_all(&own);
             seed += 1;
@@ -127,6 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             "episodes": totals.episodes, "operations": totals.operations,
             "refusals": totals.refusals, "kills": totals.kills, "pauses": totals.pauses,
             "restarts": totals.restarts, "longest_ms": totals.longest.as_millis() as u64,
+            "resident_beyond_memory_mib": totals.beside_max >> 20,
         })
     );
     Ok(())
@@ -155,7 +163,7 @@ impl<'a> Episode<'a> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(mut self, totals: &mut Totals) -> Result<(), String> {
+    fn run(&mut self, totals: &mut Totals) -> Result<(), String> {
         self.server().start()?;
         let watch = self.setting.watch.clone();
         let port = self.server().port;
@@ -275,7 +283,7 @@ impl<'a> Episode<'a> {
     }
 
     /// The clients have ended: what they left is right, also after a clean stop.
-    fn finish(self, totals: &mut Totals) -> Result<(), String> {
+    fn finish(&mut self, totals: &mut Totals) -> Result<(), String> {
         let mut server = self.server();
         let watch = Arc::new(Watch::new(Duration::from_millis(self.arguments.limit_ms)));
         for round in 0..2 {
