@@ -18,8 +18,8 @@ const START: i64 = 1_000;
 pub(crate) const COUNTERS: usize = 4;
 /// Keys that stay as they are, for scans.
 const STABLE: usize = 200;
-/// Longest value of a filler: the rest of memory is filled within an episode.
-const FILL_BYTES_MAX: usize = 16 << 10;
+/// Longest value of a filler: memory is full after a few seconds.
+const FILL_BYTES_MAX: usize = 64 << 10;
 /// Old keys that one command deletes.
 const BATCH: usize = 500;
 
@@ -396,7 +396,7 @@ impl Crossing {
 
 /// Writes values over more keys than memory has room for, and deletes some of them now and then.
 fn fill(dice: &mut Dice, wire: &mut Wire, setting: &Setting) -> Result<()> {
-    let bytes = setting.plan.value_bytes_max.min(FILL_BYTES_MAX);
+    let bytes = FILL_BYTES_MAX;
     // A value has half of the most bytes on average: twice what memory and flash have room for.
     let room = setting.plan.memory_mb
         + if setting.plan.flash {

@@ -56,6 +56,9 @@ impl Plan {
         // A cache that keeps its data in a directory cannot have flash.
         let on_disk = level != Level::Memory || one_of(2) == 0;
         let flash = one_of(3) == 0 && !(cache && on_disk);
+        // Less than an episode writes, however busy the machine is: memory becomes full, and stays so.
+        let full = one_of(3) == 0;
+        let memory_mb = if full { memory_mb.min(64) } else { memory_mb };
         Plan {
             seed,
             threads: threads.unwrap_or(drawn),
@@ -64,9 +67,9 @@ impl Plan {
             on_disk,
             flash,
             cache,
-            flushes: one_of(5) == 0,
+            flushes: one_of(5) == 0 && !full,
             old_keys: [2_000, 20_000, 100_000][one_of(3)],
-            full: one_of(3) == 0,
+            full,
             value_bytes_max: [1 << 10, 64 << 10, 512 << 10][one_of(3)],
         }
     }
@@ -128,5 +131,7 @@ mod tests {
                 .any(|plan| plan.survives_kills() && plan.threads == 4)
         );
         assert!(drawn.iter().any(|plan| plan.flushes));
+        let full = drawn.iter().filter(|plan| plan.full && !plan.cache);
+        assert!(full.clone().any(|plan| plan.flash) && full.count() > 30);
     }
 }
