@@ -77,6 +77,9 @@ pub(crate) fn cut(
 }
 
 fn estimate(tablets: &[RecoverTablet], loads: &[RangeLoad], log_bytes: u64) -> Vec<Piece> {
+    // What a server counts at once does not overlap: so each tablet looks at those near it only.
+    let mut loads: Vec<&RangeLoad> = loads.iter().collect();
+    loads.sort_unstable_by_key(|load| (load.table, load.range));
     let mut pieces: Vec<Piece> = tablets
         .iter()
         .map(|tablet| {
@@ -85,7 +88,14 @@ fn estimate(tablets: &[RecoverTablet], loads: &[RangeLoad], log_bytes: u64) -> V
                 bytes: 0,
                 records: 0,
             };
-            for load in loads.iter().filter(|load| load.table == tablet.table) {
+            let is_before = |load: &&RangeLoad| {
+                (load.table, load.range.last) < (tablet.table, tablet.range.first)
+            };
+            let from = loads.partition_point(is_before);
+            let is_near = |load: &&&RangeLoad| {
+                (load.table, load.range.first) <= (tablet.table, tablet.range.last)
+            };
+            for load in loads[from..].iter().take_while(is_near) {
                 if let Some(common) = load.range.intersection(&tablet.range) {
                     piece.bytes += share(load.bytes, width(common), width(load.range));
                     piece.records += share(load.records, width(common), width(load.range));
@@ -221,6 +231,35 @@ mod tests {
             all.sort();
             prop_assert_eq!(packed, all); // N1
         }
+    }
+
+    /// Each tablet was compared with each load, on the thread that all servers wait for: 16,384 tablets took a second.
+    #[test]
+    fn what_was_counted_is_shared_among_many_tablets() {
+        let width = 1u64 << 50;
+        let many: Vec<RecoverTablet> = (0..1 << 14)
+            .map(|n: u64| tablet(n * width, (n + 1) * width - 1))
+            .collect();
+        // Counted before each tablet was split in four, the last ones first.
+        let counted = many.chunks(4).rev().map(|four| RangeLoad {
+            table: TableId(1),
+            range: KeyRange::new(four[0].range.first, four[3].range.last),
+            bytes: 4_000,
+            records: 400,
+        });
+        let elsewhere = RangeLoad {
+            table: TableId(2),
+            range: KeyRange::ALL,
+            bytes: 1 << 40,
+            records: 0,
+        };
+        let loads: Vec<RangeLoad> = counted.chain([elsewhere]).collect();
+        let pieces = estimate(&many, &loads, 1_000 << 14);
+        assert!(
+            pieces
+                .iter()
+                .all(|piece| (piece.bytes, piece.records) == (1_000, 100))
+        );
     }
 
     #[test]
