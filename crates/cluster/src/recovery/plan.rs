@@ -238,7 +238,7 @@ mod tests {
     fn what_was_counted_is_shared_among_many_tablets() {
         let width = 1u64 << 50;
         let many: Vec<RecoverTablet> = (0..1 << 14)
-            .map(|n: u64| tablet(n * width, (n + 1) * width - 1))
+            .map(|n: u64| tablet(n * width, n * width + (width - 1)))
             .collect();
         // Counted before each tablet was split in four, the last ones first.
         let counted = many.chunks(4).rev().map(|four| RangeLoad {
