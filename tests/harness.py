@@ -398,3 +398,23 @@ class Wire:
 
     def __exit__(self, *_):
         self.close()
+
+
+class Resident(threading.Thread):
+    """Keeps the most that a server has resident, looked at every 20 ms."""
+
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server, self.most, self.done = server, 0, threading.Event()
+
+    def run(self):
+        while not self.done.wait(0.02):
+            self.most = max(self.most, self.server.rss_bytes())
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.join()
+
+    def __enter__(self):
+        self.start()
+        return self

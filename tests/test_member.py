@@ -1,11 +1,13 @@
 """A server as a member of a cluster: how it starts, whom it refuses, and what people see of it."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import time
 import urllib.request
 
 import pytest
@@ -16,6 +18,7 @@ import native
 pytestmark = pytest.mark.duramen
 
 KEYS = 100
+MIB = 1 << 20
 
 
 class Coordinator(harness.Duramen):
@@ -40,10 +43,10 @@ class Coordinator(harness.Duramen):
 class Member(harness.Duramen):
     """A member; started again, it has the same ports and directory."""
 
-    def __init__(self, folder, number, coordinator, cluster="t", **options):
+    def __init__(self, folder, number, coordinator, cluster="t", memory="64mb", **options):
         self.native_port = 0
         self.joins = ("--coordinator", coordinator, "--cluster", cluster)
-        super().__init__(folder, memory="64mb", level=None, dir=folder / f"member-{number}", **options)
+        super().__init__(folder, memory=memory, level=None, dir=folder / f"member-{number}", **options)
 
     def command(self):
         return [*super().command(), *self.joins, "--native-port", str(self.native_port)]
@@ -63,9 +66,9 @@ class Member(harness.Duramen):
 
 
 class Cluster:
-    def __init__(self, folder, members=4):  # one more than the replicas need, so that one may die
+    def __init__(self, folder, members=4, **options):  # one more than the replicas need, so that one may die
         self.coordinator = Coordinator(folder).start()
-        self.members = [Member(folder, number, self.coordinator.address) for number in range(members)]
+        self.members = [Member(folder, number, self.coordinator.address, **options) for number in range(members)]
         for member in self.members:
             member.start()
         self.tool("table", "create", "db0", "--servers", members)
@@ -134,6 +137,17 @@ def cluster(request, tmp_path):
 
 
 @pytest.fixture
+def large_cluster(request, tmp_path):
+    """With memory for more than a few keys."""
+    failed = request.session.testsfailed
+    made = Cluster(tmp_path, memory="128mb", threads=2)
+    yield made
+    if request.session.testsfailed > failed:
+        made.explain()
+    made.kill()
+
+
+@pytest.fixture
 def coordinator(tmp_path):
     made = Coordinator(tmp_path).start()
     yield made
@@ -158,6 +172,50 @@ def test_keys_of_a_killed_member_are_served_by_others_and_it_comes_back_as_anoth
     for member in cluster.members:
         member.start()
     cluster.check("second")
+
+
+def tag_of_each(members):
+    """By port, a tag whose keys that member serves; None while one serves nothing."""
+    tags = {}
+    try:
+        with members[0].connect() as wire:
+            slots = wire.call("CLUSTER", "SLOTS")
+            for number in range(1000):
+                slot = wire.call("CLUSTER", "KEYSLOT", f"{{{number}}}")
+                owner = next((entry[2][1] for entry in slots if entry[0] <= slot <= entry[1]), None)
+                tags.setdefault(owner, number)
+    except harness.ErrorReply:
+        return None  # it has not heard of any
+    return tags if set(tags) == {member.port for member in members} else None
+
+
+def test_members_stay_within_their_budget_when_one_dies(large_cluster):
+    """All segments that a dead backup had replicas of were asked for at once, 8 MB each; and what is read ahead for a recovery was
+    counted for each log: members of 128 MB took 80 MB beside it, and one of 16 GB would have taken gigabytes."""
+    members = large_cluster.members
+    bound = 1.1 * 128 * MIB + 10_000_000
+    tags = harness.wait_until(lambda: tag_of_each(members), "each member has slots")
+    each = 55 * MIB // 1_100
+
+    def fill(number):
+        member = members[number]
+        with member.connect() as wire:
+            wire.load([b"{%d}:%d" % (tags[member.port], n) for n in range(each)], b"v" * 1000)
+
+    with contextlib.ExitStack() as stack:
+        watched = [(member, stack.enter_context(harness.Resident(member))) for member in members[:-1]]
+        harness.in_threads(len(members), fill)
+        dead = members[-1]
+        dead.kill()
+        large_cluster.call("GET", f"{{{tags[dead.port]}}}:0", at=members[0])
+        time.sleep(5)  # what the dead one kept is copied to others meanwhile
+    for member, resident in watched:
+        most = f"{resident.most / MIB:.0f} MiB resident: {member.page('/memory')}"
+        assert resident.most <= bound + 16 * MIB, most  # what a recovery takes beside it
+        assert member.rss_bytes() <= bound
+    for tag in tags.values():
+        for n in (0, each // 2, each - 1):
+            assert large_cluster.call("GET", f"{{{tag}}}:{n}", at=members[0]) == b"v" * 1000
 
 
 def test_who_slept_is_replaced_and_begins_anew_in_the_same_process(cluster):

@@ -182,26 +182,6 @@ def test_resident_memory_stays_below_the_budget(start):
         assert wire.call("DBSIZE") == len(names)
 
 
-class Resident(threading.Thread):
-    """Keeps the most that a server has resident, looked at every 20 ms."""
-
-    def __init__(self, server):
-        super().__init__(daemon=True)
-        self.server, self.most, self.done = server, 0, threading.Event()
-
-    def run(self):
-        while not self.done.wait(0.02):
-            self.most = max(self.most, self.server.rss_bytes())
-
-    def __exit__(self, *_):
-        self.done.set()
-        self.join()
-
-    def __enter__(self):
-        self.start()
-        return self
-
-
 @pytest.mark.duramen
 @pytest.mark.parametrize(
     "level, value_bytes, has_dir",
@@ -228,7 +208,7 @@ def test_the_process_stays_within_a_tenth_above_the_budget(start, tmp_path, leve
             while time.monotonic() < deadline:
                 wire.load([b"%d:%08d" % (number, choose.randrange(each)) for _ in range(batch)], b"v" * value_bytes)
 
-    with Resident(server) as resident:
+    with harness.Resident(server) as resident:
         in_threads(writers, write)
     assert resident.most <= bound, f"{resident.most / MIB:.0f} MiB resident under load"
     harness.wait_until(
