@@ -231,14 +231,19 @@ impl World {
     ) -> NodeOptions {
         let plan = &self.plan;
         let machine = &self.machines[n];
-        let mut store = duramen::Options::memory(plan.memory_bytes);
+        let life = if plan.resettled {
+            machine.generation
+        } else {
+            0
+        };
+        let mut store = duramen::Options::memory(plan.memory_bytes + (life % 3 << 20));
         store.level = Level::Synced;
         store.disk_bytes = plan.log_bytes;
-        store.engine.heads = 1;
+        store.engine.heads = 1 + life as usize % 2;
         store.engine.cleaners = 0;
         store.engine.huge_pages = false;
         store.engine.tiny = true;
-        store.engine.flash = plan.flash.then(flash::options);
+        store.engine.flash = (plan.flash && life % 4 != 1).then(flash::options);
         store.engine.clock = duramen::engine::Clock::Manual(wall_ms.clone());
         store.planted = match plan.bug {
             Some(Bug::Engine(bug)) => Some(duramen::Bug::Engine(bug)),

@@ -143,6 +143,8 @@ pub struct Plan {
     pub load_us: u64,
     pub segment_bytes: u32,
     pub memory_bytes: u64,
+    /// Each life of a server has other settings: memory, heads, a second tier or none.
+    pub resettled: bool,
     /// Members have a second tier: whatever may lie there does.
     pub flash: bool,
     pub partition_bytes: u64,
@@ -206,6 +208,7 @@ impl Plan {
             load_us: 6 * SECOND,
             segment_bytes: 64 << 10,
             memory_bytes: 4 << 20,
+            resettled: false,
             flash: false,
             partition_bytes: 1 << 30,
             read_lease_ms: 400,

@@ -40,6 +40,29 @@ fn everything_survives_everything() {
     }
 }
 
+fn resettled(seed: u64) -> Plan {
+    Plan {
+        resettled: true,
+        ..Plan::of(Profile::Mixed, seed)
+    }
+}
+
+/// Servers come back with more memory or less, with more heads, and without the flash that they had. `DURAMEN_SIM_FIRST` and the like
+/// as above; `DURAMEN_SIM_SEED=n` runs one.
+#[test]
+fn restarts_with_other_settings_are_survived() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    if let Some(seed) = number("DURAMEN_SIM_SEED") {
+        let violations = run(resettled(seed)).violations;
+        return assert!(violations.is_empty(), "{violations:?}");
+    }
+    let budget = Budget::from_environment(300, Duration::from_secs(60));
+    let first = number("DURAMEN_SIM_FIRST").unwrap_or(1);
+    let summary = runs::many(budget, first, resettled);
+    println!("{} runs, {} operations", summary.runs, summary.operations);
+    assert!(summary.failures.is_empty());
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 1..4 {
