@@ -70,7 +70,7 @@ fn a_fresh_stamp_keeps_one_inside() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn broken_a_fresh_stamp_by_way_of_outside() {
     share(|world| {
         visit(world, |world| {
@@ -83,7 +83,7 @@ fn broken_a_fresh_stamp_by_way_of_outside() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn broken_a_visitor_that_does_not_ask() {
     share(|world| {
         world.epochs.pin(world.slots[0]);

@@ -136,7 +136,7 @@ fn what_is_collected_is_written() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn broken_published_before_it_is_written() {
     while_collecting(
         |world| {
@@ -180,7 +180,7 @@ fn a_group_is_collected_as_a_whole() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "half of a group")]
 fn broken_a_group_that_is_published_one_by_one() {
     while_collecting(|world| group(world, false), is_whole);
 }

@@ -52,7 +52,7 @@ fn memory_stays_for_who_finds_it() {
 /// A stamp is taken before it is shown: one look is not enough.
 #[cfg(loom)]
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn broken_memory_goes_after_one_look() {
     demote(|world, stamp| world.warmth.leave_at_once(&world.epochs, stamp));
 }

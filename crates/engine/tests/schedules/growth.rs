@@ -107,7 +107,7 @@ fn a_key_is_found_while_its_partition_grows() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "the key was there all the time")]
 fn broken_a_reader_in_a_view_without_a_pin() {
     while_growing(
         |world| assert_eq!(world.find(TAG), Some(1), "the key was there all the time"),
@@ -123,7 +123,7 @@ fn an_insert_during_growth_is_kept() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "a key was lost while the view grew")]
 fn broken_an_insert_without_the_lock() {
     while_growing(
         pinned(|world| {
@@ -131,7 +131,14 @@ fn broken_an_insert_without_the_lock() {
             assert!(world.partition.count_insert(view.len(), false));
             assert!(view.insert(OTHER, Slot::new(OTHER, 2)));
         }),
-        |world| assert_eq!((world.find(TAG), world.find(OTHER)), (Some(1), Some(2))),
+        |world| {
+            let found = (world.find(TAG), world.find(OTHER));
+            assert_eq!(
+                found,
+                (Some(1), Some(2)),
+                "a key was lost while the view grew"
+            );
+        },
     );
 }
 
@@ -162,7 +169,7 @@ fn a_relocation_during_growth_is_kept() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "the relocation was lost")]
 fn broken_a_relocation_during_growth_without_the_home_lock() {
     while_growing(
         pinned(|world| {
@@ -173,7 +180,7 @@ fn broken_a_relocation_during_growth_without_the_home_lock() {
                 .expect("the key");
             bucket::publish(place, slot.moved_to(7));
         }),
-        |world| assert_eq!(world.find(TAG), Some(7)),
+        |world| assert_eq!(world.find(TAG), Some(7), "the relocation was lost"),
     );
 }
 

@@ -157,7 +157,7 @@ fn the_index_never_dangles() {
 
 /// Nibble's put (90-traps.md §B): the segment is rolled and closed between the append and the index's update.
 #[test]
-#[should_panic]
+#[should_panic(expected = "the index points to another's entry")]
 fn broken_a_segment_closed_before_its_entry_is_published() {
     write_while_cleaning(|world, tail| {
         let window = world.append(tail, 1).expect("an empty store has room");

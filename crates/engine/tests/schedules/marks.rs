@@ -96,7 +96,7 @@ fn a_removal_reaches_the_copy() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "the copy differs")]
 fn broken_a_removal_marked_before_it_can_be_seen() {
     copied_while(|source| {
         source.locked(|| {
@@ -115,7 +115,7 @@ fn an_overwrite_reaches_the_copy() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "the copy differs")]
 fn broken_an_overwrite_marked_before_it_can_be_seen() {
     copied_while(|source| {
         source.locked(|| {
@@ -152,7 +152,7 @@ fn the_middle_of_a_transaction_is_not_sent() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "was sent")]
 fn broken_a_transaction_that_is_not_waited_for() {
     sent_is_never_the_middle(|_, _| {});
 }

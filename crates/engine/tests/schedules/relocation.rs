@@ -110,7 +110,7 @@ fn readers_see_an_entry_wherever_it_moves() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn broken_a_reader_without_a_pin() {
     read_while(
         |world| assert!(world.find(1).is_some(), "the key was there all the time"),
@@ -121,7 +121,7 @@ fn broken_a_reader_without_a_pin() {
 /// Nibble's pin (90-traps.md §B). Shuttle, which knows no store buffers, cannot see this one.
 #[cfg(loom)]
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn broken_a_pin_without_a_barrier() {
     read_while(
         |world| {
@@ -134,7 +134,7 @@ fn broken_a_pin_without_a_barrier() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn broken_reclaim_that_asks_nobody() {
     read_while(pinned_read, |world| {
         world.relocate(1, 2);
@@ -143,7 +143,7 @@ fn broken_reclaim_that_asks_nobody() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn broken_a_slot_published_before_its_entry() {
     read_while(pinned_read, |world| {
         let view = world.view();
@@ -182,7 +182,7 @@ fn an_overwrite_wins_over_a_relocation() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "the overwrite was lost")]
 fn broken_a_relocation_without_the_lock() {
     overwrite_while(|world| {
         let Some((place, slot)) = world.view().find_location(TAG, 1) else {

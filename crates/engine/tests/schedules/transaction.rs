@@ -61,7 +61,7 @@ fn a_transaction_is_seen_whole_or_not_at_all() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "the middle of the transaction was seen")]
 fn broken_locks_that_readers_do_not_wait_for() {
     read_during(|view, bucket| {
         assert_eq!(view.lock(bucket, WRITER), Locking::Taken);
