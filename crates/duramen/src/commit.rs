@@ -390,12 +390,15 @@ impl Durable {
         Ok(())
     }
 
-    /// An error outside of a commit: the device's failure is everybody's.
-    pub fn note(&self, error: &Error) {
-        if let Error::DiskFailed(reason) = error {
+    /// What came of a step in the background: the device's failure is everybody's, and while there is no space nobody waits for what
+    /// cleaning would free.
+    pub fn note(&self, done: Result<(), &Error>) {
+        if let Err(Error::DiskFailed(reason)) = done {
             self.health
                 .set(DiskState::Failed(reason.clone()), self.log());
         }
+        self.log()
+            .cannot_clean(matches!(done, Err(Error::DiskFull(_))));
     }
 }
 

@@ -136,14 +136,12 @@ fn run_background(log: &LogWriter) {
                 log.background.sleep(began.elapsed()); // commits find the device free half of the time
             }
         }
+        durable.note(done.as_ref().map(drop));
         match done {
             Ok(true) => {}
             Ok(false) if relocated || durable.scrub.is_asked_for() => {}
             Ok(false) => log.background.sleep(LOOK_EVERY),
-            Err(error) => {
-                durable.note(&error);
-                log.background.sleep(TRY_AGAIN);
-            }
+            Err(_) => log.background.sleep(TRY_AGAIN),
         }
     }
 }

@@ -63,6 +63,7 @@ pub use side::{SideCommit, SideError, SideLog, SidePlan, SideReport};
 pub use space::segment_bytes;
 pub use stats::*;
 pub use store::Store;
+pub use transaction::ROOM_ATTEMPTS_MAX;
 
 /// What the model checkers' tests drive directly (`tests/loom.rs`, `tests/shuttle.rs`).
 #[cfg(any(loom, shuttle))]

@@ -104,12 +104,12 @@ impl Guard<'_> {
     }
 
     /// A tombstone is needed only with a log.
-    fn bytes_of(&self, room: Room) -> usize {
+    pub(crate) fn bytes_of(&self, room: Room) -> usize {
         let tombstones = self.core.log.as_ref().map_or(0, |_| room.tombstones_bytes);
         room.objects_bytes + tombstones
     }
 
-    fn purpose_of(&self, room: Room) -> Purpose {
+    pub(crate) fn purpose_of(&self, room: Room) -> Purpose {
         if room.objects_bytes == 0 {
             Purpose::Tombstones
         } else {

@@ -15,6 +15,7 @@
 
 use crate::index::bucket::{Locking, View};
 use crate::index::{Partition, Resize};
+use crate::log;
 use crate::room::Room;
 use crate::session::Guard;
 use crate::space::Purpose;
@@ -33,6 +34,8 @@ pub struct Transaction<'s> {
     pub(crate) unsettled: Vec<(u16, u64)>,
     /// It has waited for memory in vain (T5) and does not wait again.
     pub(crate) starved: bool,
+    /// It waits for memory for a moment only: whoever began it lets go of the keys, and comes again.
+    pub(crate) brief: bool,
 }
 
 impl Transaction<'_> {
@@ -48,6 +51,8 @@ impl Transaction<'_> {
 const SETTLE_ATTEMPTS_MAX: u32 = 4;
 /// Room in the head that a transaction starts with if it can be had: enough for most of them.
 const HEAD_ROOM_BYTES: usize = 256 << 10;
+/// How often a step whose memory was taken by others lets go of its keys and looks for more.
+pub const ROOM_ATTEMPTS_MAX: u32 = 8;
 
 impl<'s> Guard<'s> {
     /// Makes the operations of this guard on these keys one atomic step: other sessions see all of them or none, from the
@@ -58,7 +63,27 @@ impl<'s> Guard<'s> {
     /// [`Error::NoSuchTable`]; [`Error::OutOfMemory`] if the index has no room for the keys; [`Error::TryAgain`].
     pub fn lock_keys(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
         self.unlock_keys();
-        self.lock_all(keys)
+        self.lock_all(keys, Room::default())
+    }
+
+    /// As [`lock_keys`](Self::lock_keys), having found memory for about so much before: with keys locked it is sought for a moment
+    /// only, and [`set_aside`](Self::set_aside) may fail though others would make room. Then [`was_starved`](Self::was_starved), and
+    /// the caller unlocks and comes again, a few times.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lock_keys_expecting(
+        &mut self,
+        keys: &[(TableId, KeyHash)],
+        room: Room,
+    ) -> Result<(), Error> {
+        self.unlock_keys();
+        self.lock_briefly(keys, room)
+    }
+
+    /// Whether the open step has looked for memory in vain.
+    pub fn was_starved(&self) -> bool {
+        self.transaction.as_ref().is_some_and(|t| t.starved)
     }
 
     /// As [`lock_keys`](Self::lock_keys), with room for what the step is going to write: then its
@@ -68,23 +93,38 @@ impl<'s> Guard<'s> {
     /// # Errors
     /// As both.
     pub fn lock_keys_for(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
-        self.unlock_keys();
-        let done = self
-            .set_windows_aside(room) // T5
-            .and_then(|()| self.lock_all(keys))
-            .and_then(|()| self.set_aside(room));
-        if done.is_err() {
+        for attempt in 1.. {
             self.unlock_keys();
+            let done = self
+                .set_windows_aside(room) // T5
+                .and_then(|()| self.lock_briefly(keys, room))
+                .and_then(|()| self.set_aside(room));
+            let again = attempt < ROOM_ATTEMPTS_MAX && self.was_starved();
+            if done.is_err() {
+                self.unlock_keys();
+            }
+            if !(again && matches!(done, Err(Error::OutOfMemory { .. }))) {
+                return done;
+            }
         }
-        done
+        unreachable!("the last attempt returns")
     }
 
-    fn lock_all(&mut self, keys: &[(TableId, KeyHash)]) -> Result<(), Error> {
+    /// Keeps the windows that were set aside.
+    fn lock_briefly(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
+        self.lock_all(keys, room)?;
+        if let Some(transaction) = &mut self.transaction {
+            transaction.brief = true;
+        }
+        Ok(())
+    }
+
+    fn lock_all(&mut self, keys: &[(TableId, KeyHash)], room: Room) -> Result<(), Error> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
         self.settle_before(&keys);
-        self.seek_memory();
+        self.seek_memory(room);
         let (mut index_attempts, mut settle_attempts) = (0, 0);
         let mut waiting = LongWait::new(Resource::Key, &[Resource::Pin, Resource::Head]);
         loop {
@@ -105,6 +145,7 @@ impl<'s> Guard<'s> {
                     removed: Vec::new(),
                     unsettled: Vec::new(),
                     starved: false,
+                    brief: false,
                 });
                 // A resize that was under way when room was set aside may not have seen it. From now on there is none.
                 let transaction = self.transaction.iter().flat_map(|t| &t.reserved);
@@ -140,15 +181,29 @@ impl<'s> Guard<'s> {
         }
     }
 
-    /// T5: sees to it that the head has room, or a window to go on in and a segment on disk for it. If there is none, the writes will say so.
-    fn seek_memory(&mut self) {
-        self.take_head();
-        let tail = self.tail.as_ref();
-        if tail.is_some_and(|tail| !tail.fits(HEAD_ROOM_BYTES))
-            && (self.core.space.free_windows(self.head.node) == 0
-                || !self.core.disk_has_room(Purpose::Head))
-        {
-            let _ = self.make_room(Purpose::Head);
+    /// T5: sees to it that the head has room for this, or for most transactions, or a window to go on in and a segment on disk for it,
+    /// while nothing is locked. If there is none, the writes will say so.
+    fn seek_memory(&mut self, room: Room) {
+        let (bytes, purpose) = (self.bytes_of(room), self.purpose_of(room));
+        let purpose = if bytes == 0 { Purpose::Head } else { purpose };
+        for _ in 0..ROOM_ATTEMPTS_MAX {
+            self.take_head();
+            let (core, head) = (self.core, self.head);
+            let tail = self.tail.as_mut().expect("just taken");
+            if tail.fits(bytes.max(HEAD_ROOM_BYTES)) || !self.ahead.is_empty() {
+                return;
+            }
+            if core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose) {
+                // What fits the head is done in it; else it goes on in a new segment anyway, which is taken now.
+                let is_ready =
+                    tail.fits(bytes) || log::roll(core, head, tail, bytes, purpose) != Ok(false);
+                if is_ready {
+                    return;
+                }
+            }
+            if self.make_room(purpose).is_err() {
+                return;
+            }
         }
     }
 

@@ -431,7 +431,12 @@ impl<'s> Guard<'s> {
         {
             return Err(core.out_of_memory());
         }
-        let found = core.find_memory(self.head, self.me, Waiting::Inside(slot), purpose);
+        let is_brief = self.transaction.as_ref().is_some_and(|t| t.brief);
+        let waiting = match is_brief {
+            true => Waiting::Briefly(slot),
+            false => Waiting::Inside(slot),
+        };
+        let found = core.find_memory(self.head, self.me, waiting, purpose);
         let found = self.or_close_head(found, purpose);
         if let (Err(_), Some(transaction)) = (&found, &mut self.transaction) {
             transaction.starved = true;

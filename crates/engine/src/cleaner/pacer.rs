@@ -41,6 +41,9 @@ const GAIN_JUDGED_AFTER: u64 = 64;
 /// How long a transaction waits for memory while the oldest pin does not move: its holder is then most likely waiting for
 /// the transaction.
 const STARVED_AFTER: Duration = Duration::from_millis(100);
+/// Who can let go of its keys and wait outside does so after this time: whoever wants the keys is pinned, and memory that was given
+/// up does not come free while it is.
+const BRIEFLY: Duration = Duration::from_millis(5);
 /// Of a pause between two looks of who waits so, no more counts: for so long, nobody else may have run either.
 const PAUSE_COUNTED: Duration = Duration::from_millis(5);
 
@@ -111,6 +114,8 @@ pub enum Waiting {
     Outside,
     /// Pinned by this slot, with a fresh stamp now and then: a transaction, or who is alone.
     Inside(SlotId),
+    /// As `Inside`, for who lets go of its keys if there is none at once, and waits outside (T5).
+    Briefly(SlotId),
 }
 
 /// What the cleaners know of the load.
@@ -337,7 +342,8 @@ impl Core {
         waiting: Waiting,
         purpose: Purpose,
     ) -> Result<(), Error> {
-        let alone = matches!(waiting, Waiting::Inside(_));
+        let alone = !matches!(waiting, Waiting::Outside);
+        let mut whole = Waited::since(Instant::now());
         let mut gain_before = self.gain();
         let (mut freed_last, mut in_vain) = (0, InVain::begin(alone));
         let mut fruitless = 0;
@@ -351,7 +357,10 @@ impl Core {
         let mut long = LongWait::new(Resource::Memory, holding);
         loop {
             long.look();
-            if let Waiting::Inside(slot) = waiting {
+            if matches!(waiting, Waiting::Briefly(_)) && whole.look(Instant::now()) > BRIEFLY {
+                return Err(self.out_of_memory());
+            }
+            if let Waiting::Inside(slot) | Waiting::Briefly(slot) = waiting {
                 self.epochs.pin(slot);
                 let quiet = self.epochs.quiet_before();
                 if quiet != oldest.0 {
@@ -388,6 +397,8 @@ impl Core {
                     if freed != freed_last || (!alone && self.exclusive.is_wanted()) {
                         (freed_last, in_vain, fruitless) = (freed, InVain::begin(alone), 0);
                         turn = CleanersTurn::new(self);
+                    } else if self.is_disk_full() && waited > STARVED_AFTER {
+                        return Err(Error::DiskFull);
                     } else if self.waits_for_disk(purpose) && waited < in_vain.patience() {
                         self.ask_disk()?;
                         turn = CleanersTurn::new(self);
@@ -418,6 +429,12 @@ impl Core {
                 gain_before = self.gain();
             }
         }
+    }
+
+    /// True if survivors cannot be written for want of space.
+    fn is_disk_full(&self) -> bool {
+        let mut log = self.log.iter();
+        log.any(|log| log.is_disk_full_for_cleaners())
     }
 
     /// False: the disk holds so many segments that heads may not open another.

@@ -78,6 +78,8 @@ pub struct Log {
     changes_synced: AtomicU64,
     next_segment: AtomicU64,
     refuses: AtomicBool,
+    /// What the cleaner made could not be written for want of space.
+    cannot_clean: AtomicBool,
     failed: AtomicBool,
     planted: planted::Planted,
     version_floor: AtomicU64,
@@ -152,6 +154,7 @@ impl Log {
             changes_synced: AtomicU64::new(0),
             next_segment: AtomicU64::new(options.first_segment.max(1)),
             refuses: AtomicBool::new(false),
+            cannot_clean: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             planted: planted::Planted::default(),
             version_floor: AtomicU64::new(options.version_floor),
@@ -441,6 +444,15 @@ impl Log {
     pub fn disk_full(&self, is_full: bool) {
         self.refuses.store(is_full, Ordering::Release);
         self.wake();
+    }
+
+    /// The disk has no space for survivors: who waits for memory that they would free waits in vain.
+    pub fn cannot_clean(&self, is_full: bool) {
+        self.cannot_clean.store(is_full, Ordering::Release);
+    }
+
+    pub(crate) fn is_disk_full_for_cleaners(&self) -> bool {
+        self.cannot_clean.load(Ordering::Acquire)
     }
 
     /// The disk failed: writes are refused for good.

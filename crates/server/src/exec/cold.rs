@@ -260,7 +260,8 @@ impl Context<'_> {
         guard: &Guard<'_>,
         keys: impl Iterator<Item = (TableId, KeyHash, &'k [u8])>,
     ) -> Done {
-        if !self.local.has_tier() {
+        // EXEC has asked for all keys before it ran the first command. What went to flash since is waited for.
+        if !self.local.has_tier() || self.local.in_exec {
             return Ok(());
         }
         self.local.colds.clear();
@@ -389,6 +390,13 @@ impl Context<'_> {
 }
 
 impl Failure {
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        match self {
+            Failure::Engine(error) => matches!(**error, Error::OutOfMemory { .. }),
+            _ => false,
+        }
+    }
+
     /// What lies on flash and was needed.
     pub(crate) fn cold(&self) -> Option<Cold> {
         match self {
