@@ -236,7 +236,7 @@ impl World {
         } else {
             0
         };
-        let mut store = duramen::Options::memory(plan.memory_bytes + (life % 3 << 20));
+        let mut store = duramen::Options::memory(plan.memory_bytes + ((life % 3) << 20));
         store.level = Level::Synced;
         store.disk_bytes = plan.log_bytes;
         store.engine.heads = 1 + life as usize % 2;
