@@ -88,6 +88,15 @@ impl Embedded {
     }
 }
 
+/// A disk that is full or fails may come back; a file that cannot be one does not.
+fn trouble(error: redb::Error) -> Error {
+    match error {
+        redb::Error::Io(error) if error.kind() != ErrorKind::InvalidData => unavailable(error),
+        redb::Error::PreviousIo => unavailable(error),
+        error => unusable(error),
+    }
+}
+
 impl MetaStore for Embedded {
     fn acquire(&mut self) -> Result<Option<Term>, Error> {
         self.database = None; // or its own lock would be in its way
@@ -101,7 +110,13 @@ impl MetaStore for Embedded {
             }
             Err(error) => return Err(unusable(format!("{}: {error}", self.path.display()))),
         }
-        let term = self.next_term().map_err(unusable)?;
+        let term = match self.next_term() {
+            Ok(term) => term,
+            Err(error) => {
+                self.database = None;
+                return Err(trouble(error));
+            }
+        };
         // Only a hint: nothing depends on it.
         let _ = std::fs::write(self.sign(), &self.name);
         Ok(Some(term))
@@ -117,7 +132,7 @@ impl MetaStore for Embedded {
 
     fn load(&mut self) -> Result<Contents, Error> {
         self.database()?;
-        self.read().map_err(unusable)
+        self.read().map_err(trouble)
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
@@ -136,5 +151,23 @@ impl MetaStore for Embedded {
         if self.database.take().is_some() {
             let _ = std::fs::remove_file(self.sign());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a full disk the process ended, and did not start before there was room.
+    #[test]
+    fn a_full_disk_is_waited_for_and_a_damaged_file_is_not() {
+        let full = redb::Error::Io(ErrorKind::StorageFull.into());
+        assert!(matches!(trouble(full), Error::Unavailable { .. }));
+        assert!(matches!(
+            trouble(redb::Error::PreviousIo),
+            Error::Unavailable { .. }
+        ));
+        let damaged = redb::Error::Corrupted("a page".to_owned());
+        assert!(matches!(trouble(damaged), Error::Unusable { .. }));
     }
 }

@@ -32,9 +32,6 @@ const AT_ONCE: u32 = 4;
 /// So many segments long a partition may be at least, or a master recovers one at a time: each takes a segment on R disks that it
 /// fills in part, which many short ones at once would fill with nothing.
 const SEGMENTS_AT_ONCE: u64 = 8;
-/// Partitions that did not fit are cut in halves, again and again, but not below this: each costs a segment on R disks, and
-/// messages.
-const FINEST_BYTES: u64 = 64 << 10;
 /// Recoveries that ended and are still shown.
 const ENDED_KEPT: usize = 32;
 
@@ -204,7 +201,8 @@ impl Coordinator {
         let finer = self.recoveries.get(&dead).map_or(0, |of| of.finer);
         let shorter = bytes.checked_shr(finer).unwrap_or(0);
         Limits {
-            bytes: shorter.max(FINEST_BYTES.min(bytes)),
+            // Cut in halves again and again if they did not fit, but each costs a segment on R disks, and messages.
+            bytes: shorter.max(least.min(bytes)),
             records: settings.partition_records,
         }
     }
@@ -217,7 +215,7 @@ impl Coordinator {
             let left = room.map(|room| room.limit_bytes.saturating_sub(room.used_bytes));
             (id, left.unwrap_or(u64::MAX))
         };
-        let mut left: BTreeMap<ServerId, u64> = self.masters().map(room_of).collect();
+        let mut left: BTreeMap<ServerId, u64> = self.recovery_masters().map(room_of).collect();
         for partition in self.recoveries.values().flat_map(|of| &of.partitions) {
             if let Place::Given { to, .. } | Place::Done { by: to } = partition.place
                 && let Some(left) = left.get_mut(&to).filter(|left| **left < u64::MAX)
@@ -260,7 +258,7 @@ impl Coordinator {
                 is_free && (left[id] >= least) == fits
             };
             let more = enough - free.len();
-            free.extend(self.masters().filter(has_one).take(more));
+            free.extend(self.recovery_masters().filter(has_one).take(more));
         }
         let mut given = Vec::new();
         for (dead, recovery) in &mut self.recoveries {

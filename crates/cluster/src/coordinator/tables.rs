@@ -235,6 +235,16 @@ impl Coordinator {
         self.masters.iter().map(|(_, id)| *id)
     }
 
+    /// UP masters that may be given what dead ones had: those that are drained too, if there are no others.
+    pub(super) fn recovery_masters(&self) -> impl Iterator<Item = ServerId> {
+        let drained = self.servers.iter().filter(|(_, server)| {
+            let entry = &server.record.entry;
+            server.is_up() && entry.roles.master && entry.draining
+        });
+        let drained = drained.filter(|_| self.masters.is_empty());
+        self.masters().chain(drained.map(|(id, _)| *id))
+    }
+
     /// What [`masters`](Self::masters) goes by has changed for this server, or may have.
     pub(super) fn rank(&mut self, id: ServerId) {
         let owned = self.tablets_owned(id);

@@ -34,6 +34,7 @@ use duramen_wire::native::codec::{
 };
 use duramen_wire::native::message::{Peer, PeerAnswer, TableEntry, ToCoordinator};
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -44,6 +45,8 @@ const SLOW: Duration = Duration::from_millis(5);
 /// How often settings that may change are looked at, and the status is written down.
 const LOOK_EVERY_US: u64 = 100_000;
 
+/// An id that could not be stored on a full disk is stored again after this time.
+const STORE_AGAIN: Duration = Duration::from_secs(1);
 /// A question that has no answer after this time gets none: whoever asked asks again much sooner.
 const ANSWER_US_MAX: u64 = 30_000_000;
 
@@ -244,6 +247,14 @@ impl NodeThread {
             }
             Mail::Stored(server, Ok(())) => {
                 self.tell(NodeInput::Member(Input::IdStored { server }));
+            }
+            Mail::Stored(server, Err(error)) if error.kind() == ErrorKind::StorageFull => {
+                tracing::warn!("this member's id cannot be stored yet: {error}; it is tried again");
+                let home = self.parts.home.clone();
+                self.parts.workers.give(move || {
+                    std::thread::sleep(STORE_AGAIN);
+                    Mail::Stored(server, home.store_id(server))
+                });
             }
             Mail::Stored(_, Err(error)) => {
                 self.end(false, format!("this member's id cannot be stored: {error}"));
