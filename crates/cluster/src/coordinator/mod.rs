@@ -245,6 +245,9 @@ pub struct Coordinator {
     /// Their disks.
     disks: BTreeMap<u64, ServerId>,
     tables: BTreeMap<TableId, TableEntry>,
+    /// Names of tables that were dropped, the list that says so, and who was UP then: as long as one of them has not confirmed it, the
+    /// name may still mean that table there.
+    dropped: BTreeMap<String, (TabletsVersion, Vec<ServerId>)>,
     tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
     owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
     shares: Shares,

@@ -83,6 +83,7 @@ impl Coordinator {
             up: Vec::new(),
             disks: BTreeMap::new(),
             tables: BTreeMap::from([(TableId::DEFAULT, default)]),
+            dropped: BTreeMap::new(),
             tablets: BTreeMap::new(),
             owned: BTreeMap::new(),
             shares: super::shares::Shares::default(),

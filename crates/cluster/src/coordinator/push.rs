@@ -67,6 +67,12 @@ impl Coordinator {
         }
     }
 
+    /// Whether a server is UP and has not confirmed a list of this version.
+    pub(super) fn lacks(&self, id: ServerId, version: TabletsVersion) -> bool {
+        let server = self.servers.get(&id).filter(|server| server.is_up());
+        server.is_some_and(|server| server.push.tablets_confirmed < version)
+    }
+
     /// Its tablets, as they are stored now.
     pub(super) fn set_tablets(&mut self, id: ServerId, tablets: Tablets) {
         if let Some(server) = self.servers.get_mut(&id) {

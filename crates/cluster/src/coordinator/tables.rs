@@ -39,6 +39,13 @@ impl Coordinator {
         {
             return invalid(format!("table `{name}` exists"));
         }
+        self.forget_dropped();
+        if self.dropped.contains_key(&name) {
+            return refused(Refusal::NotReady {
+                after_ms: BUSY_MS,
+                reason: format!("a server may still serve a table `{name}` that was dropped"),
+            });
+        }
         let masters: Vec<ServerId> = self.masters().take(servers as usize).collect();
         if masters.is_empty() {
             return refused(Refusal::NotReady {
@@ -99,8 +106,21 @@ impl Coordinator {
         self.tables.remove(&table);
         self.delete(Key::Table(table));
         self.affect_all();
+        self.forget_dropped();
+        let heard_by = (self.tablets_version(), self.up.clone());
+        self.dropped.insert(name.to_owned(), heard_by);
         self.settle_all();
         CoordinatorAnswer::Admin(AdminAnswer::Done)
+    }
+
+    /// Forgets names that everybody has heard to be free.
+    fn forget_dropped(&mut self) {
+        let mut dropped = std::mem::take(&mut self.dropped);
+        dropped.retain(|_, (version, servers)| {
+            servers.retain(|server| self.lacks(*server, *version));
+            !servers.is_empty()
+        });
+        self.dropped = dropped;
     }
 
     pub(super) fn split(&mut self, table: TableId, at: RouteHash) -> CoordinatorAnswer {

@@ -424,6 +424,32 @@ fn a_dropped_table_is_gone_and_its_id_with_it() {
     assert_eq!(rig.create_table("default", 1), TableId::DEFAULT);
 }
 
+/// A member that had not heard of the drop still served the old table of that name, and took writes into it that were lost.
+#[test]
+fn a_name_is_not_given_again_before_everybody_knows_that_it_is_free() {
+    let mut rig = Rig::new();
+    rig.enlist_some(2);
+    rig.create_table("a", 2);
+    rig.be_good();
+    let create = |rig: &mut Rig, name: &str| {
+        rig.admin(Admin::CreateTable {
+            name: name.to_owned(),
+            servers: 1,
+            level: None,
+        })
+    };
+    let name = "a".to_owned();
+    done(rig.admin(Admin::DropTable { name }));
+    let early = create(&mut rig, "a");
+    assert!(
+        matches!(&early, CoordinatorAnswer::Refused(Refusal::NotReady { .. })),
+        "{early:?}"
+    );
+    rig.create_table("c", 1); // another name waits for nobody
+    rig.be_good();
+    rig.create_table("a", 1);
+}
+
 /// An engine refuses such names, and ids whose place another table has: what the coordinator took stopped every server for ever.
 #[test]
 fn a_table_is_made_if_every_engine_takes_it() {
