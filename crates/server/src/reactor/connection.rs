@@ -23,6 +23,8 @@ pub(super) struct Connection {
     /// Replies; the first `sent` bytes are with the kernel. No memory if empty, between rounds.
     pub(super) output: Vec<u8>,
     pub(super) sent: usize,
+    /// Its last replies that were held became errors after `reply-timeout`.
+    pub(super) gave_up: bool,
     /// When the client last took replies, in milliseconds of the server's clock.
     pub(super) taken_at_ms: u64,
     /// What epoll watches.
@@ -82,6 +84,7 @@ impl Connection {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
+            gave_up: false,
             taken_at_ms: now_ms,
             interest: EventFlags::IN,
             closing: false,

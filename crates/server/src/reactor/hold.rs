@@ -50,6 +50,8 @@ const SAY_EVERY_MS: u64 = 10_000;
 /// may ask again, and is not kept waiting by a commit that takes as long as the disk.
 const READERS_MS: u64 = 20;
 
+/// Replies of a connection wait so long, once others of it were given up, until some are acknowledged again.
+const AFTER_MS: u64 = 1_000;
 /// Replies that wait for this member's right to answer are looked at again after this time, in milliseconds.
 const LEASE_LOOK_MS: u64 = 2;
 
@@ -150,7 +152,13 @@ impl Reactor {
         if !is_member || timeout_ms == 0 || connection.native.is_some() || wait.has_own_end() {
             return 0;
         }
-        self.now_ms + timeout_ms
+        // What is behind such a request in a pipeline would wait as long, again and again.
+        let patience_ms = if connection.gave_up {
+            AFTER_MS
+        } else {
+            timeout_ms
+        };
+        self.now_ms + patience_ms.min(timeout_ms)
     }
 
     /// Whether a member of a cluster may answer what ran up to now (I5). The clock is read once per group.
@@ -269,6 +277,9 @@ impl Reactor {
                 return true;
             }
             state = self.give_up(held.since_ms);
+            connection.gave_up = true;
+        } else {
+            connection.gave_up = false;
         }
         connection.finish_hold(state);
         connection.taken_at_ms = self.now_ms;
