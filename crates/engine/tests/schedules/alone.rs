@@ -45,7 +45,7 @@ fn visit(world: &World, inside: impl Fn(&World)) {
 }
 
 fn look(world: &World) {
-    assert_ne!(world.data.read(), 1, "who was alone was seen at work");
+    assert_ne!(world.data.read(), 1, "torn: who was alone was seen at work");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_fresh_stamp_keeps_one_inside() {
 
 #[test]
 #[cfg_attr(loom, should_panic(expected = "Causality violation"))]
-#[cfg_attr(shuttle, should_panic(expected = "who was alone was seen at work"))]
+#[cfg_attr(shuttle, should_panic(expected = "torn: "))]
 fn broken_a_fresh_stamp_by_way_of_outside() {
     share(|world| {
         visit(world, |world| {
@@ -85,7 +85,7 @@ fn broken_a_fresh_stamp_by_way_of_outside() {
 
 #[test]
 #[cfg_attr(loom, should_panic(expected = "Causality violation"))]
-#[cfg_attr(shuttle, should_panic(expected = "an entry changed while it was read"))]
+#[cfg_attr(shuttle, should_panic(expected = "torn: "))]
 fn broken_a_visitor_that_does_not_ask() {
     share(|world| {
         world.epochs.pin(world.slots[0]);

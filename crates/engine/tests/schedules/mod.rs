@@ -117,7 +117,7 @@ impl Content {
 
     pub fn read(&self) -> u64 {
         let (first, second) = (self.0.load(Ordering::SeqCst), self.0.load(Ordering::SeqCst));
-        assert_eq!(first, second, "an entry changed while it was read");
+        assert_eq!(first, second, "torn: an entry changed while it was read");
         first
     }
 

@@ -95,7 +95,10 @@ fn read_while(
 
 fn pinned_read(world: &World) {
     world.epochs.pin(world.slots[0]);
-    assert!(world.find(1).is_some(), "the key was there all the time");
+    assert!(
+        world.find(1).is_some(),
+        "torn: the key was there all the time"
+    );
     world.epochs.unpin(world.slots[0]);
 }
 
@@ -111,10 +114,15 @@ fn readers_see_an_entry_wherever_it_moves() {
 
 #[test]
 #[cfg_attr(loom, should_panic(expected = "Causality violation"))]
-#[cfg_attr(shuttle, should_panic(expected = "the key was there all the time"))]
+#[cfg_attr(shuttle, should_panic(expected = "torn: "))]
 fn broken_a_reader_without_a_pin() {
     read_while(
-        |world| assert!(world.find(1).is_some(), "the key was there all the time"),
+        |world| {
+            assert!(
+                world.find(1).is_some(),
+                "torn: the key was there all the time"
+            )
+        },
         clean,
     );
 }
@@ -127,7 +135,10 @@ fn broken_a_pin_without_a_barrier() {
     read_while(
         |world| {
             world.epochs.pin_without_fence(world.slots[0]);
-            assert!(world.find(1).is_some(), "the key was there all the time");
+            assert!(
+                world.find(1).is_some(),
+                "torn: the key was there all the time"
+            );
             world.epochs.unpin(world.slots[0]);
         },
         clean,
@@ -136,7 +147,7 @@ fn broken_a_pin_without_a_barrier() {
 
 #[test]
 #[cfg_attr(loom, should_panic(expected = "Causality violation"))]
-#[cfg_attr(shuttle, should_panic(expected = "an entry changed while it was read"))]
+#[cfg_attr(shuttle, should_panic(expected = "torn: "))]
 fn broken_reclaim_that_asks_nobody() {
     read_while(pinned_read, |world| {
         world.relocate(1, 2);
@@ -146,7 +157,7 @@ fn broken_reclaim_that_asks_nobody() {
 
 #[test]
 #[cfg_attr(loom, should_panic(expected = "Causality violation"))]
-#[cfg_attr(shuttle, should_panic(expected = "the key was there all the time"))]
+#[cfg_attr(shuttle, should_panic(expected = "torn: "))]
 fn broken_a_slot_published_before_its_entry() {
     read_while(pinned_read, |world| {
         let view = world.view();
