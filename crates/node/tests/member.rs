@@ -13,7 +13,7 @@ use duramen_engine::{Options, Store};
 use duramen_node::{Candidate, Input, Member, Output, RequestId, Route, View};
 use duramen_wire::native::message::{
     Addresses, Admin, AdminAnswer, CoordinatorAnswer, Enlist, FromCoordinator, Peer, PeerAnswer,
-    Roles, ServerAnswer, ToCoordinator,
+    Refusal, Roles, ServerAnswer, ToCoordinator,
 };
 use settings::settings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -498,11 +498,21 @@ fn what_is_not_listed_any_more_is_gone_before_anything_else_is_served() {
     net.admin(Admin::DropTable {
         name: "t".to_owned(),
     });
-    net.admin(Admin::CreateTable {
-        name: "t".to_owned(),
-        servers: 1,
-        level: None,
-    });
+    // The name is refused until the member has confirmed a list without the table.
+    let create = |net: &mut Net| {
+        net.admin(Admin::CreateTable {
+            name: "t".to_owned(),
+            servers: 1,
+            level: None,
+        })
+    };
+    let refused = |answer| matches!(answer, CoordinatorAnswer::Refused(Refusal::NotReady { .. }));
+    assert!(refused(create(&mut net)));
+    let end_us = net.now_us + 20_000_000;
+    while refused(create(&mut net)) {
+        assert!(net.now_us < end_us, "the name never becomes free");
+        net.run(net.now_us + 10_000, |_| false);
+    }
     let serves = |net: &Net| hashes().all(|hash| net.served_by(TableId(2), hash).len() == 1);
     assert!(net.run(net.now_us + 20_000_000, serves));
     assert_eq!(store.table_id("t"), Some(TableId(2)));
