@@ -16,6 +16,8 @@ import subprocess
 import threading
 import time
 
+import pytest
+
 BINARY = os.path.abspath(os.environ.get("DURAMEN_TEST_BINARY", "../target/debug/duramen"))
 BUILT = pathlib.Path(os.environ.get("DURAMEN_TEST_BUILT", "../target/clients")).absolute()
 PEER = os.environ.get("DURAMEN_TEST_PEER")
@@ -418,3 +420,21 @@ class Resident(threading.Thread):
     def __enter__(self):
         self.start()
         return self
+
+
+@contextlib.contextmanager
+def disk(image, place, size):
+    """A file system of so many bytes at `place`, on a loop device. Without the right to mount it, the test is skipped."""
+    place.mkdir(exist_ok=True)
+    try:
+        with open(image, "wb") as file:
+            file.truncate(size)
+        subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", image, place], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = getattr(error, "stderr", b"") or str(error).encode()
+        pytest.skip(f"cannot mount a file system here: {reason.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)

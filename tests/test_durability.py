@@ -549,19 +549,8 @@ def test_no_permission(open_folder):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 200 MB."""
-    image, place = tmp_path / "image", tmp_path / "disk"
-    place.mkdir()
-    try:
-        with open(image, "wb") as file:
-            file.truncate(200 << 20)
-        subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True, capture_output=True)
-        subprocess.run(["mount", "-o", "loop", image, place], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", b"") or str(error).encode()
-        pytest.skip(f"cannot mount a file system here: {reason.decode().strip()}")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with harness.disk(tmp_path / "image", tmp_path / "disk", 200 << 20) as place:
+        yield place
 
 
 def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):

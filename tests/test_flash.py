@@ -647,18 +647,8 @@ def run(*arguments):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 96 MiB on a loop device."""
-    if not shutil.which("mkfs.ext4") or not shutil.which("losetup"):
-        pytest.skip("needs mkfs.ext4 and losetup")
-    image, folder = tmp_path / "image", tmp_path / "small"
-    image.write_bytes(b"")
-    image.open("r+b").truncate(96 * MIB)
-    folder.mkdir()
-    assert run("mkfs.ext4", "-q", image).returncode == 0
-    if run("mount", "-o", "loop", image, folder).returncode != 0:
-        pytest.skip("may not mount")
-    yield folder
-    run("umount", "-l", folder)
+    with harness.disk(tmp_path / "image", tmp_path / "small", 96 * MIB) as place:
+        yield place
 
 
 def test_a_disk_without_room_for_the_file_is_refused(small_disk, tmp_path):

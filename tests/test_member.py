@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -119,7 +120,8 @@ class Cluster:
         for number in range(KEYS):
             assert self.call("GET", f"key {number}", at=at) == f"{name} {number}".encode()
 
-    def kill(self):
+    def close(self):
+        """Ends all processes."""
         for process in [*self.members, self.coordinator]:
             if process.process:
                 os.kill(process.process.pid, signal.SIGCONT)
@@ -133,7 +135,7 @@ def cluster(request, tmp_path):
     yield made
     if request.session.testsfailed > failed:
         made.explain()
-    made.kill()
+    made.close()
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def large_cluster(request, tmp_path):
     yield made
     if request.session.testsfailed > failed:
         made.explain()
-    made.kill()
+    made.close()
 
 
 @pytest.fixture
@@ -216,6 +218,54 @@ def test_members_stay_within_their_budget_when_one_dies(large_cluster):
     for tag in tags.values():
         for n in (0, each // 2, each - 1):
             assert large_cluster.call("GET", f"{{{tag}}}:{n}", at=members[0]) == b"v" * 1000
+
+
+@contextlib.contextmanager
+def frozen(place):
+    """Nobody writes to this file system meanwhile: writers wait, as for a disk that hangs."""
+    subprocess.run(["fsfreeze", "--freeze", place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", place], check=True)
+
+
+def written(member):
+    """Bytes that the process has written."""
+    with open(f"/proc/{member.process.pid}/io") as file:
+        return int(re.search(r"wchar: (\d+)", file.read())[1])
+
+
+def sick(member):
+    """The answer of /livez if the member is not well."""
+    try:
+        member.page("/livez")
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    return None
+
+
+def test_a_member_whose_disk_hangs_holds_up_nobody(tmp_path):
+    """It answered pings, so nobody called it crashed; masters with a replica there waited for it for ever, and /livez said ok."""
+    places = [tmp_path / f"member-{number}" for number in range(4)]  # alike, so that all are given replicas
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            stack.enter_context(harness.disk(place.with_suffix(".image"), place, 1 << 30))
+        cluster = stack.enter_context(contextlib.closing(Cluster(tmp_path)))
+        cluster.write("before")
+        hung = max(range(4), key=lambda number: written(cluster.members[number]))
+        well = cluster.members[(hung + 1) % 4]
+        with frozen(places[hung]):
+            begun = time.monotonic()
+            cluster.write("meanwhile")
+            assert time.monotonic() - begun < 15  # 4 s until it is given up, by each of three masters at worst
+            cluster.check("meanwhile", at=well)
+            table = harness.wait_until(lambda: sick(cluster.members[hung]), "/livez tells it")
+            assert re.search(r"^keeper .* has not come back", table, re.MULTILINE), table
+            assert not sick(well)
+        harness.wait_until(lambda: not sick(cluster.members[hung]), "it is well again")
+        cluster.write("after")
+        cluster.check("after", at=well)
 
 
 def test_who_slept_is_replaced_and_begins_anew_in_the_same_process(cluster):

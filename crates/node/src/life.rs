@@ -10,9 +10,9 @@ use crate::migration::Migrations;
 use crate::needed::Needed;
 use crate::node_types::{NodeOptions, NodeOutput};
 use crate::order::Purging;
-use crate::planted::Planted;
+use crate::planted::{Bug, Planted};
 use crate::recovery::Recoveries;
-use crate::remote::{Queue, Remote};
+use crate::remote::{Heard, Queue, Remote};
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
 use duramen::{MemberOptions, Store};
@@ -26,6 +26,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
+/// A lost backup is left alone for this long, twice as long each time, and this long at most.
+const BACK_US: u64 = 2_000_000;
+const BACK_MAX_US: u64 = 60_000_000;
 
 /// As long as it is a member.
 pub(crate) struct Life {
@@ -36,8 +39,8 @@ pub(crate) struct Life {
     pub migrations: Migrations,
     pub needed: Needed,
     pub warmth: Warmth,
-    /// When backups that had lost something of the log may be given replicas again, and how long it was waited for.
-    pub forgiven: BTreeMap<ServerId, (u64, u64)>,
+    /// Backups that are UP and are lost for the log, or were.
+    pub lost: BTreeMap<ServerId, LostBackup>,
     /// What is asked about clients of the native protocol.
     pub client_leases: serve::leases::Leases,
     /// Jobs that could not be done, and when they are tried again.
@@ -46,6 +49,23 @@ pub(crate) struct Life {
     pub complaint: Option<String>,
     pub loads: Loads,
     pub settings: ClusterSettings,
+}
+
+/// A backup that has lost something of the log, or did nothing for it.
+pub(crate) struct LostBackup {
+    /// How long it was left alone, or is.
+    pause_us: u64,
+    state: LostState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LostState {
+    /// Until then.
+    LeftAlone(u64),
+    /// It was asked whether it is well again.
+    Probed,
+    /// It is a backup like any other, until it fails again.
+    TakenBack,
 }
 
 /// A job that could not be done.
@@ -109,7 +129,7 @@ impl Life {
             migrations: Migrations::default(),
             needed: Needed::default(),
             warmth: Warmth::new(store.log().is_some_and(duramen::LogWriter::has_hints)),
-            forgiven: BTreeMap::new(),
+            lost: BTreeMap::new(),
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
             complaint: None,
@@ -159,24 +179,64 @@ impl Life {
 
     /// It is [taken back](Self::take_back) later.
     pub fn is_lost_for_now(&self, server: ServerId) -> bool {
-        let lost = self.forgiven.get(&server);
-        lost.is_some_and(|(at_us, _)| *at_us < u64::MAX)
+        let lost = self.lost.get(&server);
+        lost.is_some_and(|lost| lost.state != LostState::TakenBack)
     }
 
-    /// Backups that lacked something, and are UP, may be given replicas again.
+    /// Q5: all that a backup has of this log is lost; it is left alone for a while, longer each time.
+    pub fn lose(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
+        self.remote.lost(now_us, backup, heard);
+        self.log().backup_lost(backup);
+        let server = ServerId::from_number(backup.0);
+        let known = self.lost.get(&server);
+        let pause_us = known.map_or(BACK_US, |lost| lost.pause_us * 2);
+        let pause_us = pause_us.min(BACK_MAX_US);
+        let state = LostState::LeftAlone(now_us + pause_us);
+        self.lost.insert(server, LostBackup { pause_us, state });
+    }
+
+    /// Q8: silent backups, if the others suffice. Where most are silent the failure is this server's, or the network's.
+    pub fn silent_backups(&self, me: ServerId, members: &Members) -> Vec<BackupId> {
+        let silent = self.remote.silent();
+        if silent.is_empty() || self.remote.planted.is(Bug::SilentWaited) {
+            return Vec::new();
+        }
+        let others = members.up().filter(|entry| {
+            let backup = BackupId(entry.server.number());
+            entry.roles.backup
+                && entry.server != me
+                && !entry.draining
+                && !self.is_lost_for_now(entry.server)
+                && !silent.contains(&backup)
+        });
+        let others = others.count();
+        if others < silent.len().max(self.settings.replicas as usize) {
+            return Vec::new();
+        }
+        silent.into_iter().collect()
+    }
+
+    /// Backups that were lost, and are UP, are asked after a while whether they do again what they are asked.
     pub fn take_back(&mut self, now_us: u64, members: &Members) {
-        self.forgiven.retain(|server, _| members.is_up(*server));
-        for (server, (at_us, _)) in &mut self.forgiven {
-            let entry = members.get(*server);
-            let entry = entry.filter(|entry| entry.roles.backup && !entry.draining);
-            if let Some(entry) = entry.filter(|_| *at_us <= now_us) {
-                *at_us = u64::MAX; // until it fails again
-                let backup = member_of(entry, &self.settings);
-                self.store
-                    .log()
-                    .expect("a member's store has a log")
-                    .backup_up(backup);
+        self.lost.retain(|server, _| members.is_up(*server));
+        for (server, lost) in &mut self.lost {
+            if matches!(lost.state, LostState::LeftAlone(until_us) if until_us <= now_us) {
+                lost.state = LostState::Probed;
+                self.remote.probe(now_us, BackupId(server.number()));
             }
+        }
+    }
+
+    /// A backup that was lost answers: it may be given replicas again.
+    pub fn is_back(&mut self, backup: BackupId, members: &Members) {
+        let server = ServerId::from_number(backup.0);
+        let Some(lost) = self.lost.get_mut(&server) else {
+            return;
+        };
+        lost.state = LostState::TakenBack;
+        let entry = members.get(server);
+        if let Some(entry) = entry.filter(|entry| entry.roles.backup && !entry.draining) {
+            self.log().backup_up(member_of(entry, &self.settings));
         }
     }
 }

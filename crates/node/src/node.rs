@@ -50,10 +50,6 @@ const FORGIVE_US: u64 = 100_000;
 const PING_US: u64 = 5_000_000;
 /// A job that could not be done, for want of memory, is tried again after this time.
 const AGAIN_US: u64 = 100_000;
-/// A backup that lacked something it should have is given replicas again after this time; each time that it happens again, after
-/// twice as long, up to a limit.
-const BACK_US: u64 = 2_000_000;
-const BACK_MAX_US: u64 = 60_000_000;
 
 /// See the module.
 pub struct Node {
@@ -135,6 +131,11 @@ impl Node {
     /// `now_us`: the monotonic clock of [`Node::new`].
     pub fn handle(&mut self, now_us: u64, input: NodeInput, out: &mut Vec<NodeOutput>) {
         let mut heard = Vec::new();
+        if input.is_answer()
+            && let Some(life) = &mut self.life
+        {
+            life.remote.heard(now_us);
+        }
         match input {
             NodeInput::Member(Input::Answered { token, answer }) if Life::is_for(token) => {
                 self.coordinator_answered(now_us, token, Some(&answer), &mut heard, out);
@@ -560,7 +561,8 @@ impl Node {
             JobResult::Obeyed(order, Err(error)) => {
                 life.again.push((again_us, Again::Obey));
                 let version = order.version;
-                let reason = format!("its tables cannot be made as the coordinator says: {error}");
+                let reason =
+                    format!("the tables cannot be made as the coordinator says, yet: {error}");
                 if life.complaint.as_ref() != Some(&reason) {
                     life.complaint = Some(reason.clone());
                     out.push(NodeOutput::Fails(reason.clone()));
@@ -598,6 +600,7 @@ impl Node {
         if self.ended {
             return;
         }
+        self.lose_silent(now_us, &mut heard, out);
         while !heard.is_empty() {
             for one in std::mem::take(&mut heard) {
                 self.hear(now_us, one, &mut heard, out);
@@ -702,19 +705,26 @@ impl Node {
                 life.leases.granted(holder, sent_us);
                 self.look_us = now_us;
             }
-            Heard::Lost(backup) => {
-                life.remote.lost(now_us, backup, heard);
-                life.log().backup_lost(backup);
-                let server = ServerId::from_number(backup.0);
-                let known = life.forgiven.get(&server);
-                let pause_us = known.map_or(BACK_US, |(_, pause_us)| pause_us * 2);
-                let pause_us = pause_us.min(BACK_MAX_US);
-                life.forgiven.insert(server, (now_us + pause_us, pause_us));
-            }
+            Heard::Lost(backup) => life.lose(now_us, backup, heard),
+            Heard::Back(backup) => life.is_back(backup, self.member.members()),
             Heard::Fenced => {
                 let reason = "a backup or the coordinator takes it for crashed";
                 self.quit(now_us, true, reason, out);
             }
+        }
+    }
+
+    /// Q8.
+    fn lose_silent(&mut self, now_us: u64, heard: &mut Vec<Heard>, out: &mut Vec<NodeOutput>) {
+        let Some(life) = self.life.as_mut().filter(|_| !self.ended) else {
+            return;
+        };
+        for backup in life.silent_backups(self.member.id(), self.member.members()) {
+            let server = ServerId::from_number(backup.0);
+            out.push(NodeOutput::Fails(format!(
+                "server {server} runs, but stores nothing that it is sent: other backups replace it"
+            )));
+            life.lose(now_us, backup, heard);
         }
     }
 

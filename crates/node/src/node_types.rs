@@ -59,6 +59,19 @@ pub enum NodeInput {
     Tick,
 }
 
+impl NodeInput {
+    /// Another server, or the coordinator, has answered this one.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            NodeInput::PeerAnswered {
+                answer: Some(_),
+                ..
+            } | NodeInput::Member(Input::Answered { .. })
+        )
+    }
+}
+
 /// What to do.
 pub enum NodeOutput {
     /// Ask the coordinator at this address, `host:port`.

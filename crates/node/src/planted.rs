@@ -17,6 +17,8 @@ pub enum Bug {
     LockLetGo,
     /// Q3: a lease counts from when its question was sent last.
     LateLease,
+    /// Q8: a backup that runs, but stores nothing, is waited for.
+    SilentWaited,
     /// R3: a partition that belongs to somebody else stays.
     StaleStays,
     /// R4: a list that does not know a table yet drops it beneath a replay.

@@ -13,10 +13,15 @@
 //! - Q6: who is told that it is fenced, or not UP, asks nothing more.
 //! - Q7: of the closed segments that are copied from one backup to another, whole, through this server, [`COPIES_MAX`] are under way:
 //!   a dead backup may have had replicas of all there are. One that has taken [`COPY_US`] holds up the others no longer.
+//! - Q8: a backup that is UP, but does nothing that this log asks of it for some seconds, is [`silent`](Remote::silent). Time does
+//!   not count while nobody at all answers this server. A lost backup is taken back only when it has answered a
+//!   [`probe`](Remote::probe).
 //!
 //! **Concurrency**: [`Queue`] is shared and is held only to push or take.
 //!
 //! Paper: [Ousterhout15 §4.2, §7.3]
+
+mod silence;
 
 use crate::member::Token;
 use crate::planted::{Bug, Planted};
@@ -29,7 +34,8 @@ use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     CoordinatorAnswer, Peer, PeerAnswer, Refusal, ToCoordinator, WriteReplica,
 };
-use std::collections::BTreeMap;
+use silence::{Need, Silence};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A question that nobody answers is asked again after this time.
@@ -125,6 +131,8 @@ pub(crate) enum Heard {
     Granted(BackupId, u64),
     /// Q5.
     Lost(BackupId),
+    /// A lost backup answers again.
+    Back(BackupId),
     /// Q6.
     Fenced,
 }
@@ -147,7 +155,21 @@ enum What {
     },
     Free(SegmentId),
     Sync,
+    Probe,
     Renew(SegmentId),
+}
+
+impl What {
+    /// What is in vain if it is not answered (Q8).
+    fn need(&self) -> Option<Need> {
+        match self {
+            What::Write { .. } | What::Fetch { .. } | What::Free(_) | What::Sync => {
+                Some(Need::Disk)
+            }
+            What::Renew(_) => Some(Need::Lease),
+            What::Probe => None,
+        }
+    }
 }
 
 struct Open {
@@ -174,6 +196,7 @@ pub(crate) struct Remote {
     heads: BTreeMap<Token, SegmentId>,
     next_call: u64,
     next_token: u64,
+    silence: Silence,
     ended: bool,
     pub(crate) planted: Planted,
 }
@@ -190,6 +213,7 @@ impl Remote {
             heads: BTreeMap::new(),
             next_call: 0,
             next_token: HEAD_TOKENS,
+            silence: Silence::default(),
             ended: false,
             planted: Planted::default(),
         }
@@ -226,6 +250,7 @@ impl Remote {
                 }
             }
         }
+        self.count_unanswered(now_us);
         let is_over = |open: &Open| matches!(open.what, What::Renew(_)) && open.sent_us.is_some();
         self.calls
             .retain(|_, open| open.due_us > now_us || !is_over(open)); // asked anew by who wants it
@@ -259,6 +284,33 @@ impl Remote {
             min_open: *min_open,
         };
         Some((token, question))
+    }
+
+    /// Q8.
+    fn count_unanswered(&mut self, now_us: u64) {
+        for open in self.calls.values() {
+            if open.due_us <= now_us
+                && open.sent_us.is_some_and(|sent| sent < now_us)
+                && let Some(need) = open.what.need()
+            {
+                self.silence.in_vain(now_us, open.to, need);
+            }
+        }
+    }
+
+    /// Some server, a backup or not, has answered this one.
+    pub fn heard(&mut self, now_us: u64) {
+        self.silence.heard(now_us);
+    }
+
+    /// Backups that have not done what they were asked for long (Q8).
+    pub fn silent(&self) -> BTreeSet<BackupId> {
+        self.silence.silent()
+    }
+
+    /// Asks a lost backup whether it does again what it is asked: [`Heard::Back`].
+    pub fn probe(&mut self, now_us: u64, backup: BackupId) {
+        self.open(now_us, backup, What::Probe);
     }
 
     /// Q7.
@@ -369,6 +421,9 @@ impl Remote {
             Some(answer) => answer,
         };
         let (to, sent_us) = (open.to, open.sent_us.unwrap_or(0));
+        if let Some(need) = open.what.need() {
+            self.silence.answered(to, need);
+        }
         match (open.what, answer) {
             (What::Write { ticket, write, .. }, PeerAnswer::Stored { level, leased }) => {
                 if leased && write.kind == Kind::Control {
@@ -387,9 +442,12 @@ impl Remote {
                 heard.push(Heard::Freed(to, segment));
             }
             (What::Sync, PeerAnswer::Synced) => heard.push(Heard::Synced(to)),
+            (What::Probe, PeerAnswer::Synced) => heard.push(Heard::Back(to)),
             (What::Renew(_), PeerAnswer::Leased) => heard.push(Heard::Granted(to, sent_us)),
             (What::Renew(_), _) => {} // no lease from there
-            (What::Write { .. } | What::Free(_) | What::Sync, _) => heard.push(Heard::Lost(to)),
+            (What::Write { .. } | What::Free(_) | What::Sync | What::Probe, _) => {
+                heard.push(Heard::Lost(to));
+            }
         }
     }
 
@@ -474,6 +532,7 @@ impl Remote {
 
     /// A backup has crashed, or is lost for this log.
     pub fn lost(&mut self, now_us: u64, backup: BackupId, heard: &mut Vec<Heard>) {
+        self.silence.forget(backup);
         let concerned = |open: &Open| {
             let target = match open.what {
                 What::Fetch { target, .. } => target,
@@ -521,7 +580,7 @@ fn question(log: ServerId, what: &What) -> (Peer, Slice) {
             log,
             segments: vec![*segment],
         },
-        What::Sync => Peer::SyncReplicas { log },
+        What::Sync | What::Probe => Peer::SyncReplicas { log },
         What::Renew(control) => Peer::RenewLease {
             log,
             control: *control,

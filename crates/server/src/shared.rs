@@ -128,6 +128,9 @@ pub struct Shared {
     life_over: OnceLock<(bool, String)>,
     /// One per reactor thread, by number.
     pub threads: Box<[ThreadShared]>,
+    /// Of a member: the thread that keeps what others write, and the one that talks to the cluster.
+    pub(crate) keeper: Beat,
+    pub(crate) node: Beat,
     /// What the commands share beyond the store.
     pub commands: crate::exec::State,
     pub started: Instant,
@@ -176,6 +179,8 @@ impl Shared {
             kept: OnceLock::new(),
             life_over: OnceLock::new(),
             threads,
+            keeper: Beat::default(),
+            node: Beat::default(),
             started: Instant::now(),
             started_unix_ms: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -478,9 +483,8 @@ impl Shared {
     pub fn table_of_waits(&self) -> String {
         let now_ms = crate::clock::now_ms();
         let mut table = "thread        away_ms  state\n".to_owned();
-        for (number, thread) in self.threads.iter().enumerate() {
-            let name = format!("reactor-{number}");
-            let (away_ms, state) = match thread.beat.away_ms(now_ms) {
+        for (name, beat) in self.beats() {
+            let (away_ms, state) = match beat.away_ms(now_ms) {
                 None => (0, "waits for requests"),
                 Some(away_ms) if away_ms < self.stuck_after_ms() => (away_ms, "runs"),
                 Some(away_ms) => (away_ms, "has not come back to its loop"),
@@ -493,12 +497,21 @@ impl Shared {
         table
     }
 
-    /// Whether a thread is stuck: all its clients wait.
+    /// Whether a thread is stuck: all who need it wait.
     pub fn is_stuck(&self) -> bool {
         let now_ms = crate::clock::now_ms();
-        let away_ms = |thread: &ThreadShared| thread.beat.away_ms(now_ms).unwrap_or(0);
-        let mut threads = self.threads.iter();
-        threads.any(|thread| away_ms(thread) >= self.stuck_after_ms())
+        let mut away_ms = self.beats().filter_map(|(_, beat)| beat.away_ms(now_ms));
+        away_ms.any(|away_ms| away_ms >= self.stuck_after_ms())
+    }
+
+    /// The threads that others wait for, by name.
+    fn beats(&self) -> impl Iterator<Item = (String, &Beat)> {
+        let reactors = self.threads.iter().enumerate();
+        let reactors = reactors.map(|(number, one)| (format!("reactor-{number}"), &one.beat));
+        let of_member = [("keeper", &self.keeper), ("node", &self.node)];
+        let of_member = of_member.map(|(name, beat)| (name.to_owned(), beat));
+        let is_member = self.membership().is_some();
+        reactors.chain(of_member.into_iter().filter(move |_| is_member))
     }
 
     /// How long the oldest held reply of any thread has waited, in milliseconds; 0 = none waits.
@@ -511,8 +524,11 @@ impl Shared {
         self.threads.iter().map(held_ms).max().unwrap_or(0)
     }
 
-    /// Why a member does not serve its clients now, though it runs.
+    /// Why it does not serve all its clients now, though it runs.
     pub(crate) fn why_not_ready(&self) -> Option<String> {
+        if self.is_stuck() {
+            return Some("a thread is stuck: see /livez".to_owned());
+        }
         let held_ms = self.replies_held_ms();
         let is_late = self.membership().is_some() && held_ms >= NOT_READY_AFTER_MS;
         is_late.then(|| format!("replies wait for backups since {} s", held_ms / 1_000))

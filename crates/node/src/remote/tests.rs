@@ -150,3 +150,61 @@ fn a_copy_that_does_not_end_holds_up_the_others_for_a_while_only() {
     assert!(asked.len() == 2 && asked.iter().all(|one| one.to.number() == 9));
     assert_eq!(heard, []);
 }
+
+/// How many times a backup was asked in vain, one question every `every_us`, until it is silent; None: it never is.
+fn silent_after(every_us: u64, hears_others: bool) -> Option<usize> {
+    let queue = Arc::new(Queue::new(Arc::new(|| {})));
+    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    queue.sync(HOLDER);
+    (0..100).find(|asked| {
+        let now_us = 10_000_000 + every_us * *asked as u64;
+        if hears_others {
+            remote.heard(now_us);
+        }
+        remote.poll(now_us, &mut Vec::new());
+        remote.silent().contains(&HOLDER)
+    })
+}
+
+#[test]
+fn a_backup_is_silent_by_its_own_fault_only() {
+    assert_eq!(silent_after(PATIENCE_US, true), Some(8), "Q8");
+    assert_eq!(
+        silent_after(PATIENCE_US, false),
+        None,
+        "nobody answers: this server is cut off"
+    );
+    assert_eq!(
+        silent_after(3 * PATIENCE_US, true),
+        None,
+        "this server was stopped in between"
+    );
+}
+
+#[test]
+fn an_answer_ends_the_silence_and_a_lost_backup_is_probed() {
+    let queue = Arc::new(Queue::new(Arc::new(|| {})));
+    let mut remote = Remote::new(ME, 1 << 20, queue.clone());
+    let (mut asked, mut heard) = (Vec::new(), Vec::new());
+    queue.sync(HOLDER);
+    for n in 0..20 {
+        remote.heard(n * PATIENCE_US);
+        remote.poll(n * PATIENCE_US, &mut asked);
+    }
+    assert!(remote.silent().contains(&HOLDER));
+    remote.lost(20 * PATIENCE_US, HOLDER, &mut heard);
+    assert!(remote.silent().is_empty());
+    asked.clear();
+    remote.probe(20 * PATIENCE_US, HOLDER);
+    for n in 20..40 {
+        remote.heard(n * PATIENCE_US);
+        remote.poll(n * PATIENCE_US, &mut asked);
+    }
+    assert!(
+        asked.len() == 20 && remote.silent().is_empty(),
+        "a probe may take its time"
+    );
+    let answer = Some((PeerAnswer::Synced, Slice::default()));
+    remote.answered(40 * PATIENCE_US, asked[0].call, answer, &mut heard);
+    assert_eq!(heard, [Heard::Back(HOLDER)]);
+}

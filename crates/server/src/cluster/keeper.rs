@@ -11,7 +11,9 @@
 use super::clock::Clock;
 use super::life::{Mail, prefer};
 use super::workers::spawn;
+use crate::clock::now_ms;
 use crate::error::ServerError;
+use crate::shared::Shared;
 use duramen_backup::Error;
 use duramen_base::ids::ServerId;
 use duramen_net::{ConnectionId, Event, Handle, Hub, Incoming, Message, Options, Payload};
@@ -59,6 +61,7 @@ impl Keeper {
         offences: Arc<AtomicU64>,
         clock: Clock,
         node: Handle<Mail>,
+        shared: Arc<Shared>,
     ) -> Result<Keeper, ServerError> {
         let options = Options {
             offences,
@@ -80,8 +83,10 @@ impl Keeper {
                 next: OWN,
                 full_until: Instant::now(),
                 is_full: false,
+                shared: Arc::clone(&shared),
             }
             .run();
+            shared.keeper.sleeps();
         })?;
         Ok(Keeper {
             handle,
@@ -115,6 +120,7 @@ struct Run {
     full_until: Instant,
     /// The last commit failed for want of space.
     is_full: bool,
+    shared: Arc<Shared>,
 }
 
 impl Run {
@@ -131,7 +137,9 @@ impl Run {
             } else {
                 self.patience()
             };
+            self.shared.keeper.sleeps();
             self.hub.poll(timeout, &mut events);
+            self.shared.keeper.came_back(now_ms());
             let mut out = Vec::new();
             for event in events.drain(..) {
                 match event {

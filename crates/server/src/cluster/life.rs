@@ -329,7 +329,13 @@ fn prepare(
     let (keeper, chores) = match &backup {
         Some(backup) => {
             let offences = hub.shared_offences();
-            let keeper = Keeper::start(&config.cluster, offences, clock, handle.clone())?;
+            let keeper = Keeper::start(
+                &config.cluster,
+                offences,
+                clock,
+                handle.clone(),
+                Arc::clone(shared),
+            )?;
             let chores = Chores::start(Arc::clone(backup), Arc::clone(&scrub_ms), handle.clone())?;
             (Some(keeper), Some(chores))
         }

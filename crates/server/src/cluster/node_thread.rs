@@ -16,6 +16,7 @@ use super::life::Mail;
 use super::membership::Membership;
 use super::status::MemberStatus;
 use super::workers::{Chores, Workers};
+use crate::clock::now_ms;
 use crate::durability::{Durability, wake};
 use crate::error::ServerError;
 use crate::exec::databases;
@@ -128,13 +129,21 @@ impl NodeThread {
     }
 
     /// Until the life is over, or the server is.
-    pub fn run(mut self) {
+    pub fn run(self) {
+        let shared = Arc::clone(&self.parts.shared);
+        self.run_until_over();
+        shared.node.sleeps();
+    }
+
+    fn run_until_over(mut self) {
         let mut events = Vec::new();
         self.tell(NodeInput::Tick);
         while !self.ended {
             let left_us = self.parts.node.due_us().saturating_sub(self.now_us());
             let timeout = Duration::from_micros(left_us.min(LOOK_EVERY_US));
+            self.parts.shared.node.sleeps();
             self.parts.hub.poll(Some(timeout), &mut events);
+            self.parts.shared.node.came_back(now_ms());
             let began = Instant::now();
             for event in events.drain(..) {
                 if matches!(event, Event::Told(Mail::Stop)) {
@@ -427,7 +436,7 @@ impl NodeThread {
                 }
             }
             NodeOutput::Job(job) => self.parts.workers.give(move || Mail::JobDone(job.run())),
-            NodeOutput::Fails(reason) => tracing::warn!("this member goes on trying: {reason}"),
+            NodeOutput::Fails(reason) => tracing::warn!("{reason}"),
             NodeOutput::Settings(settings) => self.parts.status.replicas = settings.replicas,
             NodeOutput::Ended { again, reason } => self.end(again, reason),
         }

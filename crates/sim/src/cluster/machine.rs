@@ -660,7 +660,8 @@ impl World {
                 let delay_us = 50 + self.random.below(2_000);
                 self.after(delay_us, Event::Job(n, generation, number));
             }
-            NodeOutput::Settings(_) | NodeOutput::Fails(_) => {}
+            NodeOutput::Settings(_) => {}
+            NodeOutput::Fails(why) => self.say(|| format!("server {n}: {why}")),
             NodeOutput::Ended { again, reason } => self.life_ends(n, again, &reason),
         }
     }

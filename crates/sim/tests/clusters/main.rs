@@ -1,6 +1,7 @@
 //! Clusters under faults, from seeds.
 
 mod planted;
+mod silent;
 
 use duramen_sim::cluster::runs::{self, Budget};
 use duramen_sim::cluster::{Plan, Profile, planted as bugs, run};

@@ -1,0 +1,84 @@
+//! Backups that run, but store nothing for a master.
+//!
+//! A disk hung, or one link between two members was cut. The member answered the pings of everybody else, so nobody called it
+//! crashed, and its masters waited for it for ever.
+
+use duramen_node::planted::Bug as NodeBug;
+use duramen_sim::cluster::{Bug, Fault, Plan, run};
+use std::collections::BTreeMap;
+
+const SECOND: u64 = 1_000_000;
+/// A backup is silent after 4 s of questions in vain; the rest is for the new replicas and the next try of the client.
+const LONGEST_US: u64 = 7 * SECOND;
+const CUT_US: u64 = 20 * SECOND;
+
+/// The longest time without any operation of a key that was done, of all keys, and how many were done, while `fault` lasted.
+fn longest(seed: u64, fault: Fault, bug: Option<Bug>) -> (u64, usize) {
+    let mut plan = Plan::calm(seed, 5, 2);
+    plan.load_us = CUT_US + 5 * SECOND;
+    plan.think_us = 50_000;
+    plan.tablets = 5;
+    plan.faults = vec![(2 * SECOND, fault)];
+    plan.bug = bug;
+    let outcome = run(plan);
+    let found = outcome.violations;
+    assert!(found.is_empty(), "seed {seed}: {found:?}");
+    let mut done: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for event in &outcome.history.events {
+        let times = done.entry(event.key).or_insert_with(|| vec![2 * SECOND]);
+        if event.to_us < 2 * SECOND + CUT_US {
+            times.push(event.to_us);
+        }
+    }
+    let operations = done.values().map(Vec::len).sum();
+    let gaps = done.values_mut().map(|times| {
+        times.push(2 * SECOND + CUT_US);
+        times.sort_unstable();
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        gaps.max().unwrap_or(0)
+    });
+    (gaps.max().unwrap_or(0), operations)
+}
+
+fn cut_link() -> Fault {
+    Fault::Flapping {
+        a: 0,
+        b: Some(1),
+        period_us: 2 * CUT_US,
+        for_us: CUT_US,
+    }
+}
+
+fn hung_disk() -> Fault {
+    Fault::SlowDisk {
+        server: 0,
+        extra_us: CUT_US,
+        for_us: CUT_US,
+    }
+}
+
+#[test]
+fn a_member_that_two_cannot_agree_on_holds_up_nobody() {
+    for seed in 1..=10 {
+        let (longest_us, operations) = longest(seed, cut_link(), None);
+        assert!(longest_us <= LONGEST_US, "seed {seed}: {longest_us} us");
+        assert!(operations > 1_000, "seed {seed}: {operations} operations");
+    }
+}
+
+#[test]
+fn a_disk_that_hangs_holds_up_nobody() {
+    for seed in 1..=10 {
+        let (longest_us, operations) = longest(seed, hung_disk(), None);
+        assert!(longest_us <= LONGEST_US, "seed {seed}: {longest_us} us");
+        assert!(operations > 1_000, "seed {seed}: {operations} operations");
+    }
+}
+
+#[test]
+fn silent_backups_that_are_waited_for_are_found() {
+    let bug = Some(Bug::Node(NodeBug::SilentWaited));
+    for fault in [cut_link(), hung_disk()] {
+        assert!((1..=5).any(|seed| longest(seed, fault.clone(), bug).0 > LONGEST_US));
+    }
+}
