@@ -246,8 +246,8 @@ pub struct Coordinator {
     disks: BTreeMap<u64, ServerId>,
     tables: BTreeMap<TableId, TableEntry>,
     /// Names of tables that were dropped, the list that says so, and who was UP then: as long as one of them has not confirmed it, the
-    /// name may still mean that table there.
-    dropped: BTreeMap<String, (TabletsVersion, Vec<ServerId>)>,
+    /// name may still mean that table there. No name: any that the leader before may have dropped.
+    dropped: BTreeMap<Option<String>, (TabletsVersion, Vec<ServerId>)>,
     tablets: BTreeMap<(TableId, RouteHash), TabletRecord>,
     owned: BTreeMap<ServerId, BTreeSet<(TableId, RouteHash)>>,
     shares: Shares,

@@ -213,6 +213,7 @@ impl Coordinator {
         for owner in &self.up {
             self.shares.begin(*owner, version);
         }
+        self.dropped.insert(None, (version, self.up.clone()));
         let lease_us = u64::from(self.meta.settings.read_lease_ms) * 1100;
         let now_us = self.now_us;
         let forgets = self.config.planted.is(Bug::LeaseForgotten);

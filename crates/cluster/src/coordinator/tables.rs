@@ -40,7 +40,8 @@ impl Coordinator {
             return invalid(format!("table `{name}` exists"));
         }
         self.forget_dropped();
-        if self.dropped.contains_key(&name) {
+        let may_be_known = [None, Some(name.clone())];
+        if existing.is_none() && may_be_known.iter().any(|of| self.dropped.contains_key(of)) {
             return refused(Refusal::NotReady {
                 after_ms: BUSY_MS,
                 reason: format!("a server may still serve a table `{name}` that was dropped"),
@@ -108,7 +109,7 @@ impl Coordinator {
         self.affect_all();
         self.forget_dropped();
         let heard_by = (self.tablets_version(), self.up.clone());
-        self.dropped.insert(name.to_owned(), heard_by);
+        self.dropped.insert(Some(name.to_owned()), heard_by);
         self.settle_all();
         CoordinatorAnswer::Admin(AdminAnswer::Done)
     }

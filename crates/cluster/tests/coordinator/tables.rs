@@ -446,6 +446,14 @@ fn a_name_is_not_given_again_before_everybody_knows_that_it_is_free() {
         "{early:?}"
     );
     rig.create_table("c", 1); // another name waits for nobody
+    rig.fail_over(); // the next leader does not know which names were dropped
+    for name in ["a", "b"] {
+        let early = create(&mut rig, name);
+        assert!(
+            matches!(&early, CoordinatorAnswer::Refused(Refusal::NotReady { .. })),
+            "{early:?}"
+        );
+    }
     rig.be_good();
     rig.create_table("a", 1);
 }
