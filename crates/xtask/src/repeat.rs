@@ -8,7 +8,8 @@
 //!    patience (`LATE`), or after all values were found right (`RATE`: a part that a device had to
 //!    give, errors that a client's library saw), is repeated.
 //! 3. A repeated test counts as passed if it passes each of `REPEATS` times.
-//! 4. A run in which more than `FAILURES_MAX` tests failed is broken, and none of them is repeated.
+//! 4. A test is repeated in one run ever: `LEDGER` names those that were, and a failure of one of them counts.
+//! 5. A run in which more than `FAILURES_MAX` tests failed is broken, and none of them is repeated.
 
 use std::collections::BTreeMap;
 
@@ -38,6 +39,9 @@ const MAY_REPEAT: [&str; 7] = [
     "test_configuration.py",
     "test_redis_cli.py",
 ];
+
+/// Tests that once passed only when repeated: a date and a title in each line. A mended test stays in it: it had its chance.
+const LEDGER: &str = include_str!("../repeated.txt");
 
 /// What a binary that ended without a result is called among its tests.
 const BROKE_OFF: &str = "(broke off)";
@@ -91,16 +95,26 @@ pub(crate) fn repeat(
             println!("{title} judges data and is not repeated");
             continue;
         }
+        if is_in(LEDGER, title) {
+            println!("{title} was repeated before (crates/xtask/repeated.txt) and is not again");
+            continue;
+        }
         println!("\n--- {REPEATS} times more, alone: {title}");
         let mut passes = 0;
         while passes < REPEATS && again(&failure)? {
             passes += 1;
         }
         if passes == REPEATS {
+            println!("{title}: mend it, and add it to crates/xtask/repeated.txt");
             tally.passed_when_repeated(title);
         }
     }
     Ok(())
+}
+
+fn is_in(ledger: &str, title: &str) -> bool {
+    let mut entries = ledger.lines().filter_map(|line| line.split_once(' '));
+    entries.any(|(_, known)| known == title)
 }
 
 /// Reads cargo's output for what a repetition needs: which binary is running, which of its tests failed, and what they said.
@@ -209,6 +223,16 @@ mod tests {
         assert_eq!(one.name, "scenarios::late");
         assert!(one.said.contains("all of them found room"), "{one:?}");
         assert!(!one.said.contains("failures"), "{one:?}");
+    }
+
+    #[test]
+    fn a_test_is_repeated_in_one_run_ever() {
+        let ledger = "2026-11-20 scenarios::late\n2026-11-21 tests/test_admin.py::test_page\n";
+        assert!(
+            is_in(ledger, "scenarios::late") && is_in(ledger, "tests/test_admin.py::test_page")
+        );
+        assert!(!is_in(ledger, "late") && !is_in(ledger, "2026-11-20"));
+        assert!(LEDGER.lines().all(|line| line.split_once(' ').is_some()));
     }
 
     #[test]
