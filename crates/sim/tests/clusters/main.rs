@@ -42,9 +42,11 @@ fn everything_survives_everything() {
 }
 
 fn resettled(seed: u64) -> Plan {
+    let plan = Plan::of(Profile::Mixed, seed);
     Plan {
         resettled: true,
-        ..Plan::of(Profile::Mixed, seed)
+        frames: 2 * plan.frames, // as memory may grow, so must the disks
+        ..plan
     }
 }
 
