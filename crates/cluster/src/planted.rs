@@ -51,6 +51,10 @@ pub enum Bug {
     OwnFaultIsDeath,
     /// A leader that hears nobody gives verdicts.
     JudgesAlone,
+    /// A table that is made has the id of one that was dropped.
+    IdsReused,
+    /// The name of a dropped table is free before everybody who is UP has heard of it.
+    NameAtOnce,
 }
 
 /// The bug that is planted, if any.

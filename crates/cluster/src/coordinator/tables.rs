@@ -2,6 +2,7 @@
 
 use super::records::{Key, Origin, TabletRecord};
 use super::{Coordinator, invalid, refused};
+use crate::planted::Bug;
 use crate::recovery::plan::slices;
 use duramen_base::ids::{KeyRange, Level, RouteHash, SegmentId, ServerId, TableId, TabletsVersion};
 use duramen_base::limits::TABLES_MAX;
@@ -41,7 +42,9 @@ impl Coordinator {
         }
         self.forget_dropped();
         let may_be_known = [None, Some(name.clone())];
-        if existing.is_none() && may_be_known.iter().any(|of| self.dropped.contains_key(of)) {
+        let at_once = self.config.planted.is(Bug::NameAtOnce);
+        let is_known = may_be_known.iter().any(|of| self.dropped.contains_key(of));
+        if existing.is_none() && is_known && !at_once {
             return refused(Refusal::NotReady {
                 after_ms: BUSY_MS,
                 reason: format!("a server may still serve a table `{name}` that was dropped"),
@@ -83,9 +86,11 @@ impl Coordinator {
     /// The id of the next table: none that was ever given, and none whose place in the servers' stores another table has.
     fn free_table(&self) -> Option<TableId> {
         let taken: BTreeSet<usize> = self.tables.keys().map(|id| id.place()).collect();
-        self.meta
-            .next_table
-            .first_free(|place| taken.contains(&place))
+        let first = match self.config.planted.is(Bug::IdsReused) {
+            true => TableId(1),
+            false => self.meta.next_table,
+        };
+        first.first_free(|place| taken.contains(&place))
     }
 
     pub(super) fn drop_table(&mut self, name: &str) -> CoordinatorAnswer {

@@ -4,6 +4,7 @@
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
 use super::native::Native;
 use super::net::{Mode, Place};
+use super::tables::number_of;
 use super::world::{Event, World};
 use duramen::Position;
 use duramen_base::ids::{Level, ServerId, TableId};
@@ -11,10 +12,12 @@ use duramen_format::hash::KeyHasher;
 use duramen_node::Route;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The table of all keys.
+/// The table that is always there.
 pub(super) const TABLE: TableId = TableId(1);
 /// Who has not answered by then will not.
 const PATIENCE_US: u64 = 600_000;
+/// As a client: who empties tables.
+const EMPTIER: usize = usize::MAX;
 /// Before the same is tried again.
 const PAUSE_US: u64 = 10_000;
 
@@ -105,8 +108,9 @@ impl Client {
     }
 }
 
+/// Its bytes.
 pub(super) fn key_of(key: u64) -> Vec<u8> {
-    format!("key {key}").into_bytes()
+    format!("key {}", number_of(key)).into_bytes()
 }
 
 pub(super) fn value_of(value: u64, bytes: usize) -> Vec<u8> {
@@ -143,18 +147,18 @@ impl World {
 
     /// Every key is read once more.
     pub(super) fn last_reads(&mut self) {
-        let keys = 0..self.plan.keys;
+        let keys = self.present_keys().into_iter();
         self.ask_at_the_end(keys.map(|key| (key, Last::Read)).collect());
     }
 
     /// Every key can be written, removed and written again.
     pub(super) fn last_writes(&mut self) {
-        let counters = self.plan.counters;
-        let of = |key| match key < counters {
+        let of = |key| match self.is_counter(key) {
             true => vec![(key, Last::Write)],
             false => vec![(key, Last::Write), (key, Last::Remove), (key, Last::Write)],
         };
-        self.ask_at_the_end((0..self.plan.keys).flat_map(of).collect());
+        let last = self.present_keys().into_iter().flat_map(of).collect();
+        self.ask_at_the_end(last);
     }
 
     fn ask_at_the_end(&mut self, last: VecDeque<(u64, Last)>) {
@@ -183,10 +187,10 @@ impl World {
         let (key, action) = match client.last.front().copied() {
             Some((key, Last::Read)) => (key, Action::Read),
             Some((key, Last::Remove)) => (key, Action::Remove),
-            Some((key, Last::Write)) if key < self.plan.counters => (key, Action::Increment),
+            Some((key, Last::Write)) if self.is_counter(key) => (key, Action::Increment),
             Some((key, Last::Write)) => (key, Action::Write(self.new_value())),
             None => {
-                let key = self.random.below(self.plan.keys);
+                let key = self.some_key();
                 (key, self.some_action(key, false))
             }
         };
@@ -207,7 +211,7 @@ impl World {
     }
 
     pub(super) fn some_action(&mut self, key: u64, may_create: bool) -> Action {
-        let is_counter = key < self.plan.counters;
+        let is_counter = self.is_counter(key);
         let choice = self.random.below(10);
         match choice {
             0..4 => Action::Read,
@@ -232,6 +236,11 @@ impl World {
         let Some(errand) = self.ask_anew(c) else {
             return;
         };
+        if self.tables.is_gone(errand.key) && self.random.one_in(4) {
+            // Nothing was done so far, and nobody will do it.
+            self.gives_up(c);
+            return;
+        }
         let servers = self.machines.len() as u64;
         let known = self.clients[c].known.get(&errand.key).copied();
         let server = known.unwrap_or_else(|| self.random.below(servers) as usize);
@@ -276,6 +285,19 @@ impl World {
         };
         self.ends(c, &errand, Found::Nothing);
         true
+    }
+
+    /// What it was about is gone.
+    fn gives_up(&mut self, c: usize) {
+        if let Some(errand) = self.clients[c].errand.take()
+            && errand.action == Action::Remove
+        {
+            self.doubt_no_more(errand.key);
+        }
+        if !self.is_over() {
+            let delay_us = self.random.below(self.plan.think_us);
+            self.after(delay_us, Event::ClientActs(c, 0));
+        }
     }
 
     fn ends(&mut self, c: usize, errand: &Errand, found: Found) {
@@ -368,7 +390,8 @@ impl World {
         let key = key_of(request.key);
         let route = KeyHasher::new(1).route(&key);
         let process = self.machines[n].process.as_ref().expect("it runs");
-        let here = match process.view.route(TABLE, route) {
+        let table = self.tables.table_of(request.key);
+        let here = match process.view.route(table, route) {
             Route::Serve => Ok(()),
             Route::Moved(owner) => {
                 let other = owner
@@ -389,9 +412,9 @@ impl World {
         let mut session = store.engine().session().expect("few sessions");
         let mut guard = session.pin();
         let hash = guard.hash(&key);
-        let is_counter = request.key < self.plan.counters;
+        let is_counter = self.is_counter(request.key);
         let done = match request.action {
-            Action::Read => guard.read(TABLE, hash, &key).map(|object| match object {
+            Action::Read => guard.read(table, hash, &key).map(|object| match object {
                 None => Some(Found::Absent),
                 Some(object) => read_value(object.value, is_counter).map(|value| Found::Value {
                     value,
@@ -400,16 +423,16 @@ impl World {
             }),
             Action::Write(value) | Action::Create(value) => {
                 let bytes = value_of(value, request.value_bytes);
-                let written = guard.write(TABLE, hash, &key, &bytes, None);
+                let written = guard.write(table, hash, &key, &bytes, None);
                 written.map(|outcome| outcome.after.map(|version| Found::Written { version }))
             }
-            Action::Remove => guard.remove(TABLE, hash, &key).map(|outcome| {
+            Action::Remove => guard.remove(table, hash, &key).map(|outcome| {
                 Some(match outcome.before {
                     Some(version) => Found::Removed { version },
                     None => Found::Absent,
                 })
             }),
-            Action::Increment => guard.increment(TABLE, hash, &key, 1).map(|done| {
+            Action::Increment => guard.increment(table, hash, &key, 1).map(|done| {
                 Some(Found::Value {
                     value: done.value as u64,
                     version: done.version,
@@ -443,6 +466,29 @@ impl World {
         }
     }
 
+    /// A removal of who empties tables counts as a client's that waits for its reply.
+    pub(super) fn hold_removal(
+        &mut self,
+        n: usize,
+        (sequence, key): (u64, u64),
+        position: Position,
+        found: Found,
+    ) {
+        let request = Request {
+            client: EMPTIER,
+            sequence,
+            key,
+            action: Action::Remove,
+            value_bytes: 0,
+        };
+        let process = self.machines[n].process.as_mut().expect("it runs");
+        process.held.push(Held {
+            request,
+            position,
+            found,
+        });
+    }
+
     /// Replies leave when what they say is durable and the lease runs.
     pub(super) fn let_replies_go(&mut self, n: usize) {
         let now_us = self.machines[n].clock(self.now_us);
@@ -463,7 +509,10 @@ impl World {
         let me = process.node.member().id();
         for held in ready {
             self.check_alone(n, me, held.request.key);
-            self.answer(n, &held.request, Answer::Done(held.found));
+            match held.request.client {
+                EMPTIER => self.emptied(held.request.sequence, held.found),
+                _ => self.answer(n, &held.request, Answer::Done(held.found)),
+            }
         }
     }
 
@@ -471,9 +520,10 @@ impl World {
     /// of it: that went along.
     pub(super) fn check_alone(&mut self, n: usize, me: ServerId, key: u64) {
         let route = KeyHasher::new(1).route(&key_of(key));
+        let table = self.tables.table_of(key);
         let now_us = self.now_us;
         let mine = self.machines[n].process.as_ref();
-        if !mine.is_some_and(|process| process.view.route(TABLE, route) == Route::Serve) {
+        if !mine.is_some_and(|process| process.view.route(table, route) == Route::Serve) {
             return;
         }
         let others = self.machines.iter().enumerate();
@@ -481,7 +531,7 @@ impl World {
             .filter(|(other, _)| *other != n)
             .find(|(_, machine)| {
                 machine.process.as_ref().is_some_and(|process| {
-                    process.view.route(TABLE, route) == Route::Serve
+                    process.view.route(table, route) == Route::Serve
                         && process.node.read_until().may_read(machine.clock(now_us))
                 })
             });

@@ -58,6 +58,8 @@ classes! {
     LeaseEnd = "client lease ended",
     Split = "tablet split under load",
     Migration = "migration or drain under load",
+    TableDropped = "table dropped",
+    TableEmptied = "table emptied",
     /// A segment lies on flash alone.
     Cold = "segment gone to flash",
 }

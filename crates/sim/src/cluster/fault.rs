@@ -158,6 +158,8 @@ impl World {
                 self.ends_after(for_us, fault);
             }
             Fault::Split | Fault::Migrate | Fault::Drain { .. } => self.operate(fault),
+            Fault::DropTable { for_us } => self.drop_table(for_us),
+            Fault::EmptyTable => self.empty_table(),
         }
     }
 
@@ -372,7 +374,7 @@ impl World {
     /// What an operator does while everything runs.
     fn operate(&mut self, fault: Fault) {
         let at = RouteHash(self.random.next_u64());
-        let table = super::client::TABLE;
+        let table = self.some_table();
         match fault {
             Fault::Split => {
                 let told = self.told.len();

@@ -1,6 +1,6 @@
 //! A run from its beginning to its verdict.
 
-use super::client::{TABLE, key_of};
+use super::client::key_of;
 use super::coverage::Coverage;
 use super::history::History;
 use super::linear::{self, Verdict};
@@ -73,6 +73,7 @@ fn judge(plan: Plan) -> Outcome {
     let seed = plan.seed;
     let mut world = World::new(plan);
     let healed_in_us = world.live();
+    world.empties_no_more();
     if world.violations.is_empty() {
         match linear::check(&world.history) {
             Verdict::Linearizable => {}
@@ -114,6 +115,11 @@ impl World {
                 level: None,
             })
             && self.run(BEGIN_US, LOOK_US, |world| world.all_served());
+        self.make_table();
+        let is_made = is_made
+            && self.run(BEGIN_US, LOOK_US, |world| {
+                world.tables_are_there() && world.all_served()
+            });
         if !is_made {
             self.violated("the cluster does not begin".to_owned());
             return 0;
@@ -221,17 +227,21 @@ impl World {
     /// Every hash by one server that may read, and by no other.
     fn all_served(&mut self) -> bool {
         let now_us = self.now_us;
-        let serves = |machine: &Machine, hash| {
+        let serves = |machine: &Machine, table, hash| {
             machine.process.as_ref().is_some_and(|process| {
-                process.view.route(TABLE, hash) == Route::Serve
+                process.view.route(table, hash) == Route::Serve
                     && process.node.read_until().may_read(machine.clock(now_us))
             })
         };
         let keys = (0..self.plan.keys).map(|key| KeyHasher::new(1).route(&key_of(key)));
-        let mut hashes = keys.chain((0..32).map(|n| RouteHash(n << 59 | 77)));
-        hashes.all(|hash| {
-            let machines = self.machines.iter();
-            machines.filter(|machine| serves(machine, hash)).count() == 1
+        let hashes = keys.chain((0..32).map(|n| RouteHash(n << 59 | 77)));
+        let hashes: Vec<RouteHash> = hashes.collect();
+        self.tables.present().all(|table| {
+            hashes.iter().all(|hash| {
+                let machines = self.machines.iter();
+                let servers = machines.filter(|machine| serves(machine, table, *hash));
+                servers.count() == 1
+            })
         })
     }
 
@@ -258,6 +268,9 @@ impl World {
     fn wrong(&mut self) -> Option<String> {
         if !self.all_joined() {
             return Some("not everybody is a member".to_owned());
+        }
+        if !self.tables_are_there() {
+            return Some("a table is not dropped, or not made".to_owned());
         }
         if !self.all_served() {
             let servers: Vec<String> = (0..self.machines.len()).map(|n| self.who(n)).collect();
@@ -354,8 +367,12 @@ impl World {
             .node
             .read_until()
             .may_read(machine.clock(self.now_us));
-        let serves = (0..64u64)
-            .filter(|at| process.view.route(TABLE, RouteHash(at << 58 | 77)) == Route::Serve);
+        let serves = (0..64u64).filter(|at| {
+            process
+                .view
+                .route(super::client::TABLE, RouteHash(at << 58 | 77))
+                == Route::Serve
+        });
         let id = process.node.member().id();
         let waits = self.waits_for(n);
         let backup = &process.backup;

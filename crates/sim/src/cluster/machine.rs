@@ -55,7 +55,7 @@ pub(super) struct Process {
     pub servant: Option<Servant>,
     /// The disk is at work until then.
     busy_until_us: u64,
-    ended: bool,
+    pub ended: bool,
 }
 
 /// A machine, and the process on it if it runs.

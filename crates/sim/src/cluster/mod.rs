@@ -21,6 +21,7 @@ mod phantom;
 mod plan;
 pub mod planted;
 pub mod runs;
+mod tables;
 mod trace;
 mod world;
 

@@ -2,13 +2,13 @@
 //!
 //! What such a client is told counts as done once, however often its frames arrive.
 
-use super::client::{TABLE, key_of, read_value, value_of};
+use super::client::{key_of, read_value, value_of};
 use super::coverage::Class;
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
 use super::net::{Mode, Place};
 use super::world::{Asker, Event, World};
 use duramen::Position;
-use duramen_base::ids::ServerId;
+use duramen_base::ids::{ServerId, TableId};
 use duramen_client::core::{Ask, Batch, Core, Next, Send, Settled, Work};
 use duramen_client::{Error, Outcome};
 use duramen_cluster::coordinator::{Input, ReplyId};
@@ -103,7 +103,7 @@ fn forever(bytes: Vec<u8>) -> &'static [u8] {
     leaked
 }
 
-fn work_of(part: &Part, (most_bytes, large_one_in): (u64, u64)) -> Work<'static> {
+fn work_of(table: TableId, part: &Part, (most_bytes, large_one_in): (u64, u64)) -> Work<'static> {
     let write = |value: u64, condition| {
         let bytes = 8 + value.wrapping_mul(0x9e37_79b9)
             % if value.is_multiple_of(large_one_in) {
@@ -129,7 +129,7 @@ fn work_of(part: &Part, (most_bytes, large_one_in): (u64, u64)) -> Work<'static>
         },
     };
     Work::Operation(Single {
-        table: TABLE,
+        table,
         key: forever(key_of(part.key)),
         operation,
         level: None,
@@ -154,7 +154,7 @@ impl World {
             };
             let mut parts: Vec<Part> = Vec::new();
             for _ in 0..count {
-                let key = self.random.below(self.plan.keys);
+                let key = self.some_key();
                 if parts.iter().all(|part| part.key != key) {
                     let action = self.some_action(key, true);
                     let before = self.known_version(key);
@@ -169,7 +169,10 @@ impl World {
                 self.doubt(part.key, part.action);
             }
             let sizes = (self.plan.value_bytes, self.plan.large_one_in);
-            let works = parts.iter().map(|part| work_of(part, sizes));
+            let tables = &self.tables;
+            let works = parts
+                .iter()
+                .map(|part| work_of(tables.table_of(part.key), part, sizes));
             let batch = Batch::new(self.now_us, DEADLINE, works.collect::<Vec<_>>());
             let native = self.clients[c].native.as_mut().expect("a native client");
             native.call = Some((batch, parts, self.now_us));
@@ -319,6 +322,8 @@ impl World {
                 Ok(Settled::Outcome(outcome)) => self.found(part.key, outcome),
                 Ok(Settled::Objects(_)) => None,
                 Err(Error::OutcomeUnknown { .. }) => Some(Found::Nothing),
+                // An answer may have been lost when it was still there.
+                Err(Error::NoSuchTable(_)) if self.may_be_denied(part.key) => Some(Found::Nothing),
                 // "Not done" is said of sendings that arrive once, as on a connection. The network repeated a frame, and what came
                 // back was "later, it is being executed", about the copy: whether the first one was done is not known.
                 Err(Error::Deadline { .. }) if was_repeated => Some(Found::Nothing),
@@ -337,6 +342,13 @@ impl World {
         native.turn += 1;
         let turn = native.turn;
         self.after(delay_us, Event::ClientActs(c, turn));
+    }
+
+    /// Whether a client may be told that the table of a key does not exist. A leader that slept for
+    /// longer than its lease says here what it knew before: a real one looks at its lease first.
+    fn may_be_denied(&self, key: u64) -> bool {
+        let slept = self.coverage.count(Class::CoordinatorPause) > 0;
+        self.tables.is_gone(key) || slept && self.plan.churns
     }
 
     fn note(&mut self, c: usize, part: Part, found: Found, from_us: u64) {
@@ -360,7 +372,7 @@ impl World {
     }
 
     fn found(&mut self, key: u64, outcome: Outcome) -> Option<Found> {
-        let is_counter = key < self.plan.counters;
+        let is_counter = self.is_counter(key);
         Some(match outcome {
             Outcome::Value(object) => {
                 let version = object.version;
@@ -434,14 +446,14 @@ impl World {
             native.was_repeated |= !native.served.insert(letter.number);
         }
         let now_us = self.machines[n].clock(self.now_us);
-        let process = self.machines[n].process.as_mut().expect("it runs");
-        let store = process.store.clone().expect("it is a member");
-        let servant = process.servant.as_mut().expect("it is a member");
         let question = frame_of(&letter.bytes).map(|frame| (frame.header, decode_question(&frame)));
         let Some((header, Ok(Question::Client(request)))) = question else {
             return self.violated("a client sends what is no request".to_owned());
         };
-        let keys = keys_of(&request);
+        let keys = self.keys_of(&request);
+        let process = self.machines[n].process.as_mut().expect("it runs");
+        let store = process.store.clone().expect("it is a member");
+        let servant = process.servant.as_mut().expect("it is a member");
         let mut session = store.engine().session().expect("few sessions");
         let mut guard = session.pin();
         let mut bytes = Vec::new();
@@ -464,6 +476,16 @@ impl World {
             position,
             keys,
         });
+    }
+
+    fn keys_of(&self, request: &duramen_wire::native::message::Request<'_>) -> Vec<u64> {
+        let duramen_wire::native::message::Request::Single(single) = request else {
+            return Vec::new();
+        };
+        let text = std::str::from_utf8(single.key).unwrap_or_default();
+        let number = text.strip_prefix("key ").and_then(|n| n.parse().ok());
+        let key = number.and_then(|number| self.tables.key_in(single.table, number));
+        key.into_iter().collect()
     }
 
     /// As [`let_replies_go`](Self::let_replies_go).
@@ -515,13 +537,4 @@ fn has_an_outcome(bytes: &[u8]) -> bool {
         })
     });
     matches!(reply, Some(Ok(true)))
-}
-
-fn keys_of(request: &duramen_wire::native::message::Request<'_>) -> Vec<u64> {
-    let duramen_wire::native::message::Request::Single(single) = request else {
-        return Vec::new();
-    };
-    let text = std::str::from_utf8(single.key).unwrap_or_default();
-    let number = text.strip_prefix("key ").and_then(|n| n.parse().ok());
-    number.into_iter().collect()
 }

@@ -5,11 +5,11 @@
 //! - P1: who crashed since the log had all its replicas does not count as having any: it is among the R - 1.
 //! - P2: what lies in segments below a tablet's creation is from an earlier time of it here (scenario 35): no recovery counts it.
 
-use super::client::{TABLE, key_of};
+use super::client::key_of;
 use super::history::{Action, Found};
 use super::world::{Event, World};
 use duramen_backup::{Backup, ReplicaId, ReplicaInfo};
-use duramen_base::ids::{KeyRange, SegmentId, ServerId};
+use duramen_base::ids::{KeyRange, SegmentId, ServerId, TableId};
 use duramen_cluster::control::State;
 use duramen_format::entry::{self, Kind as EntryKind};
 use duramen_format::hash::KeyHasher;
@@ -36,7 +36,7 @@ impl World {
     /// `before`: the version that had been told when it was asked for.
     pub(super) fn know(&mut self, key: u64, action: Action, found: Found, before: u64) {
         if action == Action::Remove && found != Found::Nothing {
-            *self.doubts.entry(key).or_default() -= 1;
+            self.doubt_no_more(key);
         }
         let known = match (action, found) {
             (_, Found::Written { version } | Found::Value { version, .. }) => Known {
@@ -67,6 +67,11 @@ impl World {
         if action == Action::Remove {
             *self.doubts.entry(key).or_default() += 1;
         }
+    }
+
+    /// A removal was not done, or is known.
+    pub(super) fn doubt_no_more(&mut self, key: u64) {
+        *self.doubts.entry(key).or_default() -= 1;
     }
 
     /// A process has ended: P1.
@@ -130,15 +135,14 @@ impl World {
         Some(gone)
     }
 
-    /// What this log has of the table, and from which segment on.
-    fn owned_by(&self, log: ServerId) -> Vec<(KeyRange, SegmentId)> {
+    /// What this log has of the tables, and from which segment on.
+    fn owned_by(&self, log: ServerId) -> Vec<(TableId, KeyRange, SegmentId)> {
         let leader = self.leader().and_then(|n| self.chairs[n].leads.as_ref());
         let tablets = leader.map(|(_, coordinator)| coordinator.tablets_of(log).tablets);
         let tablets = tablets.into_iter().flatten();
-        let served = tablets.filter(|tablet| tablet.table == TABLE);
-        let served = served.filter_map(|tablet| match tablet.state {
+        let served = tablets.filter_map(|tablet| match tablet.state {
             TabletState::Normal { creation } | TabletState::Outgoing { creation, .. } => {
-                Some((tablet.range, creation))
+                Some((tablet.table, tablet.range, creation))
             }
             TabletState::Incoming { .. } | TabletState::Recovering => None,
         });
@@ -154,14 +158,16 @@ impl World {
         let owned = self.owned_by(log);
         let creation = |key: u64| {
             let route = KeyHasher::new(1).route(&key_of(key));
-            let mut owned = owned.iter();
-            owned.find_map(|(range, creation)| range.contains(route).then_some(*creation))
+            let of = self.tables.table_of(key);
+            let mut owned = owned.iter().filter(|(table, ..)| *table == of);
+            owned.find_map(|(_, range, creation)| range.contains(route).then_some(*creation))
         };
         let image = image(
             &backups,
             log,
             self.noted[&log],
             self.plan.segment_bytes,
+            &|table, number| self.tables.key_in(table, number),
             &creation,
         )?;
         for (key, known) in &self.known {
@@ -183,12 +189,14 @@ impl World {
     }
 }
 
-/// What the newest control segment lists, replayed. `creation`: of the tablet of a key, if the log has it (P2).
+/// What the newest control segment lists, replayed. `key_in`: the key of a number in a table.
+/// `creation`: of the tablet of a key, if the log has it (P2).
 fn image(
     backups: &[&Backup],
     log: ServerId,
     noted: SegmentId,
     segment_bytes: u32,
+    key_in: &dyn Fn(TableId, u64) -> Option<u64>,
     creation: &dyn Fn(u64) -> Option<SegmentId>,
 ) -> Result<Image, String> {
     let of = |backup: &&Backup| backup.replicas_of(log.number());
@@ -249,7 +257,8 @@ fn image(
                 return Err(format!("segment {segment} holds no entry at its end"));
             };
             let text = std::str::from_utf8(entry.key).unwrap_or_default();
-            let key = text.strip_prefix("key ").and_then(|key| key.parse().ok());
+            let number = text.strip_prefix("key ").and_then(|key| key.parse().ok());
+            let key = number.and_then(|number| key_in(TableId(entry.table), number));
             if let (Some(key), false) = (key, entry.kind == EntryKind::Completion)
                 && creation(key).is_some_and(|creation| *segment >= creation)
             {

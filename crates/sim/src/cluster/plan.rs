@@ -118,6 +118,12 @@ pub enum Fault {
         server: usize,
         for_us: u64,
     },
+    /// The table that comes and goes is dropped, and made again so much later.
+    DropTable {
+        for_us: u64,
+    },
+    /// Everybody deletes what it has of that table.
+    EmptyTable,
 }
 
 /// What kinds of faults there are, and how the network is.
@@ -147,6 +153,8 @@ pub struct Plan {
     pub resettled: bool,
     /// Members have a second tier: whatever may lie there does.
     pub flash: bool,
+    /// Every other key is in a table that comes and goes.
+    pub churns: bool,
     pub partition_bytes: u64,
     pub read_lease_ms: u32,
     pub client_lease_ms: u32,
@@ -210,6 +218,7 @@ impl Plan {
             memory_bytes: 4 << 20,
             resettled: false,
             flash: false,
+            churns: false,
             partition_bytes: 1 << 30,
             read_lease_ms: 400,
             client_lease_ms: 4_000,
@@ -253,6 +262,12 @@ impl Plan {
         if profile == Profile::Mixed {
             plan.network(&mut random);
             plan.draw_faults(&mut random);
+            // What was thought of later: the plans of other seeds stay what they were.
+            let mut later = Random::new(seed ^ 0x6c61_7465_72);
+            plan.churns = later.one_in(4);
+            if plan.churns {
+                plan.draw_churn(&mut later);
+            }
         }
         plan
     }
@@ -363,6 +378,24 @@ impl Plan {
                 denied: random.one_in(3),
                 for_us,
             },
+        }
+    }
+
+    /// A table is dropped or emptied, half of the times when something else happens.
+    pub(super) fn draw_churn(&mut self, random: &mut Random) {
+        let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
+        for _ in 0..2 + random.below(6) {
+            let at_us = match times_us.get(random.below(2 * times_us.len() as u64) as usize) {
+                Some(at_us) => *at_us + random.below(200 * MS),
+                None => SECOND / 4 + random.below(self.load_us),
+            };
+            let fault = match random.below(3) {
+                0 => Fault::EmptyTable,
+                _ => Fault::DropTable {
+                    for_us: [0, random.below(400 * MS)][random.below(2) as usize],
+                },
+            };
+            self.faults.push((at_us, fault));
         }
     }
 

@@ -38,6 +38,8 @@ pub enum Shape {
     Full,
     /// Tablets move, while requests come late.
     Moves,
+    /// A table comes and goes, while servers and coordinators do.
+    Tables,
     /// Only coordinators stand still or fail to reach anybody, and messages are slow.
     Patience,
 }
@@ -56,6 +58,7 @@ impl Shape {
         Shape::Leases,
         Shape::Full,
         Shape::Moves,
+        Shape::Tables,
         Shape::Patience,
     ];
 }
@@ -109,6 +112,8 @@ planted! {
     Serve::ViewIsNotLookedAt, Moves;
     Serve::AbandonAfterEffect, Repetitions;
     Serve::FinishBeforeDurable, Repetitions;
+    Cluster::IdsReused, Tables;
+    Cluster::NameAtOnce, Tables;
     Engine::HitsDoNotWait, Zombies;
     Engine::MissesDoNotWait, Zombies;
     Engine::SwapBeforeReasons, Churn;
@@ -173,6 +178,10 @@ impl Plan {
                 self.counters = 3;
                 self.client_lease_ms = 3_000;
                 self.load_us = 5 * SECOND;
+            }
+            Shape::Tables => {
+                self.churns = true;
+                self.draw_churn(random);
             }
             Shape::Moves => {
                 self.duplicate_ppm = 150_000;
@@ -303,6 +312,18 @@ impl Plan {
                 };
                 add(random.below(400 * MS), fault);
             }
+            Shape::Tables => match random.below(6) {
+                0 => add(0, Fault::Migrate),
+                1 => add(0, Fault::CoordinatorCrash { down_us: short_us }),
+                2 => add(
+                    0,
+                    Fault::Pause {
+                        server,
+                        for_us: long_us,
+                    },
+                ),
+                _ => add(0, crash(server, short_us)),
+            },
             Shape::Full => add(
                 0,
                 Fault::DiskFull {

@@ -15,6 +15,7 @@ use super::native::{Letter, Native};
 use super::net::{Fate, Mode, Net, Place};
 use super::phantom::Known;
 use super::plan::{Fault, Plan};
+use super::tables::Tables;
 use super::trace::Trace;
 use crate::random::Random;
 use duramen_base::ids::{SegmentId, ServerId};
@@ -59,6 +60,8 @@ pub(super) enum Event {
     ClientTires(usize, u64),
     /// What a recovery would find is looked at.
     Imagine,
+    /// The operator of tables goes on.
+    Operate,
     Fault(Box<Fault>),
     Ends(Box<Fault>),
 }
@@ -99,6 +102,7 @@ impl Event {
             Event::ClientActs(n, sequence) => [14, *n as u64, *sequence],
             Event::ClientTires(n, sequence) => [15, *n as u64, *sequence],
             Event::Imagine => [23, 0, 0],
+            Event::Operate => [24, 0, 0],
             Event::Fault(_) => [16, 0, 0],
             Event::Ends(_) => [17, 0, 0],
         }
@@ -155,6 +159,7 @@ pub struct World {
     /// Answers to the operator.
     pub(super) told: Vec<CoordinatorAnswer>,
     pub(super) last_value: u64,
+    pub(super) tables: Tables,
     /// Of each key.
     pub(super) known: BTreeMap<u64, Known>,
     /// Removals of a key of which nobody knows whether they were done.
@@ -214,6 +219,7 @@ impl World {
             askers: HashMap::new(),
             told: Vec::new(),
             last_value: 0,
+            tables: Tables::new(),
             known: BTreeMap::new(),
             doubts: BTreeMap::new(),
             noted: BTreeMap::new(),
@@ -363,6 +369,7 @@ impl World {
             Event::ClientActs(n, sequence) => self.client_acts(n, sequence),
             Event::ClientTires(n, sequence) => self.client_tires(n, sequence),
             Event::Imagine => self.imagine(),
+            Event::Operate => self.operate_tables(),
             Event::Fault(fault) => self.strike(*fault),
             Event::Ends(fault) => self.relent(*fault),
         }

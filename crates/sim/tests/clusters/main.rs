@@ -116,6 +116,25 @@ fn sweep() {
     }
 }
 
+/// How many of the seeds of [`everything_survives_everything`] find a bug.
+#[test]
+#[ignore = "takes long: DURAMEN_SIM_BUG, DURAMEN_SIM_RUNS"]
+fn rates() {
+    let wanted = std::env::var("DURAMEN_SIM_BUG").unwrap_or_default();
+    let runs = Budget::from_environment(100, Duration::MAX).runs;
+    for planted in bugs::ALL.iter().filter(|p| p.name.contains(&wanted)) {
+        let finds = |seed: &u64| {
+            let plan = Plan {
+                bug: Some(planted.bug),
+                ..Plan::of(Profile::Mixed, *seed)
+            };
+            !run(plan).violations.is_empty()
+        };
+        let found = (1..=runs).filter(finds).count();
+        println!("{:40} {found} of {runs}", planted.name);
+    }
+}
+
 #[test]
 fn what_provokes_bugs_does_no_harm_without_them() {
     for shape in bugs::Shape::ALL {

@@ -168,6 +168,16 @@ fn simulated_answer_before_it_is_durable_is_found() {
 }
 
 #[test]
+fn simulated_ids_that_are_given_again_are_found() {
+    find("Cluster::IdsReused", 1);
+}
+
+#[test]
+fn simulated_name_that_is_given_at_once_is_found() {
+    find("Cluster::NameAtOnce", 1);
+}
+
+#[test]
 fn simulated_hits_that_do_not_wait_are_found() {
     find("Engine::HitsDoNotWait", 1);
 }
