@@ -52,6 +52,8 @@ pub(super) struct Held {
     request: Request,
     position: Position,
     found: Found,
+    /// When what it needed from flash is there.
+    from_us: u64,
 }
 
 /// What a client is about.
@@ -409,6 +411,7 @@ impl World {
         let Some(store) = process.store.clone() else {
             return self.answer(n, &request, Answer::Again);
         };
+        self.flash_took_us(n);
         let mut session = store.engine().session().expect("few sessions");
         let mut guard = session.pin();
         let hash = guard.hash(&key);
@@ -451,6 +454,7 @@ impl World {
                     request,
                     position,
                     found,
+                    from_us: self.now_us + self.flash_took_us(n),
                 };
                 let process = self.machines[n].process.as_mut().expect("it runs");
                 process.held.push(held);
@@ -486,12 +490,14 @@ impl World {
             request,
             position,
             found,
+            from_us: 0,
         });
     }
 
     /// Replies leave when what they say is durable and the lease runs.
     pub(super) fn let_replies_go(&mut self, n: usize) {
-        let now_us = self.machines[n].clock(self.now_us);
+        let true_us = self.now_us;
+        let now_us = self.machines[n].clock(true_us);
         let Some(process) = self.machines[n].process.as_mut() else {
             return;
         };
@@ -502,9 +508,9 @@ impl World {
             return;
         };
         let held = std::mem::take(&mut process.held);
-        let (ready, waiting): (Vec<Held>, Vec<Held>) = held
-            .into_iter()
-            .partition(|held| log.reached(&held.position) >= Level::Synced);
+        let (ready, waiting): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|held| {
+            held.from_us <= true_us && log.reached(&held.position) >= Level::Synced
+        });
         process.held = waiting;
         let me = process.node.member().id();
         for held in ready {

@@ -60,6 +60,8 @@ classes! {
     Migration = "migration or drain under load",
     TableDropped = "table dropped",
     TableEmptied = "table emptied",
+    FlashError = "error of a flash device",
+    SlowFlash = "slow flash device",
     /// A segment lies on flash alone.
     Cold = "segment gone to flash",
 }

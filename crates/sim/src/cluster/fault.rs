@@ -158,6 +158,23 @@ impl World {
                 self.ends_after(for_us, fault);
             }
             Fault::Split | Fault::Migrate | Fault::Drain { .. } => self.operate(fault),
+            Fault::FlashFails {
+                server,
+                reads,
+                writes,
+                for_us,
+            } => {
+                self.machines[server].flash.fail(reads, writes);
+                self.ends_after(for_us, fault);
+            }
+            Fault::SlowFlash {
+                server,
+                most_us,
+                for_us,
+            } => {
+                self.machines[server].flash.slow_down(most_us);
+                self.ends_after(for_us, fault);
+            }
             Fault::DropTable { for_us } => self.drop_table(for_us),
             Fault::EmptyTable => self.empty_table(),
         }
@@ -177,6 +194,8 @@ impl World {
             Fault::Pause { server, .. } => self.resume(server),
             Fault::SlowDisk { server, .. } => self.machines[server].slow_us = 0,
             Fault::DiskFull { server, .. } => self.machines[server].fill_disk(false),
+            Fault::FlashFails { server, .. } => self.machines[server].flash.fail(0, 0),
+            Fault::SlowFlash { server, .. } => self.machines[server].flash.slow_down(0),
             Fault::StoreFailure { .. } => self.store_is_away = false,
             Fault::ClientPause { client, for_us } => {
                 self.clients[client].is_off = false;
@@ -410,6 +429,8 @@ impl World {
             self.resume(n);
             let machine = &mut self.machines[n];
             machine.slow_us = 0;
+            machine.flash.fail(0, 0);
+            machine.flash.slow_down(0);
             machine.dies_after = None;
             machine.kept_off = false;
             machine.fill_disk(false);

@@ -1,29 +1,105 @@
 //! A flash device in memory: the second tier of a simulated member. What is on it is nobody's after the process.
+//!
+//! It may fail and it may be slow, but it never gives back what was not written there last: a member
+//! reads nothing that it did not write in the same life, and a real device that lies is another matter.
 
+use crate::random::Random;
 use duramen::engine::FlashOptions;
 use duramen::engine::flash::Device;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 const BYTES: usize = 8 << 20;
 
-struct Flash(RwLock<Vec<u8>>);
+/// How the flash devices of a machine are now.
+#[derive(Clone)]
+pub(super) struct Mood(Arc<Mutex<State>>);
+
+struct State {
+    random: Random,
+    /// One in so many reads fails; 0: none does.
+    reads_fail: u64,
+    writes_fail: u64,
+    /// Most time that an operation takes.
+    slow_us: u64,
+    /// How long the reads took since somebody asked.
+    took_us: u64,
+    failures: u64,
+}
+
+impl Mood {
+    pub fn new(seed: u64) -> Mood {
+        Mood(Arc::new(Mutex::new(State {
+            random: Random::new(seed),
+            reads_fail: 0,
+            writes_fail: 0,
+            slow_us: 0,
+            took_us: 0,
+            failures: 0,
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One in so many reads and writes fails from now on; 0: none does.
+    pub fn fail(&self, reads: u64, writes: u64) {
+        let mut state = self.state();
+        (state.reads_fail, state.writes_fail) = (reads, writes);
+    }
+
+    pub fn slow_down(&self, most_us: u64) {
+        self.state().slow_us = most_us;
+    }
+
+    /// How long reads took since this was asked last.
+    pub fn took_us(&self) -> u64 {
+        std::mem::take(&mut self.state().took_us)
+    }
+
+    /// How often it failed since this was asked last.
+    pub fn failures(&self) -> u64 {
+        std::mem::take(&mut self.state().failures)
+    }
+
+    fn operation(&self, is_read: bool) -> io::Result<()> {
+        let mut state = self.state();
+        if is_read && state.slow_us > 0 {
+            let slow_us = state.slow_us;
+            state.took_us += state.random.below(slow_us);
+        }
+        let one_in = match is_read {
+            true => state.reads_fail,
+            false => state.writes_fail,
+        };
+        if one_in > 0 && state.random.one_in(one_in) {
+            state.failures += 1;
+            return Err(io::Error::from_raw_os_error(5)); // EIO
+        }
+        Ok(())
+    }
+}
+
+struct Flash(RwLock<Vec<u8>>, Mood);
 
 /// An empty one.
-pub(super) fn options() -> FlashOptions {
+pub(super) fn options(mood: &Mood) -> FlashOptions {
     FlashOptions {
-        device: Arc::new(Flash(RwLock::new(vec![0; BYTES]))),
+        device: Arc::new(Flash(RwLock::new(vec![0; BYTES]), mood.clone())),
     }
 }
 
 impl Device for Flash {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.1.operation(true)?;
         let bytes = self.0.read().unwrap_or_else(PoisonError::into_inner);
         into.copy_from_slice(&bytes[offset as usize..][..into.len()]);
         Ok(())
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.1.operation(false)?;
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         all[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())

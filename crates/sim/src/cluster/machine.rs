@@ -61,6 +61,7 @@ pub(super) struct Process {
 /// A machine, and the process on it if it runs.
 pub(super) struct Machine {
     pub disk: SimDisk,
+    pub flash: flash::Mood,
     disk_number: u64,
     stored: Option<ServerId>,
     /// Otherwise nobody answers; a machine whose process is dead refuses connections.
@@ -92,6 +93,7 @@ impl Machine {
         let disk_number = random.next_u64() | 1;
         Machine {
             disk: SimDisk::new(disk_number, DISK_BYTES).untraced(),
+            flash: flash::Mood::new(disk_number),
             disk_number,
             stored: None,
             is_powered: true,
@@ -243,7 +245,7 @@ impl World {
         store.engine.cleaners = 0;
         store.engine.huge_pages = false;
         store.engine.tiny = true;
-        store.engine.flash = (plan.flash && life % 4 != 1).then(flash::options);
+        store.engine.flash = (plan.flash && life % 4 != 1).then(|| flash::options(&machine.flash));
         store.engine.clock = duramen::engine::Clock::Manual(wall_ms.clone());
         store.planted = match plan.bug {
             Some(Bug::Engine(bug)) => Some(duramen::Bug::Engine(bug)),
@@ -442,6 +444,19 @@ impl World {
             }
             self.does(n, output);
         }
+    }
+
+    /// How long reads from flash took since this was asked last.
+    pub(super) fn flash_took_us(&mut self, n: usize) -> u64 {
+        let flash = &self.machines[n].flash;
+        if flash.failures() > 0 {
+            self.coverage.fired(Class::FlashError);
+        }
+        let took_us = flash.took_us();
+        if took_us > 0 {
+            self.coverage.fired(Class::SlowFlash);
+        }
+        took_us
     }
 
     /// The store's threads and the keeper's, as far as they have something to do.
@@ -791,8 +806,9 @@ impl World {
             return;
         }
         if let Some(job) = self.jobs.remove(&number) {
+            self.flash_took_us(n);
             let done = job.run();
-            let delay_us = 50 + self.random.below(2_000);
+            let delay_us = 50 + self.random.below(2_000) + self.flash_took_us(n);
             self.later_within(n, delay_us, NodeInput::JobDone(done));
             self.let_work(n);
         }

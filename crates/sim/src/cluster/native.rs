@@ -46,6 +46,8 @@ pub(super) struct HeldLetter {
     letter: Letter,
     position: Position,
     keys: Vec<u64>,
+    /// When what it needed from flash is there.
+    from_us: u64,
 }
 
 /// What a part is about.
@@ -328,6 +330,9 @@ impl World {
                 // back was "later, it is being executed", about the copy: whether the first one was done is not known.
                 Err(Error::Deadline { .. }) if was_repeated => Some(Found::Nothing),
                 Err(Error::Deadline { .. } | Error::Full(_)) => None, // it was not done
+                Err(Error::Refused(_)) if self.coverage.count(Class::FlashError) > 0 => {
+                    Some(Found::Nothing)
+                }
                 Err(error) => {
                     self.violated(format!("a client is told: {error}"));
                     None
@@ -451,6 +456,7 @@ impl World {
             return self.violated("a client sends what is no request".to_owned());
         };
         let keys = self.keys_of(&request);
+        self.flash_took_us(n);
         let process = self.machines[n].process.as_mut().expect("it runs");
         let store = process.store.clone().expect("it is a member");
         let servant = process.servant.as_mut().expect("it is a member");
@@ -471,10 +477,13 @@ impl World {
         );
         let position = servant.take_wait();
         drop(guard);
+        let from_us = self.now_us + self.flash_took_us(n);
+        let process = self.machines[n].process.as_mut().expect("it runs");
         process.held_letters.push(HeldLetter {
             letter: Letter { bytes, ..letter },
             position,
             keys,
+            from_us,
         });
     }
 
@@ -490,7 +499,8 @@ impl World {
 
     /// As [`let_replies_go`](Self::let_replies_go).
     pub(super) fn let_letters_go(&mut self, n: usize) {
-        let now_us = self.machines[n].clock(self.now_us);
+        let true_us = self.now_us;
+        let now_us = self.machines[n].clock(true_us);
         let Some(process) = self.machines[n].process.as_mut() else {
             return;
         };
@@ -503,7 +513,9 @@ impl World {
             return;
         }
         let held = std::mem::take(&mut process.held_letters);
-        let is_ready = |held: &HeldLetter| log.reached(&held.position) >= held.position.level();
+        let is_ready = |held: &HeldLetter| {
+            held.from_us <= true_us && log.reached(&held.position) >= held.position.level()
+        };
         let (ready, waiting): (Vec<HeldLetter>, Vec<HeldLetter>) =
             held.into_iter().partition(is_ready);
         process.held_letters = waiting;

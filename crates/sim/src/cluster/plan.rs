@@ -118,6 +118,18 @@ pub enum Fault {
         server: usize,
         for_us: u64,
     },
+    /// One in so many reads and writes of a flash device ends with EIO; 0: none does.
+    FlashFails {
+        server: usize,
+        reads: u64,
+        writes: u64,
+        for_us: u64,
+    },
+    SlowFlash {
+        server: usize,
+        most_us: u64,
+        for_us: u64,
+    },
     /// The table that comes and goes is dropped, and made again so much later.
     DropTable {
         for_us: u64,
@@ -268,6 +280,9 @@ impl Plan {
             if plan.churns {
                 plan.draw_churn(&mut later);
             }
+            if plan.flash && later.one_in(2) {
+                plan.draw_flash(&mut later);
+            }
         }
         plan
     }
@@ -385,10 +400,7 @@ impl Plan {
     pub(super) fn draw_churn(&mut self, random: &mut Random) {
         let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
         for _ in 0..2 + random.below(6) {
-            let at_us = match times_us.get(random.below(2 * times_us.len() as u64) as usize) {
-                Some(at_us) => *at_us + random.below(200 * MS),
-                None => SECOND / 4 + random.below(self.load_us),
-            };
+            let at_us = self.some_time(&times_us, random);
             let fault = match random.below(3) {
                 0 => Fault::EmptyTable,
                 _ => Fault::DropTable {
@@ -396,6 +408,47 @@ impl Plan {
                 },
             };
             self.faults.push((at_us, fault));
+        }
+    }
+
+    /// Flash fails or is slow, half of the times when something else happens; much lies there, and
+    /// tablets move meanwhile.
+    pub(super) fn draw_flash(&mut self, random: &mut Random) {
+        let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
+        self.value_bytes = 12_000;
+        self.large_one_in = 1;
+        for _ in 0..2 + random.below(4) {
+            let at_us = self.some_time(&times_us, random);
+            let server = random.below(self.servers as u64) as usize;
+            let for_us = 100 * MS + random.below(2 * SECOND);
+            let fault = match random.below(3) {
+                0 => Fault::SlowFlash {
+                    server,
+                    most_us: [2 * MS, 30 * MS][random.below(2) as usize],
+                    for_us,
+                },
+                _ => {
+                    for _ in 0..2 {
+                        let move_us = at_us + random.below(for_us);
+                        self.faults.push((move_us, Fault::Migrate));
+                    }
+                    Fault::FlashFails {
+                        server,
+                        reads: [1, 4, 20][random.below(3) as usize],
+                        writes: [0, 0, 3][random.below(3) as usize],
+                        for_us,
+                    }
+                }
+            };
+            self.faults.push((at_us, fault));
+        }
+    }
+
+    /// Half of the times shortly after one of these.
+    fn some_time(&self, times_us: &[u64], random: &mut Random) -> u64 {
+        match times_us.get(random.below(2 * times_us.len() as u64) as usize) {
+            Some(at_us) => *at_us + random.below(200 * MS),
+            None => SECOND / 4 + random.below(self.load_us),
         }
     }
 

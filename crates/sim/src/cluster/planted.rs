@@ -38,6 +38,8 @@ pub enum Shape {
     Full,
     /// Tablets move, while requests come late.
     Moves,
+    /// Tablets move and flash fails, while much is written.
+    Flash,
     /// A table comes and goes, while servers and coordinators do.
     Tables,
     /// Only coordinators stand still or fail to reach anybody, and messages are slow.
@@ -58,6 +60,7 @@ impl Shape {
         Shape::Leases,
         Shape::Full,
         Shape::Moves,
+        Shape::Flash,
         Shape::Tables,
         Shape::Patience,
     ];
@@ -114,6 +117,7 @@ planted! {
     Serve::FinishBeforeDurable, Repetitions;
     Cluster::IdsReused, Tables;
     Cluster::NameAtOnce, Tables;
+    Engine::UnreadIsEmpty, Flash;
     Engine::HitsDoNotWait, Zombies;
     Engine::MissesDoNotWait, Zombies;
     Engine::SwapBeforeReasons, Churn;
@@ -178,6 +182,11 @@ impl Plan {
                 self.counters = 3;
                 self.client_lease_ms = 3_000;
                 self.load_us = 5 * SECOND;
+            }
+            Shape::Flash => {
+                self.flash = true;
+                self.keys = 20;
+                self.draw_flash(random);
             }
             Shape::Tables => {
                 self.churns = true;
@@ -331,7 +340,7 @@ impl Plan {
                     for_us: short_us,
                 },
             ),
-            Shape::Moves => match random.below(5) {
+            Shape::Moves | Shape::Flash => match random.below(5) {
                 0 => add(0, crash(server, short_us)),
                 1 => add(0, Fault::Split),
                 2 => add(

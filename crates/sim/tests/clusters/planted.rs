@@ -178,6 +178,11 @@ fn simulated_name_that_is_given_at_once_is_found() {
 }
 
 #[test]
+fn simulated_unread_segments_taken_for_empty_are_found() {
+    find("Engine::UnreadIsEmpty", 1);
+}
+
+#[test]
 fn simulated_hits_that_do_not_wait_are_found() {
     find("Engine::HitsDoNotWait", 1);
 }
