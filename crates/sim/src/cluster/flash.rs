@@ -3,6 +3,8 @@
 //! It may fail and it may be slow, but it never gives back what was not written there last: a member
 //! reads nothing that it did not write in the same life, and a real device that lies is another matter.
 
+use super::coverage::Class;
+use super::world::World;
 use crate::random::Random;
 use duramen::engine::FlashOptions;
 use duramen::engine::flash::Device;
@@ -107,5 +109,20 @@ impl Device for Flash {
 
     fn bytes(&self) -> u64 {
         BYTES as u64
+    }
+}
+
+impl World {
+    /// How long reads from flash took since this was asked last.
+    pub(super) fn flash_took_us(&mut self, n: usize) -> u64 {
+        let flash = &self.machines[n].flash;
+        if flash.failures() > 0 {
+            self.coverage.fired(Class::FlashError);
+        }
+        let took_us = flash.took_us();
+        if took_us > 0 {
+            self.coverage.fired(Class::SlowFlash);
+        }
+        took_us
     }
 }

@@ -28,12 +28,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// What a disk has room for, unless it is made full.
 const DISK_BYTES: u64 = 1 << 30;
 /// From the end of a process's life to the next one's beginning, when it begins again by itself.
-const AGAIN_US: u64 = 20_000;
-/// How long a commit takes on a good disk.
-const COMMIT_US: u64 = 150;
+pub(super) const AGAIN_US: u64 = 20_000;
 /// Rounds of work after one event, before something is wrong.
 const ROUNDS_MAX: usize = 200;
-const STEPS_MAX: usize = 20_000;
+pub(super) const STEPS_MAX: usize = 20_000;
 /// What the cleaner does at a time.
 const CLEAN_BYTES: u64 = 1 << 20;
 /// When replies that wait are looked at again.
@@ -54,7 +52,7 @@ pub(super) struct Process {
     pub held_letters: Vec<HeldLetter>,
     pub servant: Option<Servant>,
     /// The disk is at work until then.
-    busy_until_us: u64,
+    pub busy_until_us: u64,
     pub ended: bool,
 }
 
@@ -446,19 +444,6 @@ impl World {
         }
     }
 
-    /// How long reads from flash took since this was asked last.
-    pub(super) fn flash_took_us(&mut self, n: usize) -> u64 {
-        let flash = &self.machines[n].flash;
-        if flash.failures() > 0 {
-            self.coverage.fired(Class::FlashError);
-        }
-        let took_us = flash.took_us();
-        if took_us > 0 {
-            self.coverage.fired(Class::SlowFlash);
-        }
-        took_us
-    }
-
     /// The store's threads and the keeper's, as far as they have something to do.
     pub(super) fn let_work(&mut self, n: usize) {
         let generation = self.machines[n].generation;
@@ -501,79 +486,6 @@ impl World {
             }
         }
         self.violated(format!("server {n} is never done"));
-    }
-
-    /// The disk's thread. What it says leaves when the disk has done it.
-    fn keeper_works(&mut self, n: usize) {
-        let true_us = self.now_us;
-        let now_us = self.machines[n].clock(true_us);
-        let machine = &mut self.machines[n];
-        let slow_us = machine.slow_us;
-        let Some(process) = machine.process.as_mut() else {
-            return;
-        };
-        if true_us < process.busy_until_us {
-            return;
-        }
-        let mut out = Vec::new();
-        let mut result = Ok(());
-        let (mut took_us, mut steps) = (0, 0);
-        if let Some(keeper) = &mut process.keeper {
-            while keeper.read_step() {
-                steps += 1;
-                assert!(steps < STEPS_MAX, "server {n}: reading never ends");
-            }
-            if keeper.due_us().is_some_and(|due_us| due_us <= now_us) {
-                result = keeper.settle(&|| now_us, &mut out);
-                took_us = COMMIT_US + slow_us;
-            }
-        }
-        let mut flushed = Ok(true);
-        while let Ok(true) = flushed {
-            flushed = process.backup.flush_step();
-            steps += 1;
-            assert!(steps < STEPS_MAX, "server {n}: flushing never ends");
-        }
-        let is_full = matches!(result, Err(duramen_backup::Error::Full { .. }));
-        let has_failed = result.is_err() && !is_full
-            || matches!(&flushed, Err(error) if !matches!(error, duramen_backup::Error::Full { .. }));
-        if is_full {
-            self.coverage.fired(Class::DiskFull);
-            took_us += 20_000;
-        }
-        self.later(n, took_us, out);
-        if let Some(process) = self.machines[n].process.as_mut() {
-            process.busy_until_us = true_us + took_us;
-        }
-        if has_failed || self.machines[n].disk.is_down() {
-            self.disk_failed(n);
-        }
-    }
-
-    /// What the disk answers, after this time.
-    fn later(&mut self, n: usize, delay_us: u64, out: Vec<NodeOutput>) {
-        if out.is_empty() {
-            return;
-        }
-        let number = self.number();
-        let generation = self.machines[n].generation;
-        self.on_disk.insert(number, out);
-        self.after(delay_us, Event::Disk(n, generation, number));
-    }
-
-    /// A server whose disk failed ends; if its power failed, it stays off for a while.
-    fn disk_failed(&mut self, n: usize) {
-        let machine = &mut self.machines[n];
-        if machine.disk.is_down() {
-            let down_us = machine.cut_us.take().unwrap_or(500_000);
-            self.coverage.fired(Class::PowerCut);
-            self.stop(n, false);
-            self.boot_after(n, down_us);
-        } else {
-            self.coverage.fired(Class::DiskError);
-            self.stop(n, true);
-            self.boot_after(n, 10 * AGAIN_US);
-        }
     }
 
     /// When it is to be woken next.

@@ -9,6 +9,7 @@ mod bug;
 mod chair;
 mod client;
 mod coverage;
+mod disks;
 mod fault;
 mod finish;
 mod flash;
