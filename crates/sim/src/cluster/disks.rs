@@ -1,0 +1,84 @@
+//! What the thread of a server's disk does, and what becomes of the server when its disk fails.
+
+use super::coverage::Class;
+use super::machine::{AGAIN_US, STEPS_MAX};
+use super::world::{Event, World};
+use duramen_node::NodeOutput;
+
+/// How long a commit takes on a good disk.
+const COMMIT_US: u64 = 150;
+
+impl World {
+    /// The disk's thread. What it says leaves when the disk has done it.
+    pub(super) fn keeper_works(&mut self, n: usize) {
+        let true_us = self.now_us;
+        let now_us = self.machines[n].clock(true_us);
+        let machine = &mut self.machines[n];
+        let slow_us = machine.slow_us;
+        let Some(process) = machine.process.as_mut() else {
+            return;
+        };
+        if true_us < process.busy_until_us {
+            return;
+        }
+        let mut out = Vec::new();
+        let mut result = Ok(());
+        let (mut took_us, mut steps) = (0, 0);
+        if let Some(keeper) = &mut process.keeper {
+            while keeper.read_step() {
+                steps += 1;
+                assert!(steps < STEPS_MAX, "server {n}: reading never ends");
+            }
+            if keeper.due_us().is_some_and(|due_us| due_us <= now_us) {
+                result = keeper.settle(&|| now_us, &mut out);
+                took_us = COMMIT_US + slow_us;
+            }
+        }
+        let mut flushed = Ok(true);
+        while let Ok(true) = flushed {
+            flushed = process.backup.flush_step();
+            steps += 1;
+            assert!(steps < STEPS_MAX, "server {n}: flushing never ends");
+        }
+        let is_full = matches!(result, Err(duramen_backup::Error::Full { .. }));
+        let has_failed = result.is_err() && !is_full
+            || matches!(&flushed, Err(error) if !matches!(error, duramen_backup::Error::Full { .. }));
+        if is_full {
+            self.coverage.fired(Class::DiskFull);
+            took_us += 20_000;
+        }
+        self.later(n, took_us, out);
+        if let Some(process) = self.machines[n].process.as_mut() {
+            process.busy_until_us = true_us + took_us;
+        }
+        if has_failed || self.machines[n].disk.is_down() {
+            self.disk_failed(n);
+        }
+    }
+
+    /// What the disk answers, after this time.
+    pub(super) fn later(&mut self, n: usize, delay_us: u64, out: Vec<NodeOutput>) {
+        if out.is_empty() {
+            return;
+        }
+        let number = self.number();
+        let generation = self.machines[n].generation;
+        self.on_disk.insert(number, out);
+        self.after(delay_us, Event::Disk(n, generation, number));
+    }
+
+    /// A server whose disk failed ends; if its power failed, it stays off for a while.
+    fn disk_failed(&mut self, n: usize) {
+        let machine = &mut self.machines[n];
+        if machine.disk.is_down() {
+            let down_us = machine.cut_us.take().unwrap_or(500_000);
+            self.coverage.fired(Class::PowerCut);
+            self.stop(n, false);
+            self.boot_after(n, down_us);
+        } else {
+            self.coverage.fired(Class::DiskError);
+            self.stop(n, true);
+            self.boot_after(n, 10 * AGAIN_US);
+        }
+    }
+}
