@@ -31,6 +31,7 @@ use crate::buffer::{Buffer, Held};
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Error, is_full};
 use crate::frames::Frames;
+use crate::many::FRAMES_KEPT;
 use crate::region::Region;
 use crate::replica::{Data, Decay, Replica, Staged};
 use crate::ring::Ring;
@@ -278,7 +279,8 @@ impl Backup {
         self.working(&state)?;
         let fresh = chunk.open && !state.replicas.contains_key(&id);
         if fresh {
-            self.has_room(&state, id.log)?;
+            let kept = if chunk.close { 0 } else { FRAMES_KEPT };
+            self.has_room(&state, id.log, kept)?;
             let buffer = state.buffer(self.geometry.segment_bytes);
             let replica = Replica::new(chunk.kind, chunk.epoch, Data::Growing(buffer));
             state.replicas.insert(id, replica);

@@ -20,8 +20,9 @@ use crate::backup::{Backup, State};
 use crate::error::Error;
 use crate::types::{ReplicaId, ReplicaInfo};
 
-/// Frames that openings leave alone: for whole segments that come in one piece, and for first parts of large commits.
-const FRAMES_KEPT: u32 = 2;
+/// Frames that openings leave alone, but for those of whole segments that come in one piece: most of these are what a recovery or a
+/// cleaner has made, and free more than they take.
+pub(crate) const FRAMES_KEPT: u32 = 2;
 /// Openings are refused while more of the write-ahead log is in use, in percent: the commits of what is open come first.
 const WAL_OPEN_PERCENT: u64 = 75;
 
@@ -385,7 +386,7 @@ impl Backup {
     }
 
     /// M2. The own log of a single server is never refused: nobody else would have it.
-    pub(crate) fn has_room(&self, state: &State, log: u64) -> Result<(), Error> {
+    pub(crate) fn has_room(&self, state: &State, log: u64, kept: u32) -> Result<(), Error> {
         if log == self.identity.server {
             return Ok(());
         }
@@ -394,7 +395,7 @@ impl Backup {
             .values()
             .filter(|r| r.frame.is_none())
             .count() as u32;
-        let what = if state.frames.free() < waiting.saturating_add(1 + FRAMES_KEPT) {
+        let what = if state.frames.free() < waiting.saturating_add(1 + kept) {
             "frames"
         } else if state.ring.used() > state.ring.capacity / 100 * WAL_OPEN_PERCENT {
             "room in its write-ahead log"

@@ -13,7 +13,7 @@ pub mod lease;
 pub mod membership;
 pub mod placement;
 pub mod planted;
-mod random;
+pub mod random;
 mod recovery;
 pub mod replication;
 pub mod rifl;

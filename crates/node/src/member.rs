@@ -23,6 +23,7 @@ use crate::view::{Map, View};
 use duramen_base::ids::{KeyRange, ListVersion, MapVersion, ServerId, TableId, TabletsVersion};
 use duramen_cluster::detector::{Act, Detector};
 use duramen_cluster::membership::{Applied, Members};
+use duramen_cluster::random::Random;
 use duramen_wire::native::message::{
     ClusterSettings, CoordinatorAnswer, Enlist, Enlisted, FromCoordinator, Peer, PeerAnswer,
     Refusal, ServerAnswer, ServerChange, ServerListUpdate, ServerStatus, TableEntry, Tablets,
@@ -33,7 +34,8 @@ use std::sync::Arc;
 
 /// A question to the coordinator that is not answered is asked again after this time.
 const PATIENCE_US: u64 = 500_000;
-/// One that was refused for now, or found nobody, after this time, unless the answer says another.
+/// One that was refused for now, or found nobody, after about this time (half of it to one and a half times), unless the answer says
+/// another.
 const REST_US: u64 = 100_000;
 /// How often the map is asked for, so that redirects are not much older than this.
 const MAP_US: u64 = 1_000_000;
@@ -207,6 +209,7 @@ pub struct Member {
     phase: Phase,
     me: ServerId,
     term: u32,
+    random: Random,
     members: Members,
     detector: Option<Detector>,
     owned: Owned,
@@ -227,6 +230,7 @@ impl Member {
     pub fn new(now_us: u64, candidate: Candidate) -> Member {
         assert!(!candidate.coordinators.is_empty(), "somebody to ask");
         Member {
+            random: Random::new(candidate.seed ^ candidate.enlist.nonce),
             candidate,
             coordinator: 0,
             phase: Phase::Enlisting,
@@ -349,7 +353,7 @@ impl Member {
             Input::Unanswered { token } => {
                 if let Some((asking, _)) = self.asking.remove(&token) {
                     self.next_coordinator(None);
-                    self.again(asking, now_us + REST_US);
+                    self.again_soon(asking, now_us);
                 }
             }
             Input::Ponged {
@@ -445,6 +449,12 @@ impl Member {
         }
     }
 
+    /// After a rest that differs: all members lose a coordinator at the same moment.
+    fn again_soon(&mut self, asking: Asking, now_us: u64) {
+        let rest_us = REST_US / 2 + self.random.below(REST_US as usize) as u64;
+        self.again(asking, now_us + rest_us);
+    }
+
     fn next_coordinator(&mut self, hint: Option<&str>) {
         let known = &mut self.candidate.coordinators;
         self.coordinator = match hint {
@@ -493,7 +503,7 @@ impl Member {
             }
             (Asking::Map, CoordinatorAnswer::MapIsCurrent) => self.map_again(now_us),
             (_, CoordinatorAnswer::Refused(refusal)) => self.refused(now_us, asking, refusal, out),
-            (Asking::Enlist | Asking::Map, _) => self.again(asking, now_us + REST_US),
+            (Asking::Enlist | Asking::Map, _) => self.again_soon(asking, now_us),
             (Asking::Confirm, _) => {
                 let is_alone = self.detector.as_ref().is_none_or(Detector::is_alone);
                 let pause_us = if is_alone {
@@ -532,14 +542,14 @@ impl Member {
         match refusal {
             Refusal::NotLeader { leader } => {
                 self.next_coordinator(leader.as_deref());
-                self.again(asking, now_us + REST_US);
+                self.again_soon(asking, now_us);
             }
             Refusal::NotReady { after_ms, .. } => {
                 self.again(asking, now_us + u64::from(after_ms) * 1000);
             }
             Refusal::Store(_) => {
                 self.next_coordinator(None);
-                self.again(asking, now_us + REST_US);
+                self.again_soon(asking, now_us);
             }
             Refusal::NotUp(_) => self.end(true, &refusal.to_string(), out), // N5
             Refusal::WrongCluster { .. } | Refusal::WrongProtocol { .. } | Refusal::Invalid(_) => {

@@ -29,6 +29,8 @@ const WRITES_US: u64 = 10 * SECOND;
 const READS_US: u64 = 10 * SECOND;
 /// A drain of one server.
 const DRAIN_US: u64 = 20 * SECOND;
+/// Backups take nothing new when so few frames are left.
+const FRAMES_KEPT: usize = 2;
 /// One run in so many is drained and started anew at its end: it takes as long as the rest.
 const STARTED_ANEW_ONE_IN: u64 = 4;
 
@@ -135,12 +137,11 @@ impl World {
         self.run(last_us, u64::MAX, |_| false);
         self.heal();
         let from_us = self.now_us;
-        let patience_us = self.plan.patience_us;
-        if !self.run(patience_us, LOOK_US, |world| world.is_well()) {
+        if !self.becomes_well() {
             let what = self.what_is_wrong();
             self.violated(format!(
                 "not well {} s after the last fault: {what}",
-                patience_us / SECOND
+                self.plan.patience_us / SECOND
             ));
             return self.now_us - from_us;
         }
@@ -149,6 +150,33 @@ impl World {
             self.violated(why);
         }
         healed_in_us
+    }
+
+    /// Whether all is well within the plan's patience. Where the disks are full of what dead servers left, nobody can recover it:
+    /// then people add one server, and that must do.
+    fn becomes_well(&mut self) -> bool {
+        let patience_us = self.plan.patience_us;
+        if self.run(patience_us, LOOK_US, |world| world.is_well()) {
+            return true;
+        }
+        if self.has_room() {
+            return false;
+        }
+        self.add_machine();
+        self.run(patience_us, LOOK_US, |world| world.is_well())
+    }
+
+    /// Whether segments of every master would find disks with room.
+    fn has_room(&self) -> bool {
+        let is_roomy = |machine: &&Machine| {
+            let backup = machine.process.as_ref().map(|process| &process.backup);
+            backup.is_some_and(|backup| {
+                let logs = backup.logs().into_iter();
+                let kept: usize = logs.map(|log| backup.replicas_of(log).len()).sum();
+                kept + FRAMES_KEPT < self.plan.frames as usize
+            })
+        };
+        self.machines.iter().filter(is_roomy).count() > self.plan.replicas as usize
     }
 
     /// The cluster does its work after all that befell it: whatever is retried for ever, does not fit
@@ -170,8 +198,7 @@ impl World {
         }
         self.drain_one()?;
         self.cold_start(SECOND);
-        let patience_us = self.plan.patience_us;
-        if !self.run(patience_us, LOOK_US, |world| world.is_well()) {
+        if !self.becomes_well() {
             let what = self.what_is_wrong();
             return Err(format!("not well after a last cold start: {what}"));
         }

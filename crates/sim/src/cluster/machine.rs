@@ -133,6 +133,16 @@ impl Machine {
 }
 
 impl World {
+    /// One more server, with an empty disk.
+    pub(super) fn add_machine(&mut self) {
+        let n = self.machines.len();
+        self.say(|| format!("server {n} is added"));
+        let machine = Machine::new(n, &self.plan, &mut self.random);
+        self.machines.push(machine);
+        self.excused_us.push(None);
+        self.boot_after(n, 0);
+    }
+
     fn open_backup(&mut self, n: usize) -> Result<Backup, duramen_backup::Error> {
         let machine = &self.machines[n];
         let geometry = Geometry {

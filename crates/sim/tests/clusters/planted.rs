@@ -89,7 +89,7 @@ fn simulated_free_before_the_swap_is_found() {
 
 #[test]
 fn simulated_epoch_before_all_is_found() {
-    find("Replication::EpochBeforeAll", 20);
+    find("Replication::EpochBeforeAll", 40);
 }
 
 #[test]
