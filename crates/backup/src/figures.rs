@@ -1,6 +1,7 @@
 //! What a backup tells of itself: its replicas, the memory that it takes, its counters.
 
 use crate::backup::Backup;
+use crate::error::Error;
 use crate::types::{Copies, ReplicaInfo, Stats};
 
 impl Backup {
@@ -22,6 +23,19 @@ impl Backup {
             reserved_bytes: self.held.reserved_bytes(),
             bytes_max: self.options.memory_bytes,
         }
+    }
+
+    /// Takes space on the disk for so many frames, before anybody needs them. Returns how many have
+    /// it: fewer on a full disk.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn secure_frames(&self, wanted: u32) -> Result<u32, Error> {
+        let mut state = self.state();
+        self.working(&state)?;
+        let secured = state.frames.secure(&self.frames, wanted);
+        drop(state);
+        secured.map_err(|error| self.fail("allocate frames", &error))
     }
 
     /// Figures.

@@ -12,6 +12,7 @@ use std::io;
 
 use duramen_format::frame::{BLOCK_BYTES, SLOT_BYTES, Slot, data_at, slot_at};
 
+use crate::error::is_full;
 use crate::region::Region;
 use crate::replica::Decay;
 use crate::types::Geometry;
@@ -92,6 +93,22 @@ impl Frames {
         }
         self.free.pop_first();
         Ok(Some(frame))
+    }
+
+    /// Takes space for the first `wanted` frames, or for as many as the file system has space for.
+    /// Returns how many have it and can be used.
+    pub(crate) fn secure(&mut self, region: &Region, wanted: u32) -> io::Result<u32> {
+        let step = (STEP_BYTES / 4 / u64::from(self.geometry.segment_bytes)).max(1) as u32;
+        let wanted = wanted.min(self.geometry.frames);
+        let mut more = wanted.saturating_sub(self.allocated).next_multiple_of(step);
+        while more > 0 && self.allocated < wanted {
+            match self.grow(region, self.geometry.frames.min(self.allocated + more)) {
+                Ok(()) => {}
+                Err(error) if is_full(&error) => more /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.allocated.saturating_sub(self.retired))
     }
 
     fn grow(&mut self, region: &Region, frames: u32) -> io::Result<()> {

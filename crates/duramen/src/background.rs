@@ -20,6 +20,7 @@ impl Durable {
         if let Some(remote) = &self.remote {
             return self.member_step(remote);
         }
+        self.secure_room();
         // Each gets its turn whatever became of the others: what makes room must not wait for what needs some.
         let steps = [
             self.settle(),

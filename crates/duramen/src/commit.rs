@@ -10,6 +10,7 @@
 //! **Concurrency**: one thread at a time commits, under `commit`'s lock; it is never held while the engine is entered, so a
 //! thread may wait for a commit whatever it holds in the engine.
 
+use crate::ahead::Ahead;
 use crate::health::Health;
 use crate::heat::Heat;
 use crate::hints::Hints;
@@ -53,6 +54,7 @@ pub(crate) struct Durable {
     pub ended: AtomicU64,
     /// A commit at level buffered was not yet followed by a sync.
     pub unsynced: AtomicBool,
+    pub ahead: Ahead,
     /// Frames that were verified, and those that were not as they had been written.
     pub scrubbed: AtomicU64,
     pub bad_frames: AtomicU64,
@@ -167,6 +169,7 @@ impl Durable {
         }
         self.backup()
             .set_clock_ms(self.options.engine.clock.now_ms())?;
+        self.secure_room();
         if commit.staged {
             self.stage_rest(commit)?;
             self.write(commit, level)?; // G3

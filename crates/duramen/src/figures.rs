@@ -22,7 +22,7 @@ impl Durable {
         };
         DurabilityStats {
             level: Level::Memory,
-            disk: self.health.get(),
+            disk: self.disk_state(),
             undurable_bytes: self.log().undurable_bytes(),
             wal_bytes: backup.wal_bytes,
             wal_used_bytes: backup.wal_used_bytes,

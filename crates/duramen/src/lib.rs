@@ -3,6 +3,7 @@
 //! A [`Store`] is opened on a directory, used from many threads and closed; opening it again brings back everything that was
 //! acknowledged. Without a directory it keeps its data in memory alone and costs nothing more than the engine.
 
+mod ahead;
 mod background;
 mod commit;
 mod error;

@@ -10,6 +10,7 @@
 //!
 //! **Concurrency**: everything here holds the commit's lock; [`Backups`] is called under it and must not call back.
 
+use crate::ahead::Ahead;
 use crate::commit::{Commit, Durable};
 use crate::health::Health;
 use crate::hints::Hints;
@@ -206,6 +207,7 @@ impl Store {
             meter: Arc::default(),
             ended: AtomicU64::new(0),
             unsynced: AtomicBool::new(false),
+            ahead: Ahead::default(),
             scrubbed: AtomicU64::new(0),
             bad_frames: AtomicU64::new(0),
             repairs: Repairs::default(),

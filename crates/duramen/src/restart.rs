@@ -6,6 +6,7 @@
 //! - P3: ids and versions go on above everything that was ever given.
 //! - P4: segments that were open are closed where they end, in the same commit as the new control segment; heads go on in new ones.
 
+use crate::ahead::Ahead;
 use crate::commit::{Commit, Durable, LOCAL};
 use crate::health::Health;
 use crate::heat::Heat;
@@ -220,6 +221,7 @@ fn restart(
         meter: Arc::default(),
         ended: AtomicU64::new(0),
         unsynced: AtomicBool::new(false),
+        ahead: Ahead::default(),
         scrubbed: AtomicU64::new(0),
         bad_frames: AtomicU64::new(0),
         repairs: Repairs::default(),
@@ -227,6 +229,7 @@ fn restart(
         heat,
         hints: None, // nobody else has its data
     };
+    durable.secure_room();
     // P4. Without room it stays staged: reads are served, writes are refused until there is some.
     match durable.commit_once(&mut durable.lock(), Level::Synced) {
         Ok(()) | Err(Error::DiskFull(_)) => {}

@@ -173,7 +173,7 @@ impl LogWriter {
         self.threaded.load(Ordering::Relaxed)
     }
 
-    /// Whether the disk takes writes.
+    /// Whether the disk takes commits.
     pub fn disk(&self) -> DiskState {
         self.durable.health.get()
     }

@@ -398,7 +398,7 @@ impl Core {
                         (freed_last, in_vain, fruitless) = (freed, InVain::begin(alone), 0);
                         turn = CleanersTurn::new(self);
                     } else if self.is_disk_full() && waited > STARVED_AFTER {
-                        return Err(Error::DiskFull);
+                        return Err(self.disk_full());
                     } else if self.waits_for_disk(purpose) && waited < in_vain.patience() {
                         self.ask_disk()?;
                         turn = CleanersTurn::new(self);
@@ -412,7 +412,7 @@ impl Core {
                     } else if retired == 0 && (victims == 0 || waited > STUCK_AFTER) {
                         fruitless += 1;
                         if fruitless > 3 && !disk_has_room {
-                            return Err(Error::DiskFull);
+                            return Err(self.disk_full());
                         }
                         if fruitless > 3 {
                             self.give_up_cleaning()?;
@@ -435,6 +435,14 @@ impl Core {
     fn is_disk_full(&self) -> bool {
         let mut log = self.log.iter();
         log.any(|log| log.is_disk_full_for_cleaners())
+    }
+
+    /// What a writer is told that gets no segment for want of disk.
+    fn disk_full(&self) -> Error {
+        if let Some(log) = &self.log {
+            log.swaps().refused();
+        }
+        Error::DiskFull
     }
 
     /// False: the disk holds so many segments that heads may not open another.

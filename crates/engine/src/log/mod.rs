@@ -451,6 +451,22 @@ impl Log {
         self.cannot_clean.store(is_full, Ordering::Release);
     }
 
+    /// Segments listed, those included that wait for their swap: each needs space on the disk.
+    pub fn segments_listed(&self) -> u64 {
+        self.swaps.room().0
+    }
+
+    /// The disk has space for so many segments, though there may be more: `u64::MAX` = for all. Of
+    /// these some are kept for cleaning, and some for removals.
+    pub fn set_disk_room(&self, segments: u64) {
+        self.swaps.set_disk_room(segments);
+    }
+
+    /// True if writes are refused because live data fill the disk; removals are not.
+    pub fn is_short_of_disk(&self) -> bool {
+        self.swaps.is_short_of_disk()
+    }
+
     pub(crate) fn is_disk_full_for_cleaners(&self) -> bool {
         self.cannot_clean.load(Ordering::Acquire)
     }

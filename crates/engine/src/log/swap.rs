@@ -157,7 +157,12 @@ pub struct Swaps {
     /// Changes of `list`.
     serial: AtomicU64,
     queues: Mutex<Queues>,
-    limit: u64,
+    /// Segments that the disk may hold.
+    limit_max: u64,
+    /// Segments that the disk has space for, if that is less.
+    disk_room: AtomicU64,
+    /// A head got no segment, for want of disk, and none has got one since.
+    refused: AtomicBool,
     pending_max: usize,
     count: AtomicU64,
     /// Swaps made durable since the start.
@@ -206,7 +211,9 @@ impl Swaps {
             serial: AtomicU64::new(1),
             queues: Mutex::default(),
             // Windows must be left for heads, survivors, and what waits for its readers.
-            limit: limit.min((windows - windows / 4) as u64),
+            limit_max: limit.min((windows - windows / 4) as u64),
+            disk_room: AtomicU64::new(u64::MAX),
+            refused: AtomicBool::new(false),
             count: AtomicU64::new(0),
             done: AtomicU64::new(0),
             progress: AtomicU64::new(0),
@@ -245,6 +252,7 @@ impl Swaps {
 
     /// A head opened a segment, or the loader adopts one: it is listed (D1).
     pub fn opened(&self, segment: SegmentId) {
+        self.refused.store(false, Ordering::Relaxed);
         self.insert(segment, Life::Settled);
     }
 
@@ -263,17 +271,36 @@ impl Swaps {
         self.needs().list.segments.contains_key(&segment.0)
     }
 
+    fn limit(&self) -> u64 {
+        self.limit_max.min(self.disk_room.load(Ordering::Relaxed))
+    }
+
+    /// The disk has space for so many segments, however many there may be.
+    pub fn set_disk_room(&self, segments: u64) {
+        self.disk_room.store(segments, Ordering::Relaxed);
+    }
+
+    /// True if writes were refused last because the disk has no space for another segment.
+    pub fn is_short_of_disk(&self) -> bool {
+        self.refused.load(Ordering::Relaxed) && !self.has_room(Purpose::Head)
+    }
+
+    /// A head got no segment, for want of disk.
+    pub fn refused(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
     /// Segments listed, and the number at which heads may not open another.
     pub fn room(&self) -> (u64, u64) {
         (
             self.count.load(Ordering::Relaxed),
-            self.limit.saturating_sub(self.reserve()),
+            self.limit().saturating_sub(self.reserve()),
         )
     }
 
     /// Segments that only survivors may take: without them a full disk could never be cleaned.
     fn reserve(&self) -> u64 {
-        (self.limit / 16).clamp(2, 16)
+        (self.limit() / 16).clamp(2, 16)
     }
 
     /// True if a head may open another segment for this purpose.
@@ -283,12 +310,12 @@ impl Swaps {
             Purpose::Tombstones | Purpose::Rewrite => self.reserve() / 2,
             Purpose::Survivor => 0,
         };
-        self.count.load(Ordering::Relaxed) + spare < self.limit
+        self.count.load(Ordering::Relaxed) + spare < self.limit()
     }
 
     /// Survivors that a pass may open at most.
     pub fn room_for_survivors(&self) -> u64 {
-        self.limit
+        self.limit()
             .saturating_sub(self.count.load(Ordering::Relaxed))
     }
 
