@@ -699,6 +699,20 @@ def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
         assert wire.call("GET", "last") == b"v" and wire.call("GET", "same0") is None
 
 
+def test_a_full_disk_takes_no_memory(small_disk, start):
+    """Where no frame could be written, what waited for one stood in memory a second time: 121 MB of 64 MiB."""
+    server = start("--wal-size", "64mb", dir=small_disk / "data", memory="64mb", level="memory")
+    fill(small_disk, 0)
+    budget, count, refused, value = 64 << 20, 0, None, b"v" * 300
+    with harness.Resident(server) as resident, server.connect() as wire:
+        while refused is None and count * len(value) < budget:
+            replies = wire.pipeline([("SET", f"k{count + n}", value) for n in range(20)])
+            refused = next((reply for reply in replies if reply != b"OK"), None)
+            count += 20
+    assert resident.most <= 1.1 * budget + 10_000_000, f"{resident.most / 1e6:.0f} MB resident"
+    assert refused is not None and "disk is full" in str(refused), refused
+
+
 def test_a_failed_save_leaves_nothing_and_keeps_the_last_one(small_disk, durable, tmp_path):
     """`dump.new` stayed, and took the room that the server's own log needed."""
     server = durable("--snapshot-dir", small_disk / "saves")

@@ -1,13 +1,14 @@
 //! Space on the disk is taken before it is needed, so that a full disk can be cleaned.
 //!
-//! To free a frame, the cleaner first writes survivors to frames, and the log records of its swap; a removal
-//! writes a tombstone. Where the file system has no space for the frames that come next, the engine is told for
-//! how many segments there is some. It keeps a part of these for survivors and for removals, cleans as if the
-//! disk had been made so small, and refuses what adds data.
+//! To free a frame, the cleaner first writes survivors to frames, and the log records of its swap; a
+//! removal writes a tombstone. Where the file system has no space for the frames that come next, the
+//! engine is told for how many segments there is some. It keeps a part of these for survivors and for
+//! removals, cleans as if the disk had been made so small, and refuses what adds data.
 //!
 //! **Invariants**
-//! - A1: of the segments listed each has a frame, or one with space waits for it. So a commit can always make
-//!   room in the write-ahead log, and a swap can be recorded.
+//! - A1: of the segments listed each has a frame, or one with space waits for it. So a commit can
+//!   always make room in the write-ahead log, and a swap can be recorded (docs/protocols.md,
+//!   "Swapping").
 
 use crate::DiskState;
 use crate::commit::Durable;
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Space is taken for so many segments more than there are.
 const AHEAD: u64 = 16;
-/// Frames for control segments, and for victims that are about to be freed; an eighth of all comes to that.
+/// Frames for control segments, and for victims that are about to be freed; an eighth of all comes
+/// to that.
 const FEW: u64 = 4;
 /// A full disk is asked again after so many milliseconds.
 const ASK_AGAIN_MS: u64 = 200;

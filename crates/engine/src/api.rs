@@ -276,7 +276,7 @@ pub enum Error {
     #[error("more than {limit} tables")]
     TooManyTables { limit: usize },
     /// The disk has no space for the log. Reads go on, and writes will when there is space again.
-    #[error("the disk is full: free space on it, or raise the limit")]
+    #[error("the disk is full: delete some data, or free space on the disk")]
     DiskFull,
     /// The disk failed. Reads go on; restart the server when the disk is well again.
     #[error("the disk failed: see the log, replace it, and restart")]
