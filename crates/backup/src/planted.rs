@@ -17,6 +17,8 @@ pub enum Bug {
     SyncAgain,
     /// What follows a commit that can't be read is never looked at.
     NoLookAhead,
+    /// A commit for which the disk had no room counts as done.
+    FullIsStored,
     /// The fence of a log goes with the last of its replicas.
     FenceForgotten,
 }

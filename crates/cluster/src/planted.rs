@@ -51,6 +51,8 @@ pub enum Bug {
     OwnFaultIsDeath,
     /// A leader that hears nobody gives verdicts.
     JudgesAlone,
+    /// Who is suspected by another server is crashed: nobody asks it.
+    SuspicionIsVerdict,
     /// A table that is made has the id of one that was dropped.
     IdsReused,
     /// The name of a dropped table is free before everybody who is UP has heard of it.

@@ -209,6 +209,11 @@ impl SimDisk {
         self.state().capacity = bytes;
     }
 
+    /// What its files take.
+    pub fn used_bytes(&self) -> u64 {
+        self.state().used()
+    }
+
     /// Whether a power cut or a kill has happened.
     pub fn is_down(&self) -> bool {
         self.state().down

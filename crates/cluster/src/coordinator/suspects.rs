@@ -64,7 +64,9 @@ impl Coordinator {
         server: ServerId,
         list_version: ListVersion,
     ) -> CoordinatorAnswer {
-        if self.is_up(server) && by != server {
+        if self.config.planted.is(Bug::SuspicionIsVerdict) {
+            self.crash(server);
+        } else if self.is_up(server) && by != server {
             self.begin_check(server);
         } else if list_version < self.published.version() {
             self.kick(by); // it does not know yet

@@ -34,6 +34,7 @@ classes! {
     Partition = "full partition",
     OneWay = "one-way partition",
     Flapping = "flapping link",
+    Link = "one link cut, one way",
     CrashAtOutput = "crash at an output",
     Restart = "crash and restart with the same disk",
     LostDisk = "crash with lost disk",

@@ -2,11 +2,22 @@
 
 use super::coverage::Class;
 use super::machine::{AGAIN_US, STEPS_MAX};
+use super::plan::Plan;
 use super::world::{Event, World};
+use crate::random::Random;
 use duramen_node::NodeOutput;
 
 /// How long a commit takes on a good disk.
 const COMMIT_US: u64 = 150;
+
+/// Most time that an operation of a server's disk takes beside that: each has its own.
+pub(super) fn operation_us(n: usize, plan: &Plan) -> u64 {
+    let mut random = Random::new(plan.seed ^ 0x6469_736b ^ (n as u64) << 32);
+    match random.below(3) {
+        0 => random.below(plan.disk_us + 1),
+        _ => 0,
+    }
+}
 
 impl World {
     /// The disk's thread. What it says leaves when the disk has done it.
@@ -14,7 +25,8 @@ impl World {
         let true_us = self.now_us;
         let now_us = self.machines[n].clock(true_us);
         let machine = &mut self.machines[n];
-        let slow_us = machine.slow_us;
+        let (slow_us, operation_us) = (machine.slow_us, machine.operation_us);
+        let begun = machine.disk.operations();
         let Some(process) = machine.process.as_mut() else {
             return;
         };
@@ -46,6 +58,15 @@ impl World {
         if is_full {
             self.coverage.fired(Class::DiskFull);
             took_us += 20_000;
+        }
+        if operation_us > 0 {
+            let operations = self.machines[n].disk.operations() - begun;
+            for _ in 0..operations.min(100) {
+                took_us += self.random.below(operation_us);
+            }
+            if operations > 0 {
+                self.coverage.fired(Class::SlowDisk);
+            }
         }
         self.later(n, took_us, out);
         if let Some(process) = self.machines[n].process.as_mut() {

@@ -92,7 +92,10 @@ impl World {
                     self.ends_after(for_us, fault);
                 }
             }
-            Fault::Partition { .. } | Fault::OneWay { .. } | Fault::Flapping { .. } => {
+            Fault::Partition { .. }
+            | Fault::OneWay { .. }
+            | Fault::CutLink { .. }
+            | Fault::Flapping { .. } => {
                 self.cut_links(&fault);
             }
             Fault::SlowDisk {
@@ -112,6 +115,14 @@ impl World {
             }
             Fault::DiskFull { server, for_us } => {
                 self.machines[server].fill_disk(true);
+                self.ends_after(for_us, fault);
+            }
+            Fault::DiskFills {
+                server,
+                bytes,
+                for_us,
+            } => {
+                self.machines[server].leave_room(bytes);
                 self.ends_after(for_us, fault);
             }
             Fault::BitRot { .. } | Fault::Unreadable { .. } | Fault::Misdirected { .. } => {
@@ -193,7 +204,9 @@ impl World {
             }
             Fault::Pause { server, .. } => self.resume(server),
             Fault::SlowDisk { server, .. } => self.machines[server].slow_us = 0,
-            Fault::DiskFull { server, .. } => self.machines[server].fill_disk(false),
+            Fault::DiskFull { server, .. } | Fault::DiskFills { server, .. } => {
+                self.machines[server].fill_disk(false);
+            }
             Fault::FlashFails { server, .. } => self.machines[server].flash.fail(0, 0),
             Fault::SlowFlash { server, .. } => self.machines[server].flash.slow_down(0),
             Fault::StoreFailure { .. } => self.store_is_away = false,
@@ -288,6 +301,7 @@ impl World {
             class,
         };
         let of = |servers: &[usize]| Places::of(servers.iter().map(|n| Place::Server(*n)));
+        let of_one = |n: usize| of(&[n]);
         match fault {
             Fault::Partition {
                 servers,
@@ -316,6 +330,11 @@ impl World {
                 let far = Places::all().without(near).without(Places::CLIENTS);
                 let (from, to) = if *outward { (near, far) } else { (far, near) };
                 self.net.cut(cut(from, to, *for_us, Class::OneWay));
+            }
+            Fault::CutLink { from, to, for_us } => {
+                let place = |of: &Option<usize>| of.map_or(Places::COORDINATORS, |n| of_one(n));
+                let cut = cut(place(from), place(to), *for_us, Class::Link);
+                self.net.cut(cut);
             }
             Fault::Flapping {
                 a,
@@ -429,6 +448,7 @@ impl World {
             self.resume(n);
             let machine = &mut self.machines[n];
             machine.slow_us = 0;
+            machine.operation_us = 0;
             machine.flash.fail(0, 0);
             machine.flash.slow_down(0);
             machine.dies_after = None;

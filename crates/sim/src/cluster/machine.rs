@@ -4,6 +4,7 @@ use super::bug::Bug;
 use super::chair;
 use super::client::Held;
 use super::coverage::Class;
+use super::disks;
 use super::flash;
 use super::native::HeldLetter;
 use super::net::{Mode, Place};
@@ -72,6 +73,8 @@ pub(super) struct Machine {
     drift_ppm: i64,
     offset_us: u64,
     pub slow_us: u64,
+    /// Most time that an operation of its disk takes.
+    pub operation_us: u64,
     /// Its disk has lost, or may have lost, what it had acknowledged.
     pub is_ruined: bool,
     wakes_at_us: u64,
@@ -102,6 +105,7 @@ impl Machine {
             drift_ppm: chair::drift(plan, random),
             offset_us: random.below(1 << 40) + n as u64,
             slow_us: 0,
+            operation_us: disks::operation_us(n, plan),
             is_ruined: false,
             wakes_at_us: u64::MAX,
             dies_after: None,
@@ -129,6 +133,11 @@ impl Machine {
 
     pub fn fill_disk(&self, is_full: bool) {
         self.disk.set_capacity(if is_full { 0 } else { DISK_BYTES });
+    }
+
+    /// The disk has room for what it holds and so much more.
+    pub fn leave_room(&self, bytes: u64) {
+        self.disk.set_capacity(self.disk.used_bytes() + bytes);
     }
 }
 

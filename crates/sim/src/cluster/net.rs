@@ -88,10 +88,15 @@ pub struct Net {
     latency_us: u64,
     late_us: u64,
     ordered: bool,
+    /// Links are not alike: what their differences come from.
+    uneven: Option<u64>,
 }
 
 const MILLION: u64 = 1_000_000;
 const QUICKEST_US: u64 = 30;
+/// Of a bad link.
+const LOSSY_PPM: u64 = 100_000;
+const SLOW_US: u64 = 40_000;
 
 impl Net {
     pub fn new(plan: &Plan) -> Net {
@@ -104,6 +109,7 @@ impl Net {
             latency_us: plan.latency_us,
             late_us: plan.late_us,
             ordered: plan.ordered,
+            uneven: plan.uneven.then_some(plan.seed),
         }
     }
 
@@ -114,6 +120,7 @@ impl Net {
     /// Nothing is cut, lost or late any more.
     pub fn heal(&mut self) {
         self.cuts.clear();
+        self.uneven = None;
         (self.loss_ppm, self.duplicate_ppm, self.delay_ppm) = (0, 0, 0);
     }
 
@@ -127,6 +134,25 @@ impl Net {
             cut.from.has(from) && cut.to.has(to) && !is_up
         };
         self.cuts.iter().find(is_cut).map(|cut| cut.class)
+    }
+
+    /// How much is lost on a link, one way, and how long a message takes at most.
+    fn link(&self, from: Place, to: Place) -> (u64, u64) {
+        let Some(seed) = self.uneven else {
+            return (self.loss_ppm, self.latency_us);
+        };
+        let number = |place| u64::from(bit(place).trailing_zeros());
+        let mut random = Random::new(seed ^ (number(from) + 1) << 40 ^ (number(to) + 1) << 20);
+        let loss_ppm = match random.below(8) {
+            0 => LOSSY_PPM,
+            _ => self.loss_ppm,
+        };
+        let latency_us = match random.below(6) {
+            0 => (10 * self.latency_us).min(SLOW_US),
+            1 => self.latency_us / 4 + 1,
+            _ => self.latency_us,
+        };
+        (loss_ppm, latency_us)
     }
 
     /// What becomes of a message that leaves now.
@@ -145,11 +171,12 @@ impl Net {
             coverage.fired(class);
             return Fate::Lost(random.one_in(2));
         }
-        if mode != Mode::Safe && random.below(MILLION) < self.loss_ppm {
+        let (loss_ppm, latency_us) = self.link(from, to);
+        if mode != Mode::Safe && random.below(MILLION) < loss_ppm {
             coverage.fired(Class::Loss);
             return Fate::Lost(random.one_in(2));
         }
-        let mut delay_us = QUICKEST_US + random.below(self.latency_us);
+        let mut delay_us = QUICKEST_US + random.below(latency_us);
         if random.below(MILLION) < self.delay_ppm {
             coverage.fired(Class::Delay);
             delay_us = delay_us * 10 + 1_000;

@@ -53,6 +53,12 @@ pub enum Fault {
         outward: bool,
         for_us: u64,
     },
+    /// Nothing gets from one server to another; `None`: or to or from the coordinators.
+    CutLink {
+        from: Option<usize>,
+        to: Option<usize>,
+        for_us: u64,
+    },
     /// A link comes and goes.
     Flapping {
         a: usize,
@@ -72,6 +78,12 @@ pub enum Fault {
     },
     DiskFull {
         server: usize,
+        for_us: u64,
+    },
+    /// A disk has room for so much more than it holds.
+    DiskFills {
+        server: usize,
+        bytes: u64,
         for_us: u64,
     },
     BitRot {
@@ -165,6 +177,8 @@ pub struct Plan {
     pub resettled: bool,
     /// Members have a second tier: whatever may lie there does.
     pub flash: bool,
+    /// Disks are of different speed: an operation takes so long at most.
+    pub disk_us: u64,
     /// Every other key is in a table that comes and goes.
     pub churns: bool,
     pub partition_bytes: u64,
@@ -184,6 +198,8 @@ pub struct Plan {
     pub delay_ppm: u64,
     /// Messages on one way arrive in the order in which they were sent.
     pub ordered: bool,
+    /// Each link, one way, has a loss and a latency of its own.
+    pub uneven: bool,
     /// Most time that a message takes.
     pub latency_us: u64,
     /// Clock rates differ by up to so many parts in a million from the true one.
@@ -230,6 +246,7 @@ impl Plan {
             memory_bytes: 4 << 20,
             resettled: false,
             flash: false,
+            disk_us: 0,
             churns: false,
             partition_bytes: 1 << 30,
             read_lease_ms: 400,
@@ -242,6 +259,7 @@ impl Plan {
             duplicate_ppm: 0,
             delay_ppm: 0,
             ordered: true,
+            uneven: false,
             latency_us: 2 * MS,
             drift_ppm: 0,
             log_bytes: 0,
@@ -282,6 +300,12 @@ impl Plan {
             }
             if plan.flash && later.one_in(2) {
                 plan.draw_flash(&mut later);
+            }
+            if later.one_in(4) {
+                plan.draw_disks(&mut later);
+            }
+            if later.one_in(4) {
+                plan.draw_links(&mut later);
             }
         }
         plan
@@ -441,6 +465,44 @@ impl Plan {
                 }
             };
             self.faults.push((at_us, fault));
+        }
+    }
+
+    /// Disks of different speed that are nearly full now and then.
+    pub(super) fn draw_disks(&mut self, random: &mut Random) {
+        self.disk_us = [0, MS, 10 * MS][random.below(3) as usize];
+        let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
+        for _ in 0..1 + random.below(4) {
+            let fault = Fault::DiskFills {
+                server: random.below(self.servers as u64) as usize,
+                bytes: random.below(4 * u64::from(self.segment_bytes)),
+                for_us: 200 * MS + random.below(2 * SECOND),
+            };
+            let at_us = self.some_time(&times_us, random);
+            self.faults.push((at_us, fault));
+        }
+    }
+
+    /// Links that are not alike, and single ones that are cut, one way.
+    pub(super) fn draw_links(&mut self, random: &mut Random) {
+        self.uneven = true;
+        let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
+        for _ in 0..1 + random.below(5) {
+            let servers = self.servers as u64;
+            let one = random.below(servers);
+            let other = (one + 1 + random.below(servers - 1)) % servers;
+            let ends = [
+                (Some(one as usize), Some(other as usize)),
+                (Some(one as usize), Some(other as usize)),
+                (Some(one as usize), None),
+                (None, Some(one as usize)),
+            ];
+            let (from, to) = ends[random.below(4) as usize];
+            let most_us = [300 * MS, 3 * SECOND][random.below(2) as usize];
+            let for_us = 50 * MS + random.below(most_us);
+            let at_us = self.some_time(&times_us, random);
+            self.faults
+                .push((at_us, Fault::CutLink { from, to, for_us }));
         }
     }
 

@@ -3,6 +3,7 @@
 use super::bug::Bug;
 use super::plan::{Fault, Plan, Profile};
 use crate::random::Random;
+use duramen_backup::planted::Bug as Backup;
 use duramen_cluster::planted::Bug as Cluster;
 use duramen_cluster::replication::Bug as Replication;
 use duramen_cluster::rifl::Bug as Rifl;
@@ -42,6 +43,8 @@ pub enum Shape {
     Flash,
     /// A table comes and goes, while servers and coordinators do.
     Tables,
+    /// Links are not alike, and single ones are cut, one way.
+    Links,
     /// Only coordinators stand still or fail to reach anybody, and messages are slow.
     Patience,
 }
@@ -62,6 +65,7 @@ impl Shape {
         Shape::Moves,
         Shape::Flash,
         Shape::Tables,
+        Shape::Links,
         Shape::Patience,
     ];
 }
@@ -115,8 +119,10 @@ planted! {
     Serve::ViewIsNotLookedAt, Moves;
     Serve::AbandonAfterEffect, Repetitions;
     Serve::FinishBeforeDurable, Repetitions;
+    Cluster::SuspicionIsVerdict, Links;
     Cluster::IdsReused, Tables;
     Cluster::NameAtOnce, Tables;
+    Backup::FullIsStored, Full;
     Engine::UnreadIsEmpty, Flash;
     Engine::HitsDoNotWait, Zombies;
     Engine::MissesDoNotWait, Zombies;
@@ -187,6 +193,10 @@ impl Plan {
                 self.flash = true;
                 self.keys = 20;
                 self.draw_flash(random);
+            }
+            Shape::Links => {
+                self.loss_ppm = 1_000;
+                self.draw_links(random);
             }
             Shape::Tables => {
                 self.churns = true;
@@ -333,13 +343,24 @@ impl Plan {
                 ),
                 _ => add(0, crash(server, short_us)),
             },
-            Shape::Full => add(
-                0,
-                Fault::DiskFull {
-                    server,
-                    for_us: short_us,
-                },
-            ),
+            Shape::Full => match random.below(4) {
+                0 => add(
+                    0,
+                    Fault::DiskFull {
+                        server,
+                        for_us: short_us,
+                    },
+                ),
+                1 => add(0, Fault::ColdStart { down_us: short_us }),
+                _ => add(
+                    0,
+                    Fault::DiskFills {
+                        server,
+                        bytes: random.below(100_000),
+                        for_us: long_us,
+                    },
+                ),
+            },
             Shape::Moves | Shape::Flash => match random.below(5) {
                 0 => add(0, crash(server, short_us)),
                 1 => add(0, Fault::Split),
@@ -389,7 +410,7 @@ impl Plan {
                 ),
                 _ => {}
             },
-            Shape::Mixed => {}
+            Shape::Mixed | Shape::Links => {}
         }
     }
 }

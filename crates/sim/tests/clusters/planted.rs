@@ -183,6 +183,16 @@ fn simulated_unread_segments_taken_for_empty_are_found() {
 }
 
 #[test]
+fn simulated_commits_without_room_that_count_are_found() {
+    find("Backup::FullIsStored", 1);
+}
+
+#[test]
+fn simulated_suspicions_that_are_verdicts_are_found() {
+    find("Cluster::SuspicionIsVerdict", 1);
+}
+
+#[test]
 fn simulated_hits_that_do_not_wait_are_found() {
     find("Engine::HitsDoNotWait", 1);
 }
