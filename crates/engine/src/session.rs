@@ -306,12 +306,19 @@ impl<'s> Guard<'s> {
             && unsafe { std::slice::from_raw_parts(at.add(header.key_start), header.key_bytes) } == key
     }
 
+    /// Planted.
+    #[inline(always)]
+    fn shows_expired(&self) -> bool {
+        let log = self.core.log.as_ref();
+        log.is_some_and(|log| log.has_bug(crate::log::Bug::ExpiredIsShown))
+    }
+
     /// An entry as an object, `None` if it has expired.
     #[inline(always)]
     pub(crate) fn object(&self, entry: Entry<'s>) -> Option<Object<'s>> {
         let expires_at_ms = if entry.expires_at_ms == 0 {
             None
-        } else if entry.expires_at_ms <= self.now_ms() {
+        } else if entry.expires_at_ms <= self.now_ms() && !self.shows_expired() {
             return None;
         } else {
             Some(entry.expires_at_ms)

@@ -39,6 +39,8 @@ pub enum Bug {
     PurgeSkips,
     /// Walks pass over what is on flash.
     WalkLeavesColdOut,
+    /// What has expired is shown until a cleaner meets it.
+    ExpiredIsShown,
     /// A segment on flash that cannot be read is taken for an empty one.
     UnreadIsEmpty,
     /// After the lock of a range nobody waits for writes that were allowed before.

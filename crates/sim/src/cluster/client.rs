@@ -2,6 +2,7 @@
 //! until nobody answers; then its outcome is unknown, and the client goes on under another name.
 
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
+use super::machine::wall_ms;
 use super::native::Native;
 use super::net::{Mode, Place};
 use super::tables::number_of;
@@ -220,7 +221,15 @@ impl World {
             _ if is_counter => Action::Increment,
             4 => Action::Remove,
             5 if may_create => Action::Create(self.new_value()),
-            _ => Action::Write(self.new_value()),
+            _ => {
+                let value = self.new_value();
+                if !self.plan.clocks || !self.random.one_in(3) {
+                    return Action::Write(value);
+                }
+                let expires_us = self.now_us + 20_000 + self.random.below(800_000);
+                self.expiring.insert(key);
+                Action::Fleeting { value, expires_us }
+            }
         }
     }
 
@@ -412,6 +421,7 @@ impl World {
             return self.answer(n, &request, Answer::Again);
         };
         self.flash_took_us(n);
+        self.set_wall(n);
         let mut session = store.engine().session().expect("few sessions");
         let mut guard = session.pin();
         let hash = guard.hash(&key);
@@ -424,10 +434,18 @@ impl World {
                     version: object.version,
                 }),
             }),
-            Action::Write(value) | Action::Create(value) => {
+            Action::Write(value) | Action::Create(value) | Action::Fleeting { value, .. } => {
                 let bytes = value_of(value, request.value_bytes);
-                let written = guard.write(table, hash, &key, &bytes, None);
-                written.map(|outcome| outcome.after.map(|version| Found::Written { version }))
+                let expires_at_ms = match request.action {
+                    Action::Fleeting { expires_us, .. } => Some(wall_ms(expires_us)),
+                    _ => None,
+                };
+                let written = guard.write(table, hash, &key, &bytes, expires_at_ms);
+                written.map(|outcome| match outcome.after {
+                    // It had expired when it came.
+                    None if expires_at_ms.is_some() => Some(Found::Absent),
+                    after => after.map(|version| Found::Written { version }),
+                })
             }
             Action::Remove => guard.remove(table, hash, &key).map(|outcome| {
                 Some(match outcome.before {

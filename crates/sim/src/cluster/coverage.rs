@@ -42,6 +42,7 @@ classes! {
     ColdStart = "power cut of all and cold start",
     Pause = "pause and resume",
     Drift = "clock rates differ",
+    ClockStep = "wall clock stepped",
     SlowDisk = "slow disk",
     DiskError = "error of a disk (EIO)",
     DiskFull = "disk full (ENOSPC)",

@@ -186,6 +186,10 @@ impl World {
                 self.machines[server].flash.slow_down(most_us);
                 self.ends_after(for_us, fault);
             }
+            Fault::ClockStep { server, offset_ms } => {
+                self.machines[server].wall_offset_ms = offset_ms;
+                self.coverage.fired(Class::ClockStep);
+            }
             Fault::DropTable { for_us } => self.drop_table(for_us),
             Fault::EmptyTable => self.empty_table(),
         }

@@ -1,5 +1,6 @@
 //! What clients asked for and what they were told, and when: what linearizability is judged by.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Never answered, or not so that anybody knows whether it was done.
@@ -11,7 +12,12 @@ pub enum Action {
     Read,
     /// Of a value that nobody else writes.
     Write(u64),
-    /// The same, if there is no object.
+    /// The same, of a value that expires at this time of the run.
+    Fleeting {
+        value: u64,
+        expires_us: u64,
+    },
+    /// As a write, if there is no object.
     Create(u64),
     Remove,
     /// By one.
@@ -56,13 +62,20 @@ pub struct History {
 
 impl History {
     /// One JSON object per line, in the form that the checker of real servers' histories reads (tests/checker/history.go): two
-    /// checkers that know nothing of each other judge the same runs.
+    /// checkers that know nothing of each other judge the same runs. The other one knows nothing of
+    /// expiry either: keys whose values expire are left out.
     pub fn to_json_lines(&self) -> String {
         let mut lines = String::new();
-        for event in &self.events {
+        let expires = |event: &&Event| matches!(event.action, Action::Fleeting { .. });
+        let expiring = self.events.iter().filter(expires).map(|event| event.key);
+        let expiring: BTreeSet<u64> = expiring.collect();
+        let events = self.events.iter();
+        for event in events.filter(|event| !expiring.contains(&event.key)) {
             let (op, what) = match event.action {
                 Action::Read => ("read", String::new()),
-                Action::Write(value) => ("write", format!(r#","value":"{value}""#)),
+                Action::Write(value) | Action::Fleeting { value, .. } => {
+                    ("write", format!(r#","value":"{value}""#))
+                }
                 Action::Create(value) => ("write", format!(r#","value":"{value}","if":"absent""#)),
                 Action::Remove => ("remove", String::new()),
                 Action::Increment => ("increment", r#","by":1"#.to_owned()),

@@ -10,6 +10,8 @@ use super::history::{Action, Event, Found, History, UNKNOWN};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
+/// Clocks are so wrong at most, in what they are made of here.
+pub(super) const CLOCKS_US: u64 = 302_000;
 /// Most steps for one key, before it is said that nobody knows.
 const STEPS_MAX: usize = 400_000;
 
@@ -30,9 +32,24 @@ struct Register {
     version: Option<u64>,
     /// Every later version is above it.
     floor: u64,
+    /// When the object expires, by a clock that is right.
+    expires_us: Option<u64>,
 }
 
 impl Register {
+    /// A clock that is ahead may have let it expire before this operation ended.
+    fn may_be_gone(self, event: &Event) -> bool {
+        let expires_us = self.expires_us;
+        self.value.is_none()
+            || expires_us.is_some_and(|at_us| at_us <= event.to_us.saturating_add(CLOCKS_US))
+    }
+
+    /// A clock that is behind may have let it be there when this operation began.
+    fn may_be_there(self, event: &Event) -> bool {
+        let expires_us = self.expires_us;
+        self.value.is_some() && expires_us.is_none_or(|at_us| event.from_us < at_us + CLOCKS_US)
+    }
+
     fn put(self, value: u64, version: Option<u64>) -> Option<Register> {
         let floor = match version {
             Some(version) if version <= self.floor => return None,
@@ -43,7 +60,15 @@ impl Register {
             value: Some(value),
             version,
             floor,
+            expires_us: None,
         })
+    }
+
+    fn expiring(self, expires_us: u64) -> Register {
+        Register {
+            expires_us: Some(expires_us),
+            ..self
+        }
     }
 
     /// The object has this version, as far as anybody knows.
@@ -65,25 +90,44 @@ impl Register {
             value: None,
             version: None,
             floor: self.floor,
+            expires_us: None,
         };
         match (event.action, event.found) {
-            (Action::Read | Action::Remove, Found::Absent) => self.value.is_none().then_some(self),
+            (Action::Read | Action::Remove, Found::Absent) => {
+                self.may_be_gone(event).then_some(self)
+            }
             (Action::Read, Found::Value { value, version }) => {
-                (self.value == Some(value)).then(|| self.at(version))?
+                (self.value == Some(value) && self.may_be_there(event)).then(|| self.at(version))?
             }
             (Action::Write(value), Found::Written { version }) => self.put(value, Some(version)),
             (Action::Write(value), Found::Nothing) => self.put(value, None),
+            (Action::Fleeting { value, expires_us }, Found::Written { version }) => {
+                Some(self.put(value, Some(version))?.expiring(expires_us))
+            }
+            // It had expired when it came.
+            (Action::Fleeting { expires_us, .. }, Found::Absent) => {
+                (expires_us <= event.to_us.saturating_add(CLOCKS_US)).then_some(absent)
+            }
+            // No version was given if it had expired when it came.
+            (Action::Fleeting { value, expires_us }, Found::Nothing) => Some(Register {
+                value: Some(value),
+                version: None,
+                expires_us: Some(expires_us),
+                ..self
+            }),
             (Action::Create(value), Found::Written { version }) => self
-                .value
-                .is_none()
+                .may_be_gone(event)
                 .then(|| self.put(value, Some(version)))?,
-            (Action::Create(_), Found::Refused { current }) => self.value.and(self.at(current?)),
-            (Action::Create(value), Found::Nothing) => match self.value {
-                None => self.put(value, None),
-                Some(_) => Some(self),
+            (Action::Create(_), Found::Refused { current }) => {
+                self.may_be_there(event).then(|| self.at(current?))?
+            }
+            (Action::Create(value), Found::Nothing) => match self.may_be_gone(event) {
+                true => self.put(value, None),
+                false => Some(self),
             },
             (Action::Remove, Found::Removed { version }) => {
-                let floor = self.value.and(self.at(version))?.floor;
+                let before = self.may_be_there(event).then(|| self.at(version))?;
+                let floor = before?.floor;
                 Some(Register { floor, ..absent })
             }
             (Action::Remove, Found::Nothing) => Some(absent),
@@ -162,6 +206,9 @@ impl Search {
             // A key that could be created was absent, as one that was read and not found.
             let creates = matches!(event.action, Action::Create(_));
             absent |= creates && matches!(event.found, Found::Written { .. });
+            // So was a counter that began anew.
+            absent |= event.action == Action::Increment
+                && matches!(event.found, Found::Value { value: 1, .. });
             match event.found {
                 Found::Value { value, .. } => {
                     read.insert(value);
@@ -177,6 +224,7 @@ impl Search {
         // What nobody could have noticed need not have been.
         let noticed = |event: &Event| match event.action {
             Action::Write(value) | Action::Create(value) => read.contains(&value) || strange,
+            Action::Fleeting { value, .. } => read.contains(&value) || strange || absent,
             Action::Remove => absent,
             Action::Increment => true,
             Action::Read => false,

@@ -38,6 +38,11 @@ const CLEAN_BYTES: u64 = 1 << 20;
 /// When replies that wait are looked at again.
 const HELD_US: u64 = 3_000;
 
+/// A wall clock that is right.
+pub(super) fn wall_ms(now_us: u64) -> u64 {
+    1_700_000_000_000 + now_us / 1_000
+}
+
 /// A process.
 pub(super) struct Process {
     pub node: Node,
@@ -72,6 +77,8 @@ pub(super) struct Machine {
     backlog: VecDeque<Event>,
     drift_ppm: i64,
     offset_us: u64,
+    /// Its wall clock is so far ahead.
+    pub wall_offset_ms: i64,
     pub slow_us: u64,
     /// Most time that an operation of its disk takes.
     pub operation_us: u64,
@@ -104,6 +111,7 @@ impl Machine {
             backlog: VecDeque::new(),
             drift_ppm: chair::drift(plan, random),
             offset_us: random.below(1 << 40) + n as u64,
+            wall_offset_ms: plan.wall_offset_ms(n),
             slow_us: 0,
             operation_us: disks::operation_us(n, plan),
             is_ruined: false,
@@ -118,6 +126,10 @@ impl Machine {
 
     pub fn clock(&self, now_us: u64) -> u64 {
         chair::local(now_us, self.drift_ppm) + self.offset_us
+    }
+
+    fn wall_ms(&self, now_us: u64) -> u64 {
+        wall_ms(now_us).saturating_add_signed(self.wall_offset_ms)
     }
 
     fn global(&self, local_us: u64) -> u64 {
@@ -213,7 +225,7 @@ impl World {
         let machine = &mut self.machines[n];
         machine.generation += 1;
         machine.lives += 1;
-        let wall_ms = Arc::new(AtomicU64::new(1_700_000_000_000 + self.now_us / 1_000));
+        let wall_ms = Arc::new(AtomicU64::new(self.machines[n].wall_ms(self.now_us)));
         let woken = Arc::new(AtomicBool::new(false));
         let options = self.node_options(n, backup.clone(), &woken, &wall_ms);
         let now_us = self.machines[n].clock(self.now_us);
@@ -431,13 +443,21 @@ impl World {
         self.let_work(n);
     }
 
+    /// Its wall clock is looked at: expiry goes by it.
+    pub(super) fn set_wall(&mut self, n: usize) {
+        let machine = &self.machines[n];
+        if let Some(process) = &machine.process {
+            let wall_ms = machine.wall_ms(self.now_us);
+            process.wall_ms.store(wall_ms, Ordering::Relaxed);
+        }
+    }
+
     fn tell(&mut self, n: usize, input: NodeInput) {
         let now_us = self.machines[n].clock(self.now_us);
+        self.set_wall(n);
         let Some(process) = &mut self.machines[n].process else {
             return;
         };
-        let wall_ms = 1_700_000_000_000 + self.now_us / 1_000;
-        process.wall_ms.store(wall_ms, Ordering::Relaxed);
         let mut out = Vec::new();
         process.node.handle(now_us, input, &mut out);
         self.do_all(n, out);
@@ -738,6 +758,7 @@ impl World {
         }
         if let Some(job) = self.jobs.remove(&number) {
             self.flash_took_us(n);
+            self.set_wall(n);
             let done = job.run();
             let delay_us = 50 + self.random.below(2_000) + self.flash_took_us(n);
             self.later_within(n, delay_us, NodeInput::JobDone(done));

@@ -5,6 +5,7 @@
 use super::client::{key_of, read_value, value_of};
 use super::coverage::Class;
 use super::history::{Action, Event as Deed, Found, UNKNOWN};
+use super::machine::wall_ms;
 use super::net::{Mode, Place};
 use super::world::{Asker, Event, World};
 use duramen::Position;
@@ -106,7 +107,7 @@ fn forever(bytes: Vec<u8>) -> &'static [u8] {
 }
 
 fn work_of(table: TableId, part: &Part, (most_bytes, large_one_in): (u64, u64)) -> Work<'static> {
-    let write = |value: u64, condition| {
+    let write = |value: u64, condition, expiry| {
         let bytes = 8 + value.wrapping_mul(0x9e37_79b9)
             % if value.is_multiple_of(large_one_in) {
                 most_bytes
@@ -116,13 +117,16 @@ fn work_of(table: TableId, part: &Part, (most_bytes, large_one_in): (u64, u64)) 
         Operation::Write {
             value: forever(value_of(value, bytes as usize)),
             condition,
-            expiry: Expiry::Never,
+            expiry,
         }
     };
     let operation = match part.action {
         Action::Read => Operation::Read,
-        Action::Write(value) => write(value, Condition::Always),
-        Action::Create(value) => write(value, Condition::Absent),
+        Action::Write(value) => write(value, Condition::Always, Expiry::Never),
+        Action::Fleeting { value, expires_us } => {
+            write(value, Condition::Always, Expiry::At(wall_ms(expires_us)))
+        }
+        Action::Create(value) => write(value, Condition::Absent, Expiry::Never),
         Action::Remove => Operation::Remove {
             condition: Condition::Always,
         },
@@ -388,6 +392,7 @@ impl World {
                 Found::Value { value, version }
             }
             Outcome::Absent => Found::Absent,
+            Outcome::Written { version: 0 } => Found::Absent, // it had expired when it came
             Outcome::Written { version } => Found::Written { version },
             Outcome::Removed { version } => Found::Removed { version },
             Outcome::Number {
@@ -457,6 +462,7 @@ impl World {
         };
         let keys = self.keys_of(&request);
         self.flash_took_us(n);
+        self.set_wall(n);
         let process = self.machines[n].process.as_mut().expect("it runs");
         let store = process.store.clone().expect("it is a member");
         let servant = process.servant.as_mut().expect("it is a member");

@@ -171,7 +171,8 @@ impl World {
             &creation,
         )?;
         for (key, known) in &self.known {
-            if creation(*key).is_none() {
+            // What expired may be gone, or lie there still.
+            if creation(*key).is_none() || self.expiring.contains(key) {
                 continue;
             }
             let found = image.get(key).copied().unwrap_or_default();

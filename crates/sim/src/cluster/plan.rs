@@ -142,6 +142,11 @@ pub enum Fault {
         most_us: u64,
         for_us: u64,
     },
+    /// A server's wall clock is put so far ahead of the true time.
+    ClockStep {
+        server: usize,
+        offset_ms: i64,
+    },
     /// The table that comes and goes is dropped, and made again so much later.
     DropTable {
         for_us: u64,
@@ -177,6 +182,8 @@ pub struct Plan {
     pub resettled: bool,
     /// Members have a second tier: whatever may lie there does.
     pub flash: bool,
+    /// Wall clocks are wrong, and what is written may expire by them.
+    pub clocks: bool,
     /// Disks are of different speed: an operation takes so long at most.
     pub disk_us: u64,
     /// Every other key is in a table that comes and goes.
@@ -247,6 +254,7 @@ impl Plan {
             resettled: false,
             flash: false,
             disk_us: 0,
+            clocks: false,
             churns: false,
             partition_bytes: 1 << 30,
             read_lease_ms: 400,
@@ -304,8 +312,14 @@ impl Plan {
             if later.one_in(4) {
                 plan.draw_disks(&mut later);
             }
-            if later.one_in(4) {
+            // What a disk has silently lost is seen by who compares it with another holder, and a
+            // recovery waits 150 ms for those that do not answer.
+            let is_lost = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Misdirected { .. });
+            if later.one_in(4) && !plan.faults.iter().any(is_lost) {
                 plan.draw_links(&mut later);
+            }
+            if later.one_in(4) {
+                plan.draw_clocks(&mut later);
             }
         }
         plan
@@ -506,6 +520,29 @@ impl Plan {
         }
     }
 
+    /// Wall clocks that are wrong, and are put forth and back.
+    pub(super) fn draw_clocks(&mut self, random: &mut Random) {
+        self.clocks = true;
+        let times_us: Vec<u64> = self.faults.iter().map(|(at_us, _)| *at_us).collect();
+        for _ in 0..random.below(6) {
+            let fault = Fault::ClockStep {
+                server: random.below(self.servers as u64) as usize,
+                offset_ms: some_offset_ms(random),
+            };
+            let at_us = self.some_time(&times_us, random);
+            self.faults.push((at_us, fault));
+        }
+    }
+
+    /// How far ahead a server's wall clock is at first.
+    pub(super) fn wall_offset_ms(&self, n: usize) -> i64 {
+        let mut random = Random::new(self.seed ^ 0x0063_6c6f_636b ^ (n as u64) << 56);
+        match self.clocks {
+            true => some_offset_ms(&mut random),
+            false => 0,
+        }
+    }
+
     /// Half of the times shortly after one of these.
     fn some_time(&self, times_us: &[u64], random: &mut Random) -> u64 {
         match times_us.get(random.below(2 * times_us.len() as u64) as usize) {
@@ -520,6 +557,11 @@ impl Plan {
         let count = 1 + random.below(self.servers as u64 / 2) as usize;
         (first..first + count).map(|n| n % self.servers).collect()
     }
+}
+
+/// At most what the model allows.
+fn some_offset_ms(random: &mut Random) -> i64 {
+    random.below(601) as i64 - 300
 }
 
 const KINDS: u64 = 24;

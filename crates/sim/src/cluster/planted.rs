@@ -45,6 +45,8 @@ pub enum Shape {
     Tables,
     /// Links are not alike, and single ones are cut, one way.
     Links,
+    /// What is written expires by clocks that are wrong, while servers come and go.
+    Clocks,
     /// Only coordinators stand still or fail to reach anybody, and messages are slow.
     Patience,
 }
@@ -66,6 +68,7 @@ impl Shape {
         Shape::Flash,
         Shape::Tables,
         Shape::Links,
+        Shape::Clocks,
         Shape::Patience,
     ];
 }
@@ -123,6 +126,7 @@ planted! {
     Cluster::IdsReused, Tables;
     Cluster::NameAtOnce, Tables;
     Backup::FullIsStored, Full;
+    Engine::ExpiredIsShown, Clocks;
     Engine::UnreadIsEmpty, Flash;
     Engine::HitsDoNotWait, Zombies;
     Engine::MissesDoNotWait, Zombies;
@@ -194,6 +198,7 @@ impl Plan {
                 self.keys = 20;
                 self.draw_flash(random);
             }
+            Shape::Clocks => self.draw_clocks(random),
             Shape::Links => {
                 self.loss_ppm = 1_000;
                 self.draw_links(random);
@@ -331,7 +336,7 @@ impl Plan {
                 };
                 add(random.below(400 * MS), fault);
             }
-            Shape::Tables => match random.below(6) {
+            Shape::Tables | Shape::Clocks => match random.below(6) {
                 0 => add(0, Fault::Migrate),
                 1 => add(0, Fault::CoordinatorCrash { down_us: short_us }),
                 2 => add(

@@ -162,6 +162,8 @@ pub struct World {
     pub(super) tables: Tables,
     /// Of each key.
     pub(super) known: BTreeMap<u64, Known>,
+    /// Keys that were written with a time to expire at.
+    pub(super) expiring: BTreeSet<u64>,
     /// Removals of a key of which nobody knows whether they were done.
     pub(super) doubts: BTreeMap<u64, i64>,
     /// From which control segment on logs count, as their masters were told.
@@ -222,6 +224,7 @@ impl World {
             tables: Tables::new(),
             known: BTreeMap::new(),
             doubts: BTreeMap::new(),
+            expiring: BTreeSet::new(),
             noted: BTreeMap::new(),
             excused_us: vec![None; plan.servers],
             judged: BTreeSet::new(),

@@ -193,6 +193,11 @@ fn simulated_suspicions_that_are_verdicts_are_found() {
 }
 
 #[test]
+fn simulated_expired_objects_that_are_shown_are_found() {
+    find("Engine::ExpiredIsShown", 1);
+}
+
+#[test]
 fn simulated_hits_that_do_not_wait_are_found() {
     find("Engine::HitsDoNotWait", 1);
 }
