@@ -336,7 +336,7 @@ impl World {
                 self.net.cut(cut(from, to, *for_us, Class::OneWay));
             }
             Fault::CutLink { from, to, for_us } => {
-                let place = |of: &Option<usize>| of.map_or(Places::COORDINATORS, |n| of_one(n));
+                let place = |of: &Option<usize>| of.map_or(Places::COORDINATORS, of_one);
                 let cut = cut(place(from), place(to), *for_us, Class::Link);
                 self.net.cut(cut);
             }

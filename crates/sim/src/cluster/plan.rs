@@ -301,7 +301,7 @@ impl Plan {
             plan.network(&mut random);
             plan.draw_faults(&mut random);
             // What was thought of later: the plans of other seeds stay what they were.
-            let mut later = Random::new(seed ^ 0x6c61_7465_72);
+            let mut later = Random::new(seed ^ 0x006c_6174_6572);
             plan.churns = later.one_in(4);
             if plan.churns {
                 plan.draw_churn(&mut later);

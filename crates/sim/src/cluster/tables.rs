@@ -99,7 +99,7 @@ impl World {
     /// Some key of some table, of one that is gone now and then, as who still knows it would use it.
     pub(super) fn some_key(&mut self) -> u64 {
         let number = self.random.below(self.plan.keys);
-        if !self.plan.churns || number % 2 == 0 {
+        if !self.plan.churns || number.is_multiple_of(2) {
             return number;
         }
         let newest = self.tables.ids.len() as u64 - 1;
@@ -121,7 +121,7 @@ impl World {
     /// All keys that are there at the end.
     pub(super) fn present_keys(&self) -> Vec<u64> {
         let newest = self.tables.ids.len() as u64 - 1;
-        let of = |number: u64| number + if number % 2 == 0 { 0 } else { newest * KEYS };
+        let of = |number: u64| number + if number.is_multiple_of(2) { 0 } else { newest * KEYS };
         (0..self.plan.keys).map(of).collect()
     }
 
