@@ -15,7 +15,7 @@ use duramen_cluster::coordinator::Sign;
 use duramen_wire::native::message::{Admin, CoordinatorAnswer};
 
 /// Between two looks whether a server is drained no more: longer than a commit of the coordinators' store takes.
-const UNDRAIN_US: u64 = 100_000;
+pub(super) const UNDRAIN_US: u64 = 100_000;
 
 impl World {
     /// All that the plan has.

@@ -2,6 +2,7 @@
 
 use super::client::key_of;
 use super::coverage::Coverage;
+use super::fault::UNDRAIN_US;
 use super::history::History;
 use super::linear::{self, Verdict};
 use super::machine::Machine;
@@ -219,6 +220,8 @@ impl World {
 
     /// Everything that one server has moves to the others: a drain that begins ends.
     fn drain_one(&mut self) -> Result<(), String> {
+        // Whoever ends an earlier drain sees that it has ended, and does not end this one.
+        self.run(2 * UNDRAIN_US, u64::MAX, |_| false);
         let n = self.random.below(self.machines.len() as u64) as usize;
         let Some(server) = self.id_of(n) else {
             return Err(format!("server {n} is no member"));

@@ -121,7 +121,14 @@ impl World {
     /// All keys that are there at the end.
     pub(super) fn present_keys(&self) -> Vec<u64> {
         let newest = self.tables.ids.len() as u64 - 1;
-        let of = |number: u64| number + if number.is_multiple_of(2) { 0 } else { newest * KEYS };
+        let of = |number: u64| {
+            number
+                + if number.is_multiple_of(2) {
+                    0
+                } else {
+                    newest * KEYS
+                }
+        };
         (0..self.plan.keys).map(of).collect()
     }
 
