@@ -41,7 +41,7 @@ const RETRY: Duration = Duration::from_millis(20);
 #[command(about = "Tortures a real server and watches every reply")]
 pub(crate) struct Arguments {
     /// The program `duramen`.
-    #[arg(long)]
+    #[arg(long, value_parser = absolute)]
     server: PathBuf,
     /// Number of the first episode.
     #[arg(long, default_value_t = 1)]
@@ -73,6 +73,11 @@ pub(crate) struct Arguments {
 }
 
 /// Totals of a run.
+/// Servers run in folders of their own.
+fn absolute(path: &str) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| error.to_string())
+}
+
 #[derive(Debug, Default)]
 struct Totals {
     episodes: u64,
