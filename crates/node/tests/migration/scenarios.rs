@@ -280,8 +280,8 @@ fn who_has_no_room_says_so() {
     let last = ended.last().unwrap();
     assert_eq!(last.phase, MigrationPhase::GivenUp);
     let reason = last.reason.clone().unwrap();
-    let is_clear = reason.contains("no room") || reason.contains("memory");
-    assert!(is_clear, "{reason}");
+    let words = ["no room", "memory", "disk is full"]; // on a slow machine the last comes first
+    assert!(words.iter().any(|word| reason.contains(word)), "{reason}");
     world.work(20);
     assert_eq!(world.net.owner(), Some(from), "it serves on");
     world.check();
