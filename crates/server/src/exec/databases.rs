@@ -57,6 +57,7 @@ pub(super) fn exchange(
     second: u8,
 ) -> Result<(), Error> {
     let commands = &ctx.shared.commands;
+    let _places = commands.lock_places();
     let places: Vec<Option<TableId>> = (0..DBS as u8)
         .map(|db| match db {
             db if db == first => commands.table(second),

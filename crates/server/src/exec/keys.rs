@@ -84,10 +84,7 @@ pub(super) fn parse_db(text: &[u8], not_a_number: Failure) -> Result<u8, Failure
 
 /// The table of a database, made if it is used for the first time. Not while a guard is held.
 pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
-    // One that was dropped while somebody put it there may still be there.
-    if let Some(table) = shared.commands.table(db)
-        && (shared.membership().is_some() || shared.store().has_table(table))
-    {
+    if let Some(table) = table_behind(shared, db) {
         return Ok(table);
     }
     if shared.membership().is_some() {
@@ -102,11 +99,39 @@ pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
             Err(error) => return Err(error.into()),
         };
         if let Some(table) = table {
-            shared.commands.set_table(db, Some(table));
-            return Ok(table);
+            return put_behind(shared, db, table);
         }
     }
     Err(DROPPED_NOW)
+}
+
+/// The table that is behind the database, if it still exists.
+fn table_behind(shared: &Shared, db: u8) -> Option<TableId> {
+    // One that was dropped while another client put it there may still be there.
+    let table = shared.commands.table(db)?;
+    let exists = shared.membership().is_some() || shared.store().has_table(table);
+    exists.then_some(table)
+}
+
+/// Puts a table behind a database that has none, and says which one it has.
+pub(super) fn put_behind(shared: &Shared, db: u8, table: TableId) -> Result<TableId, Failure> {
+    let commands = &shared.commands;
+    let _places = commands.lock_places();
+    // SWAPDB may have put another one there since.
+    if let Some(other) = table_behind(shared, db) {
+        return Ok(other);
+    }
+    if commands.tables().contains(&Some(table)) && commands.table(db) != Some(table) {
+        return Err(Failure::Owned(
+            format!(
+                "ERR database {db} has no table: SWAPDB put `db{db}` behind another database; \
+                 exchange them again"
+            )
+            .into(),
+        ));
+    }
+    commands.set_table(db, Some(table));
+    Ok(table)
 }
 
 /// The table of a database for a command: within EXEC the one that EXEC found, for under its guard

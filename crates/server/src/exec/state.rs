@@ -64,6 +64,9 @@ pub struct State {
     /// 1 = only writes wait.
     pause_writes_only: AtomicU32,
     pub(crate) threads: Box<[ThreadState]>,
+    /// Held while a database gets its table, and while two are exchanged: each table is behind at most
+    /// one database. Nothing is waited for under it but the log's memory, by the exchange.
+    places: Mutex<()>,
     /// What the places of the databases depend on, until it is synced.
     exchanged: Mutex<Position>,
     monitors: Mutex<Vec<Arc<ClientRecord>>>,
@@ -97,6 +100,7 @@ impl State {
             pause_until_ms: AtomicU64::new(0),
             pause_writes_only: AtomicU32::new(0),
             threads: (0..threads).map(thread).collect(),
+            places: Mutex::default(),
             exchanged: Mutex::default(),
             monitors: Mutex::default(),
             slow_log: Mutex::default(),
@@ -131,6 +135,10 @@ impl State {
             // tables exist.
             let _ = place.compare_exchange(gone, none, Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn lock_places(&self) -> MutexGuard<'_, ()> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_table(&self, db: u8, table: Option<TableId>) {

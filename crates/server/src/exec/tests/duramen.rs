@@ -126,6 +126,29 @@ fn who_uses_a_dropped_table_does_not_write_to_another() {
     assert_eq!(meddle("DURAMEN.USE new\r\nDBSIZE\r\n"), "+OK\r\n:0\r\n");
 }
 
+/// The first SELECT of a database made its table while SWAPDB exchanged the database with another
+/// one: both had the new table then, and nobody could reach the data of the other.
+#[test]
+fn a_table_is_behind_one_database_at_most() {
+    let mut s = Server::session(1);
+    s.expect("SELECT 4", "+OK\r\n");
+    s.expect("SET k 4", "+OK\r\n");
+    s.expect("SELECT 3", "+OK\r\n");
+    let made = s.server.shared.commands.table(3).unwrap();
+    s.expect("SWAPDB 3 4", "+OK\r\n");
+    // The slower SELECT 3 comes to its last step.
+    let found = super::super::keys::put_behind(&s.server.shared, 3, made).ok();
+    assert_eq!(found, s.server.shared.commands.table(3));
+    assert_ne!(found, Some(made));
+    s.expect("GET k", "$1\r\n4\r\n");
+    // Nor does a database take a table of its own name that is behind another one.
+    s.expect("DURAMEN.TABLE DROP db4", "+OK\r\n");
+    s.expect_error("SELECT 3", "ERR database 3 has no table");
+    s.expect("SWAPDB 4 5", "+OK\r\n");
+    s.expect_error("SELECT 3", "ERR database 3 has no table");
+    s.expect("SELECT 4", "+OK\r\n");
+}
+
 /// SELECT put a table behind its database just after another client had dropped it: nobody could
 /// use the database again.
 #[test]
