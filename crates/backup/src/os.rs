@@ -9,13 +9,14 @@
 //! have several parts under way (`parallel`).
 
 use std::any::Any;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
+use duramen_base::lock::lock_alone;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 
 use crate::buffer::Buffer;
@@ -57,6 +58,12 @@ impl OsDisk {
         }
     }
 
+    fn locked(&self, files: Vec<fs::File>) -> io::Result<Locked> {
+        let held: io::Result<_> = files.iter().map(fs::File::try_clone).collect();
+        self.parallel.hold(held?)?;
+        Ok(Locked(files))
+    }
+
     fn open_with(&self, path: &Path, how: OpenHow, flags: OFlags) -> io::Result<fs::File> {
         OpenOptions::new()
             .read(true)
@@ -65,6 +72,17 @@ impl OsDisk {
             .truncate(false)
             .custom_flags(flags.bits() as i32)
             .open(path)
+    }
+}
+
+/// Files that are locked until this is dropped: rings refer to them for longer.
+struct Locked(Vec<fs::File>);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let _ = file.unlock();
+        }
     }
 }
 
@@ -99,23 +117,25 @@ impl Disk for OsDisk {
     }
 
     fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
-        let exclusive = FlockOperation::NonBlockingLockExclusive;
         if self.is_raw() {
             let file = self.open_with(&self.path, OpenHow::ReadWrite, OFlags::empty())?;
-            rustix::fs::flock(&file, exclusive)?;
-            return Ok(Box::new(file));
+            lock_alone(&file)?;
+            return Ok(Box::new(self.locked(vec![file])?));
         }
         fs::create_dir_all(&self.path)?;
         let file = self.open_with(&self.path.join(LOCK), OpenHow::Create, OFlags::empty())?;
-        rustix::fs::flock(&file, exclusive)?;
-        // The directory as well: somebody may delete the file. Not every file system can.
-        let dir = fs::File::open(&self.path)?;
-        if rustix::fs::flock(&dir, exclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
+        lock_alone(&file)?;
         // For people who wonder which process it is; on a full disk they have to look elsewhere.
         let _ = write_process_id(&file);
-        Ok(Box::new((file, dir)))
+        let mut files = vec![file];
+        // The directory as well: somebody may delete the file. Not every file system can.
+        let dir = fs::File::open(&self.path)?;
+        match lock_alone(&dir) {
+            Ok(()) => files.push(dir),
+            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(_)) => {}
+        }
+        Ok(Box::new(self.locked(files)?))
     }
 
     fn sync_dir(&self) -> io::Result<()> {
@@ -467,4 +487,34 @@ fn read_most(file: &fs::File, at: u64, into: &mut [u8], needed: usize) -> io::Re
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server was killed while the kernel still wrote for it, and another one began with the same
+    /// directory: the old write could have come after the new one's.
+    #[test]
+    fn the_lock_outlasts_the_process_until_its_last_request_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = || OsDisk::new(folder.path(), Mode::Buffered);
+        let killed = disk();
+        if !killed.parallel.is_uring() {
+            println!("skipped: the kernel offers no io_uring");
+            return;
+        }
+        let lock = killed.lock().unwrap();
+        let mut lock = lock.downcast::<Locked>().ok().unwrap();
+        // The kernel closes the files of a killed process; its rings end after their requests.
+        drop(std::mem::take(&mut lock.0));
+        let refused = disk().lock().err().map(|error| error.kind());
+        assert_eq!(refused, Some(io::ErrorKind::WouldBlock));
+        drop(killed);
+        drop(disk().lock().unwrap());
+        // Dropped while its rings live on.
+        let (first, second) = (disk(), disk());
+        drop(first.lock().unwrap());
+        drop(second.lock().unwrap());
+    }
 }

@@ -3,12 +3,14 @@
 //! **Invariants**
 //! - Q1: a call returns only after every part that was handed to the kernel has completed, whatever failed: the kernel never
 //!   holds a pointer into memory that the caller has back.
+//! - Q2: the directory stays locked until the last request has ended, also when the process was killed: the kernel frees a
+//!   ring, and the files registered with it, after its requests. A killed server's write cannot come after its successor's.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use io_uring::{IoUring, opcode, types};
 
@@ -23,6 +25,8 @@ const THREADS: usize = 4;
 pub(crate) struct Parallel {
     /// Rings that are not in use now.
     rings: Mutex<Vec<IoUring>>,
+    /// Q2: the locked files.
+    locked: Mutex<Vec<File>>,
     uring: bool,
 }
 
@@ -77,7 +81,31 @@ impl Parallel {
         Parallel {
             uring: ring.is_some(),
             rings: Mutex::new(ring.into_iter().collect()),
+            locked: Mutex::new(Vec::new()),
         }
+    }
+
+    /// Q2: from now on every ring refers to these locked files. For a disk that does nothing yet.
+    ///
+    /// # Errors
+    /// The kernel cannot.
+    pub(crate) fn hold(&self, locked: Vec<File>) -> io::Result<()> {
+        for ring in &*lock(&self.rings) {
+            refer(ring, &locked)?;
+        }
+        *lock(&self.locked) = locked;
+        Ok(())
+    }
+
+    fn make_ring(&self) -> io::Result<IoUring> {
+        let ring = IoUring::new(DEPTH as u32)?;
+        refer(&ring, &lock(&self.locked))?;
+        Ok(ring)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_uring(&self) -> bool {
+        self.uring
     }
 
     /// Whether so many bytes are worth being split.
@@ -122,14 +150,10 @@ impl Parallel {
             return Ok(());
         }
         waiting.reverse();
-        let kept = self
-            .rings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
+        let kept = lock(&self.rings).pop();
         let mut ring = match kept {
             Some(ring) => ring,
-            None => IoUring::new(DEPTH as u32)?,
+            None => self.make_ring()?,
         };
         let fd = types::Fd(file.as_raw_fd());
         let mut under_way: [Option<Part>; DEPTH] = [None; DEPTH];
@@ -188,12 +212,23 @@ impl Parallel {
                 }
             }
         }
-        self.rings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(ring);
+        lock(&self.rings).push(ring);
         failure.map_or(Ok(()), Err)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Registers the files with the ring, in place of those that were.
+fn refer(ring: &IoUring, files: &[File]) -> io::Result<()> {
+    let _ = ring.submitter().unregister_files(); // an error if there were none
+    let files: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    ring.submitter().register_files(&files)
 }
 
 /// `EBUSY` and `EAGAIN`.

@@ -2,6 +2,7 @@
 
 pub mod ids;
 pub mod limits;
+pub mod lock;
 pub mod sync;
 pub mod ticks;
 pub mod units;

@@ -10,6 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use duramen_backup::Mode;
 use duramen_backup::disk::Disk;
 use duramen_backup::os::OsDisk;
+use duramen_base::lock::lock_alone;
 use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -163,7 +164,7 @@ fn lock(file: &Path, place: &Path) -> Result<Option<File>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("{}: {error}", file.display())),
     };
-    match file.try_lock() {
+    match lock_alone(&file) {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Err(format!(
             "{} is in use by a server: stop it first, or look at a snapshot of it",

@@ -6,8 +6,9 @@
 
 use crate::error::Error;
 use crate::layout::{BLOCK_BYTES, BLOCKS_MAX};
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
-use std::fs::File;
+use duramen_base::lock::lock_alone;
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
@@ -75,18 +76,19 @@ impl FileDevice {
             }
             Err(error) => return Err(failed("opening")(error.into())),
         };
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        let file = File::from(file);
+        // Requests of a process that was killed hold the file until they have ended.
+        match lock_alone(&file) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(TryLockError::WouldBlock) => {
                 return Err(Error::InUse {
                     path: path.display().to_string(),
                 });
             }
-            Err(error) => return Err(failed("locking")(error.into())),
+            Err(TryLockError::Error(error)) => return Err(failed("locking")(error)),
         }
         let found = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(io::Error::from);
         let found = found.map_err(failed("looking how long it is:"))?;
-        let file = File::from(file);
         let block = BLOCK_BYTES as u64;
         let wanted = bytes - bytes % block;
         let has = if wanted > found && is_file(&file) {
