@@ -11,10 +11,21 @@
 //! with a snapshot (90-traps.md §B, "one control log, H data heads").
 
 use duramen_base::ids::{Level, SegmentId};
+use duramen_base::limits::TABLES_MAX;
 use duramen_format::certificate::Certificate;
-use duramen_format::control::{Added, Damage, PartStats, Pass, Record};
+use duramen_format::control::{
+    Added, Damage, LISTED_BYTES_USUAL, ListedSegment, Pass, Record, TABLE_RECORD_BYTES_MAX,
+};
 use duramen_format::segment::{self, HEADER_BYTES, Header, Kind};
 use std::collections::BTreeMap;
+
+/// Most segments that a log may have whose control segments are so long: a snapshot must fit into one, with all tables, and
+/// leave a quarter to the records after it.
+pub fn segments_max(control_capacity: u64) -> u64 {
+    let tables = TABLES_MAX as u64 * TABLE_RECORD_BYTES_MAX;
+    let room = (control_capacity / 4 * 3).saturating_sub(HEADER_BYTES as u64 + tables);
+    room / LISTED_BYTES_USUAL
+}
 
 /// A listed segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +61,6 @@ pub struct State {
     pub safe_version: u64,
     /// No id at or above this one was given.
     pub next_segment: SegmentId,
-    /// How each table's objects were spread over equal parts of the hash space, when that was last looked at.
-    pub stats: BTreeMap<u32, Vec<PartStats>>,
     /// The last record says that the server ended in order.
     pub clean: bool,
 }
@@ -165,8 +174,20 @@ impl State {
             Record::TableCreate { .. }
             | Record::TableDrop { .. }
             | Record::TableClear { .. }
-            | Record::TableLevel { .. }
-            | Record::TableStats { .. } => self.table(record)?,
+            | Record::TableLevel { .. } => self.table(record)?,
+            Record::TableStats { .. } => {}
+            Record::Segments(listed) => {
+                for one in listed {
+                    let listed = Listed {
+                        kind: one.kind,
+                        head: one.head,
+                        epoch: one.epoch,
+                        closed: one.closed,
+                        generation: one.generation,
+                    };
+                    self.list(one.segment, listed)?;
+                }
+            }
         }
         Ok(())
     }
@@ -193,23 +214,15 @@ impl State {
             }
             Record::TableDrop { table, floor } => {
                 self.tables.remove(table).ok_or(UNKNOWN)?;
-                self.stats.remove(table);
                 self.raise_below(*floor);
             }
             Record::TableClear { table, floor } => {
                 let cleared = self.tables.get_mut(table).ok_or(UNKNOWN)?;
                 cleared.floor = cleared.floor.max(*floor);
-                self.stats.remove(table);
                 self.raise_below(*floor);
             }
             Record::TableLevel { table, level } => {
                 self.tables.get_mut(table).ok_or(UNKNOWN)?.level = *level;
-            }
-            Record::TableStats { table, parts } => {
-                if !self.tables.contains_key(table) {
-                    return Err(UNKNOWN);
-                }
-                self.stats.insert(*table, parts.clone());
             }
             _ => unreachable!("only records of tables come here"),
         }
@@ -311,33 +324,15 @@ impl State {
                 name: info.name.clone(),
             });
         }
-        for (table, parts) in &self.stats {
-            records.push(Record::TableStats {
-                table: *table,
-                parts: parts.clone(),
-            });
-        }
-        for (segment, listed) in &self.segments {
-            records.push(Record::AddOpen {
-                segment: *segment,
-                epoch: listed.epoch,
-                head: listed.head,
-                kind: listed.kind,
-            });
-            if let Some(certificate) = listed.closed {
-                records.push(Record::Closed {
-                    segment: *segment,
-                    certificate,
-                });
-                if listed.generation > 0 {
-                    records.push(Record::SegmentGeneration {
-                        segment: *segment,
-                        generation: listed.generation,
-                        certificate,
-                    });
-                }
-            }
-        }
+        let listed = self.segments.iter().map(|(segment, listed)| ListedSegment {
+            segment: *segment,
+            epoch: listed.epoch,
+            generation: listed.generation,
+            head: listed.head,
+            kind: listed.kind,
+            closed: listed.closed,
+        });
+        records.push(Record::Segments(listed.collect()));
         records.extend(self.passes.iter().cloned().map(Record::Pass));
         let following = (records.len() - 1) as u32;
         if let Some(Record::Snapshot { records, .. }) = records.first_mut() {
@@ -398,48 +393,5 @@ pub fn each_record(
     match missing {
         Some(0) => Ok(()),
         _ => Err(Error::NoSnapshot { segment }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Statistics are part of the state (C1), as long as their table is as it was.
-    #[test]
-    fn statistics_come_and_go_with_their_table() {
-        let parts = vec![
-            PartStats {
-                entries: 1,
-                bytes: 40,
-            };
-            256
-        ];
-        let stats = Record::TableStats {
-            table: 3,
-            parts: parts.clone(),
-        };
-        let mut state = State::default();
-        assert!(state.apply(&stats).is_err(), "of a table that is not there");
-        let create = Record::TableCreate {
-            table: 3,
-            floor: 1,
-            level: None,
-            name: "orders".to_owned(),
-        };
-        state.apply(&create).expect("a new table");
-        state.apply(&stats).expect("its statistics");
-        let mut copy = State::default();
-        for record in state.snapshot() {
-            copy.apply(&record).expect("of a snapshot");
-        }
-        assert_eq!(copy, state);
-        assert_eq!(copy.stats.get(&3), Some(&parts));
-        let clear = Record::TableClear { table: 3, floor: 9 };
-        copy.apply(&clear).expect("a table");
-        assert!(copy.stats.is_empty());
-        let drop = Record::TableDrop { table: 3, floor: 9 };
-        state.apply(&drop).expect("a table");
-        assert!(state.stats.is_empty());
     }
 }

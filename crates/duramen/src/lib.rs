@@ -23,7 +23,6 @@ mod salvage;
 mod scrub;
 mod session;
 mod snapshot;
-mod statistics;
 mod stats;
 mod store;
 mod threads;

@@ -153,12 +153,12 @@ impl Store {
     /// [`LogWriter::backup_up`]. Without `threads` nothing happens by itself.
     ///
     /// # Errors
-    /// [`Error::Engine`], [`Error::Thread`].
+    /// [`Error::Engine`], [`Error::Thread`], [`Error::Misfit`].
     pub fn open_member(options: MemberOptions, threads: bool) -> Result<Arc<Store>, Error> {
         let store = options.store.clone();
         let segment_bytes = u64::from(options.segment_bytes);
         let log = LogOptions {
-            disk_segments_max: restart::segments_wanted(&store, segment_bytes),
+            disk_segments_max: restart::check_length(&store, segment_bytes, "the log")?,
             level: store.level,
             segment_bytes,
             two_levels: store.two_levels,

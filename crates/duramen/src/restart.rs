@@ -19,7 +19,7 @@ use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
 use duramen_base::units::MIB;
-use duramen_cluster::control::{Listed, State, Table};
+use duramen_cluster::control::{Listed, State, Table, segments_max};
 use duramen_cluster::replication::{Config, Found, Master};
 use duramen_engine::{LogOptions, TableId};
 use duramen_format::segment::Kind;
@@ -36,6 +36,10 @@ const ID_GAP: u64 = 1 << 20;
 const GROUP_PART_OF_WAL: u64 = 8;
 /// A control segment of this length, and twice as long as its snapshot, is replaced: rare, and quick to read at a restart.
 pub(crate) const CONTROL_ROLL_BYTES: u32 = 256 << 10;
+/// The engine's longest segment.
+const SEGMENT_BYTES_MAX: u64 = 8 << 20;
+/// Segments that memory has at least where longer ones are chosen.
+const MEMORY_SEGMENTS_MIN: u64 = 128;
 
 /// What a restart found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,8 +101,8 @@ fn create(
     settings: &duramen_backup::Options,
     options: &Options,
 ) -> Result<Backup, Error> {
-    let segment_bytes = duramen_engine::segment_bytes(options.engine.memory_bytes);
-    let wanted = segments_wanted(options, segment_bytes);
+    let segment_bytes = fitting_segment_bytes(options);
+    let wanted = check_length(options, segment_bytes, &disk.label())?;
     let geometry = Geometry {
         segment_bytes: segment_bytes as u32,
         wal_bytes: options.wal_bytes.next_multiple_of(MIB),
@@ -110,6 +114,45 @@ fn create(
         hash_seed: options.engine.hash_seed.unwrap_or_else(random),
     };
     Backup::create(disk, settings, &geometry, &identity).map_err(Error::Disk)
+}
+
+/// Bytes of a new log's segments: larger ones where the list of all would not fit into one.
+fn fitting_segment_bytes(options: &Options) -> u64 {
+    let memory = options.engine.memory_bytes;
+    let mut bytes = duramen_engine::segment_bytes(memory);
+    while bytes < SEGMENT_BYTES_MAX
+        && bytes * 2 * MEMORY_SEGMENTS_MIN <= memory
+        && segments_wanted(options, bytes) > segments_max(bytes)
+    {
+        bytes *= 2;
+    }
+    bytes
+}
+
+/// The segments that the log may have on disk, if a control segment has room for the list of all.
+pub(crate) fn check_length(
+    options: &Options,
+    segment_bytes: u64,
+    place: &str,
+) -> Result<u64, Error> {
+    let (wanted, most) = (
+        segments_wanted(options, segment_bytes),
+        segments_max(segment_bytes),
+    );
+    if wanted <= most {
+        return Ok(wanted);
+    }
+    Err(Error::Misfit {
+        place: place.to_owned(),
+        reason: format!(
+            "a log of {} GiB with segments of {} MiB is too long, {} GiB is the most: less `flash-size`, \
+             `disk-size` or `disk-expansion` makes it shorter; a new one has longer segments with more \
+             `memory`, up to 8 MiB from 2 GiB on",
+            (wanted * segment_bytes).div_ceil(1 << 30),
+            segment_bytes >> 20,
+            (most * segment_bytes) >> 30,
+        ),
+    })
 }
 
 /// Segments that the log may have on disk.
@@ -381,7 +424,7 @@ fn make_engine(
     };
     let room = segments_of(geometry.frames);
     let log = LogOptions {
-        disk_segments_max: segments_wanted(options, segment_bytes).min(room),
+        disk_segments_max: check_length(options, segment_bytes, &backup.disk().label())?.min(room),
         first_segment,
         version_floor: state.safe_version + 1,
         expired_until_ms: backup.clock_ms(),
@@ -433,6 +476,73 @@ pub(crate) fn replication_config(backup: &Backup) -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use duramen_base::limits::TABLES_MAX;
+    use duramen_format::certificate::Certificate;
+    use duramen_format::control::{ListedSegment, Record, TABLE_NAME_BYTES_MAX};
+
+    /// A log of 64 GB on segments of 2 MiB had a list of all segments that no control segment had room
+    /// for: the server ended when it got there, and at each start after that.
+    #[test]
+    fn the_list_of_all_segments_fits_into_one() {
+        let options = |memory, disk_bytes| Options {
+            disk_bytes,
+            ..Options::new("/nowhere", memory)
+        };
+        let chosen = |memory, disk| fitting_segment_bytes(&options(memory, disk)) / MIB;
+        assert_eq!(
+            (chosen(1 << 30, 100 << 30), chosen(1 << 30, 200 << 30)),
+            (2, 4)
+        );
+        assert_eq!(
+            chosen(64 * MIB, 1 << 40),
+            2,
+            "memory keeps its number of segments"
+        );
+        let longest = segments_max(8 * MIB) * 8 * MIB;
+        assert!(longest > 2 << 40);
+        let check = |disk| check_length(&options(16 << 30, disk), 8 * MIB, "here");
+        assert_eq!(check(longest).ok(), Some(segments_max(8 * MIB)));
+        let refused = check(longest + 1).err().map(|error| error.to_string());
+        assert!(refused.is_some_and(|text| text.contains("is too long")));
+        // A snapshot of the longest list, with all tables, leaves a quarter of its segment.
+        let mut state = State::default();
+        let segment = |n: u64| {
+            Record::Segments(vec![ListedSegment {
+                segment: SegmentId(n * 16_000 + (1 << 20)),
+                epoch: 9_000,
+                generation: 9_000,
+                head: 9_000,
+                kind: Kind::Head,
+                closed: Some(Certificate {
+                    length: u32::MAX,
+                    crc: u32::MAX,
+                }),
+            }])
+        };
+        let most = segments_max(2 * MIB);
+        (0..most).for_each(|n| state.apply(&segment(n)).unwrap());
+        for table in 0..TABLES_MAX as u32 {
+            let create = Record::TableCreate {
+                table,
+                floor: u64::MAX / 2,
+                level: None,
+                name: "n".repeat(TABLE_NAME_BYTES_MAX),
+            };
+            state.apply(&create).unwrap();
+        }
+        let mut bytes = Vec::new();
+        state
+            .snapshot()
+            .iter()
+            .for_each(|record| record.encode(&mut bytes));
+        assert!(bytes.len() as u64 <= 2 * MIB / 4 * 3, "{}", bytes.len());
+        let mut copy = State::default();
+        state
+            .snapshot()
+            .iter()
+            .for_each(|record| copy.apply(record).unwrap());
+        assert_eq!(copy, state);
+    }
 
     #[test]
     fn a_directory_has_the_room_that_it_was_made_for() {

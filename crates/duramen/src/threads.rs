@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 /// The background looks for work this often; a commit that leaves some behind does not wake it: frames are not urgent.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Tables are looked at this often for how their objects are spread.
-const COUNT_EVERY: Duration = Duration::from_secs(10);
 /// That something has expired is noted on disk this often: bounds what comes back after a crash if the clock steps back.
 const NOTE_EXPIRED_EVERY: Duration = Duration::from_secs(1);
 /// After a step that could not be done (a full disk).
@@ -107,7 +105,7 @@ fn run_heat(log: &LogWriter) {
 
 fn run_background(log: &LogWriter) {
     let durable = &log.durable;
-    let (mut scrubbed, mut counted) = (Instant::now(), Instant::now());
+    let mut scrubbed = Instant::now();
     let (mut noted, mut expired) = (Instant::now(), 0);
     while !log.stop.load(Ordering::SeqCst) {
         let before = durable.ended.load(Ordering::Acquire);
@@ -115,10 +113,6 @@ fn run_background(log: &LogWriter) {
         let relocated = durable.relocation_step();
         if durable.ended.load(Ordering::Acquire) != before {
             log.tell();
-        }
-        if counted.elapsed() >= COUNT_EVERY {
-            durable.statistics_step();
-            counted = Instant::now();
         }
         if noted.elapsed() >= NOTE_EXPIRED_EVERY {
             let now = durable.engine.stats().entries_expired;

@@ -20,7 +20,9 @@
 //! SegmentEpoch      segment u64, epoch u64
 //! SegmentGeneration segment u64, generation u64, length u32, crc u32
 //! CleanShutdown     next_segment u64, safe_version u64
-//! TableStats        table u32, parts u32, parts x {entries u64, bytes u64}
+//! TableStats        table u32, parts u32, parts x {entries u64, bytes u64}: of older programs, without effect
+//! Segments          count u32, count x {id less the one before varint, epoch varint, generation varint, head varint,
+//!                   kind u8 (+ 128 closed), if closed: length u32, crc u32}; ids grow; varint: LEB128
 //! ```
 //!
 //! **Invariants**
@@ -50,6 +52,9 @@ pub fn is_table_name(name: &str) -> bool {
     let is_shown = |c: char| !c.is_control() && !c.is_whitespace();
     !name.is_empty() && name.len() <= TABLE_NAME_BYTES_MAX && name.chars().all(is_shown)
 }
+
+/// Most bytes of a [`Record::TableCreate`].
+pub const TABLE_RECORD_BYTES_MAX: u64 = 160;
 
 const CRC_AT: usize = 8;
 const NO_LEVEL: u8 = 255;
@@ -125,12 +130,26 @@ pub enum Record {
         next_segment: SegmentId,
         safe_version: u64,
     },
-    /// How a table's objects were spread over equal parts of the hash space, some time ago: for whoever divides the table
-    /// among recovery masters.
+    /// How a table's objects were spread over the hash space. Older programs wrote it; nothing depends on it.
     TableStats {
         table: u32,
         parts: Vec<PartStats>,
     },
+    /// Lists segments, in the order of their ids, as [`AddOpen`](Record::AddOpen), [`Closed`](Record::Closed) and
+    /// [`SegmentGeneration`](Record::SegmentGeneration) do, in a fifth of their bytes: for snapshots.
+    Segments(Vec<ListedSegment>),
+}
+
+/// A segment of a [`Record::Segments`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedSegment {
+    pub segment: SegmentId,
+    pub epoch: u64,
+    pub generation: u64,
+    pub head: u32,
+    pub kind: SegmentKind,
+    /// Its content, if it is closed.
+    pub closed: Option<Certificate>,
 }
 
 /// What lies in one part of the hash space.
@@ -186,6 +205,12 @@ const SEGMENT_EPOCH: u8 = 11;
 const SEGMENT_GENERATION: u8 = 12;
 const CLEAN_SHUTDOWN: u8 = 13;
 const TABLE_STATS: u8 = 14;
+const SEGMENTS: u8 = 16;
+/// In the kind of a listed segment.
+const IS_CLOSED: u8 = 128;
+const LISTED_BYTES_MIN: usize = 5;
+/// Most bytes of a listed segment whose id is less than 2^14 beyond the one before, with epoch, generation and head below 2^14.
+pub const LISTED_BYTES_USUAL: u64 = 17;
 const ADDED_BYTES: usize = 24;
 const PART_BYTES: usize = 16;
 
@@ -207,6 +232,7 @@ impl Record {
             Record::SegmentGeneration { .. } => "segment-generation",
             Record::CleanShutdown { .. } => "clean-shutdown",
             Record::TableStats { .. } => "table-stats",
+            Record::Segments(_) => "segments",
         }
     }
 
@@ -226,6 +252,7 @@ impl Record {
             Record::SegmentGeneration { .. } => SEGMENT_GENERATION,
             Record::CleanShutdown { .. } => CLEAN_SHUTDOWN,
             Record::TableStats { .. } => TABLE_STATS,
+            Record::Segments(_) => SEGMENTS,
         }
     }
 
@@ -311,6 +338,21 @@ impl Record {
                 to.u32(*table).count(parts.len());
                 for part in parts {
                     to.u64(part.entries).u64(part.bytes);
+                }
+                &mut to
+            }
+            Record::Segments(listed) => {
+                to.count(listed.len());
+                let mut before = 0;
+                for one in listed {
+                    let beyond = one.segment.0.checked_sub(before).expect("ids grow");
+                    before = one.segment.0;
+                    to.varint(beyond).varint(one.epoch).varint(one.generation);
+                    to.varint(one.head.into());
+                    match one.closed {
+                        None => to.u8(one.kind as u8),
+                        Some(closed) => to.u8(one.kind as u8 | IS_CLOSED).certificate(closed),
+                    };
                 }
                 &mut to
             }
@@ -411,6 +453,7 @@ impl Record {
                 safe_version: from.u64("safe_version")?,
             },
             TABLE_STATS => Record::decode_stats(from)?,
+            SEGMENTS => Record::decode_segments(from)?,
             found => return Err(Damage::Kind { found }),
         })
     }
@@ -445,6 +488,32 @@ impl Record {
             });
         }
         Ok(Record::TableStats { table, parts })
+    }
+
+    fn decode_segments(from: &mut Take<'_>) -> Result<Record, Damage> {
+        let count = from.count("segments", LISTED_BYTES_MIN)?;
+        let mut listed = Vec::with_capacity(count);
+        let mut before = 0_u64;
+        for _ in 0..count {
+            let beyond = from.varint("segment")?;
+            before = before.checked_add(beyond).ok_or(from.field("segment"))?;
+            let (epoch, generation) = (from.varint("epoch")?, from.varint("generation")?);
+            let head = u32::try_from(from.varint("head")?).map_err(|_| from.field("head"))?;
+            let kind = from.u8("kind")?;
+            let closed = match kind & IS_CLOSED {
+                0 => None,
+                _ => Some(from.certificate()?),
+            };
+            listed.push(ListedSegment {
+                segment: SegmentId(before),
+                epoch,
+                generation,
+                head,
+                kind: SegmentKind::from_number(kind & !IS_CLOSED).ok_or(from.field("kind"))?,
+                closed,
+            });
+        }
+        Ok(Record::Segments(listed))
     }
 
     fn decode_table(from: &mut Take<'_>) -> Result<Record, Damage> {
@@ -490,6 +559,15 @@ impl Put<'_> {
 
     fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_le_bytes())
+    }
+
+    /// LEB128: 7 bits a byte, the lowest first.
+    fn varint(&mut self, mut value: u64) -> &mut Self {
+        while value >= 128 {
+            self.u8(value as u8 | 128);
+            value >>= 7;
+        }
+        self.u8(value as u8)
     }
 
     fn count(&mut self, count: usize) -> &mut Self {
@@ -557,6 +635,23 @@ impl<'a> Take<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
+    fn varint(&mut self, field: &'static str) -> Result<u64, Damage> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8(field)?;
+            let bits = u64::from(byte & 127);
+            // Beyond 64 bits, and longer than it has to be: one number has one form.
+            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+                return Err(self.field(field));
+            }
+            value |= bits << shift;
+            if byte < 128 {
+                return Ok(value);
+            }
+        }
+        Err(self.field(field))
+    }
+
     fn id(&mut self, field: &'static str) -> Result<SegmentId, Damage> {
         Ok(SegmentId(self.u64(field)?))
     }
@@ -595,191 +690,4 @@ impl<'a> Take<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn certificate() -> Certificate {
-        Certificate {
-            length: 0x0102_0304,
-            crc: 0xA1A2_A3A4,
-        }
-    }
-
-    /// One of each kind, with the bytes of its body.
-    fn examples() -> Vec<(Record, Vec<u8>)> {
-        let segment = SegmentId(0x0B0A);
-        let id = b"\x0A\x0B\0\0\0\0\0\0";
-        let cert = b"\x04\x03\x02\x01\xA4\xA3\xA2\xA1";
-        let join = |parts: &[&[u8]]| parts.concat();
-        vec![
-            (
-                Record::Snapshot {
-                    next_segment: segment,
-                    safe_version: 5,
-                    records: 7,
-                },
-                join(&[id, b"\x05\0\0\0\0\0\0\0", b"\x07\0\0\0"]),
-            ),
-            (
-                Record::AddOpen {
-                    segment,
-                    epoch: 2,
-                    head: 3,
-                    kind: SegmentKind::Head,
-                },
-                join(&[id, b"\x02\0\0\0\0\0\0\0", b"\x03\0\0\0\x01"]),
-            ),
-            (
-                Record::Closed {
-                    segment,
-                    certificate: certificate(),
-                },
-                join(&[id, cert]),
-            ),
-            (
-                Record::Swap {
-                    version_floor: 9,
-                    add: vec![Added {
-                        segment,
-                        epoch: 1,
-                        certificate: certificate(),
-                    }],
-                    remove: vec![SegmentId(3), SegmentId(4)],
-                },
-                join(&[
-                    b"\x09\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0",
-                    id,
-                    b"\x01\0\0\0\0\0\0\0",
-                    cert,
-                    b"\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0",
-                ]),
-            ),
-            (
-                Record::Pass(Pass {
-                    first: segment,
-                    count: 4,
-                    victims: vec![SegmentId(1)],
-                }),
-                join(&[id, b"\x04\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0"]),
-            ),
-            (
-                Record::TableCreate {
-                    table: 6,
-                    floor: 8,
-                    level: Some(Level::Buffered),
-                    name: "orders".to_owned(),
-                },
-                b"\x06\0\0\0\x01\x08\0\0\0\0\0\0\0\x06\0orders".to_vec(),
-            ),
-            (
-                Record::TableDrop { table: 6, floor: 8 },
-                b"\x06\0\0\0\x08\0\0\0\0\0\0\0".to_vec(),
-            ),
-            (
-                Record::TableClear { table: 6, floor: 8 },
-                b"\x06\0\0\0\x08\0\0\0\0\0\0\0".to_vec(),
-            ),
-            (
-                Record::TableLevel {
-                    table: 6,
-                    level: None,
-                },
-                b"\x06\0\0\0\xFF".to_vec(),
-            ),
-            (
-                Record::SafeVersion { version: 11 },
-                b"\x0B\0\0\0\0\0\0\0".to_vec(),
-            ),
-            (
-                Record::SegmentEpoch { segment, epoch: 2 },
-                join(&[id, b"\x02\0\0\0\0\0\0\0"]),
-            ),
-            (
-                Record::SegmentGeneration {
-                    segment,
-                    generation: 2,
-                    certificate: certificate(),
-                },
-                join(&[id, b"\x02\0\0\0\0\0\0\0", cert]),
-            ),
-            (
-                Record::CleanShutdown {
-                    next_segment: segment,
-                    safe_version: 5,
-                },
-                join(&[id, b"\x05\0\0\0\0\0\0\0"]),
-            ),
-            (
-                Record::TableStats {
-                    table: 6,
-                    parts: vec![PartStats {
-                        entries: 1,
-                        bytes: 2,
-                    }],
-                },
-                b"\x06\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0".to_vec(),
-            ),
-        ]
-    }
-
-    #[test]
-    fn golden_bytes() {
-        for (number, (record, body)) in examples().into_iter().enumerate() {
-            let mut out = Vec::new();
-            record.encode(&mut out);
-            let total = (RECORD_HEADER_BYTES + body.len()).next_multiple_of(ALIGN_BYTES);
-            assert_eq!(out.len(), total, "{}", record.name());
-            assert_eq!(out[0] as usize, number + 1, "{}", record.name());
-            assert_eq!(out[1..4], [0; 3]);
-            assert_eq!(out[4..8], (total as u32).to_le_bytes());
-            assert_eq!(out[12..16], [0; 4]);
-            assert_eq!(out[16..16 + body.len()], body, "{}", record.name());
-            assert!(out[16 + body.len()..].iter().all(|byte| *byte == 0));
-            let mut blank = out.clone();
-            blank[CRC_AT..CRC_AT + 4].fill(0);
-            assert_eq!(out[8..12], crc32c::crc32c(&blank).to_le_bytes());
-            assert_eq!(Record::decode(&out), Ok((record, total)));
-        }
-    }
-
-    #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
-        for (record, _) in examples() {
-            let mut out = Vec::new();
-            record.encode(&mut out);
-            for bit in 0..out.len() * 8 {
-                let mut damaged = out.clone();
-                damaged[bit / 8] ^= 1 << (bit % 8);
-                assert!(Record::decode(&damaged).is_err(), "{record:?}, bit {bit}");
-            }
-            for cut in 0..out.len() {
-                assert!(Record::decode(&out[..cut]).is_err(), "{record:?}, {cut}");
-            }
-        }
-    }
-
-    /// A record whose CRC holds can still lie about counts (a bug, or an attacker with the disk): no panic, no giant vector.
-    #[test]
-    fn sealed_lies_are_refused() {
-        for (record, _) in examples() {
-            let mut out = Vec::new();
-            record.encode(&mut out);
-            for at in RECORD_HEADER_BYTES..out.len() {
-                let mut lie = out.clone();
-                lie[at..].fill(0xFF);
-                lie[CRC_AT..CRC_AT + 4].fill(0);
-                let crc = crc32c::crc32c(&lie);
-                lie[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-                let _ = Record::decode(&lie);
-            }
-            for kind in [0, 15, 99] {
-                let mut lie = out.clone();
-                lie[0] = kind;
-                lie[CRC_AT..CRC_AT + 4].fill(0);
-                let crc = crc32c::crc32c(&lie);
-                lie[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-                assert_eq!(Record::decode(&lie), Err(Damage::Kind { found: kind }));
-            }
-        }
-    }
-}
+mod tests;

@@ -7,7 +7,8 @@
 //! **Rules** (each may only act when its condition holds; "ordered" is explained below)
 //! - O1: a segment's `AddOpen` record is written when the segment is open on all of its replicas (ordered).
 //! - O2: data is sent when the `AddOpen` record is on all replicas of the control log (ordered).
-//! - O3: data of a head's segment is sent when the head's segment before it is complete and closed on all replicas (ordered).
+//! - O3: data of a head's segment is sent when the head's segment before it is complete and closed on all replicas (ordered),
+//!   and the record of its epoch is synced.
 //! - O4: a `Closed` record is written when the segment is complete and closed on all replicas (ordered).
 //! - O5: a `Swap` record is written when each survivor is complete and closed on all replicas, synced.
 //! - O6: a cleaned segment is freed when the `Swap` record is synced on all replicas of the control log, and no older control
@@ -33,6 +34,8 @@
 //! - O13: a refused opening of a control segment costs nothing: the backup that has refused it never takes it again, however often
 //!   it comes (its B10), so that the segment goes on with another backup in its place. Each opening after a refusal has a higher
 //!   epoch, by which it is known from a repetition of the one before.
+//! - O14: a record that does not fit into the newest control segment, and each one after it, is in the next one's snapshot. It
+//!   counts when that snapshot is there and the control segment before is closed, as else a recovery may take that for the newest.
 //!
 //! **Flow**: one call per replica at a time; at most [`Config::writes_max`] for data and [`Config::frees_max`] frees under way;
 //! control segments are never kept waiting by data. Who rejects an opening is not asked again before others.
@@ -200,6 +203,8 @@ pub struct Master {
     /// The newest last. Only the last is appended to.
     control: VecDeque<ControlSegment>,
     control_wanted: bool,
+    /// The newest control segment was too full for a record: the next one's snapshot has it (O14).
+    control_owes: bool,
     /// The last segment of each head.
     heads: BTreeMap<u32, SegmentId>,
     swaps: VecDeque<Pending>,
@@ -263,6 +268,7 @@ impl Master {
             active: BTreeSet::new(),
             control: VecDeque::new(),
             control_wanted: true,
+            control_owes: false,
             heads: BTreeMap::new(),
             swaps: VecDeque::new(),
             next_swap: 1,
@@ -415,7 +421,6 @@ impl Master {
             | Record::TableDrop { .. }
             | Record::TableClear { .. }
             | Record::TableLevel { .. }
-            | Record::TableStats { .. }
             | Record::Pass(_)
             | Record::SafeVersion { .. }
             | Record::CleanShutdown { .. } => {
@@ -568,6 +573,7 @@ impl Master {
             && self.leftovers.is_empty()
             && self.freeing.is_empty()
             && self.floor_noted >= self.floor_wanted
+            && !self.control_owes
             && self.active.iter().all(|id| {
                 let segment = &self.segments[id];
                 let done = segment.on_all(self.config.replicas, Level::Synced);
@@ -581,7 +587,7 @@ impl Master {
     }
 
     /// Applies a record to the state and appends it to the control log; returns where it ends. Records that come before
-    /// the first control segment is there are in its snapshot.
+    /// the first control segment is there are in its snapshot; so are those that do not fit into the newest one (O14).
     fn write_record(&mut self, record: &Record) -> Lsn {
         if let Err(why) = self.state.apply(record) {
             panic!("a `{}` record {why}: {record:?}", record.name()); // C4: a bug, not damage
@@ -591,8 +597,15 @@ impl Master {
             return 0;
         };
         let start = control.bytes.len();
-        record.encode(&mut control.bytes);
-        assert!(control.bytes.len() <= capacity as usize);
+        if !self.control_owes {
+            record.encode(&mut control.bytes);
+        }
+        if self.control_owes || control.bytes.len() > capacity as usize {
+            control.bytes.truncate(start);
+            self.control_wanted = true;
+            self.control_owes = !self.config.has_bug(Bug::TooLongIsWritten);
+            return self.control_end();
+        }
         control.certificate = control.certificate.extended(&control.bytes[start..]);
         let (id, certificate) = (control.id, control.certificate);
         let end = control.base + u64::from(certificate.length);
@@ -608,7 +621,7 @@ impl Master {
 
     /// O7: begins a control segment with a snapshot of the state.
     fn begin_control(&mut self, id: SegmentId) {
-        self.control_wanted = false;
+        (self.control_wanted, self.control_owes) = (false, false);
         if std::mem::take(&mut self.floor_due) {
             self.floor_wanted = id;
         }

@@ -221,7 +221,8 @@ impl Master {
     pub fn control_end(&self) -> u64 {
         let newest = self.control.back();
         newest.map_or(0, |control| {
-            control.base + u64::from(control.certificate.length)
+            // What it owes is in the snapshot of the next one, which counts as a whole (O14).
+            control.base + u64::from(control.certificate.length) + u64::from(self.control_owes)
         })
     }
 

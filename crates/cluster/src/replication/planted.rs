@@ -24,6 +24,12 @@ pub enum Bug {
     MoreBeforeClose,
     /// O7: a control segment is freed before the next one is synced.
     FreeControlEarly,
+    /// O14: a record that no control segment has counts.
+    TooLongIsWritten,
+    /// O14: what a snapshot has beyond the control segment before it counts while that one is open.
+    SnapshotCountsBesideOlder,
+    /// O3: the record of the epoch of the segment before need not be synced.
+    PredecessorMayShrink,
     /// O8: replicas of an older epoch count.
     OldEpochCounts,
     /// O8: what was filled again counts before the `SegmentEpoch` record is synced.

@@ -65,7 +65,10 @@ impl Master {
             let segment = &self.segments[&control.id];
             let length = segment.on_all(self.config.replicas, level).length;
             if length >= control.snapshot.length {
-                return control.base + u64::from(length);
+                // O14: while the one before is open, a recovery may take that for the newest.
+                let alone = segment.predecessor.is_none()
+                    || self.config.has_bug(Bug::SnapshotCountsBesideOlder);
+                return control.base + if alone { u64::from(length) } else { 0 };
             }
         }
         0
@@ -185,7 +188,11 @@ impl Master {
             } else {
                 self.config.replicas
             };
-            predecessor.is_whole(predecessor.on_all(wanted, self.ordering()))
+            // With an epoch whose record may get lost, an older and shorter replica may count again (O8).
+            let counts = predecessor.kind == Kind::Control
+                || self.counts(predecessor)
+                || self.config.has_bug(Bug::PredecessorMayShrink);
+            predecessor.is_whole(predecessor.on_all(wanted, self.ordering())) && counts
         });
         if done && let Some(segment) = self.segments.get_mut(&id) {
             segment.predecessor = None;

@@ -120,3 +120,20 @@ fn o12_the_last_replica_is_freed_is_found() {
         .expect("an assertion's words");
     assert!(text.contains("the last one is freed"), "{text}");
 }
+
+#[test]
+fn o14_what_does_not_fit_counts_is_found() {
+    must_be_found(Bug::TooLongIsWritten);
+}
+
+#[test]
+fn o14_a_snapshot_beside_an_older_one_is_found() {
+    must_be_found(Bug::SnapshotCountsBesideOlder);
+}
+
+/// The first 8,000 schedules do not find it: the tail of a segment got lost although the next one
+/// had data.
+#[test]
+fn o3_a_predecessor_without_its_epoch_is_found() {
+    must_be_found(Bug::PredecessorMayShrink);
+}
