@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -438,3 +439,24 @@ def disk(image, place, size):
         yield place
     finally:
         subprocess.run(["umount", "-l", place], check=True)
+
+
+@contextlib.contextmanager
+def frozen(place):
+    """Nobody writes to this file system meanwhile: writers wait, as for a disk that hangs."""
+    subprocess.run(["fsfreeze", "--freeze", place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", place], check=True)
+
+
+def fill(folder, left):
+    """Takes all room there but for so many bytes; returns the file to be removed again."""
+    ballast = folder / "ballast"
+    with open(ballast, "wb") as file:
+        while (free := shutil.disk_usage(folder).free) > left:
+            file.write(b"\0" * min(free - left, 1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+    return ballast

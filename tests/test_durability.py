@@ -588,22 +588,31 @@ def test_a_full_disk_refuses_writes_and_recovers(small_disk, durable):
             assert wire.call("GET", key) == value
 
 
-def fill(folder, left):
-    """Takes all room there but for so many bytes; returns the file to be removed again."""
-    ballast = folder / "ballast"
-    with open(ballast, "wb") as file:
-        while (free := shutil.disk_usage(folder).free) > left:
-            file.write(b"\0" * min(free - left, 1 << 20))
-            file.flush()
-            os.fsync(file.fileno())
-    return ballast
+def test_a_disk_that_hangs_while_tables_are_cleared(small_disk, durable):
+    """Each FLUSHALL notes every table. What one control segment has no room for while the disk hangs ended the server."""
+    tables = 100
+    server = durable(dir=small_disk / "data", level="memory")
+    with server.connect() as wire, server.connect() as other:
+        wire.pipeline([("DURAMEN.TABLE", "CREATE", f"t{n}") for n in range(tables)])
+        wire.call("SET", "before", "1")
+        with harness.frozen(small_disk):
+            for _ in range(12):  # 120,000 notes of 24 bytes, of which 2 MiB have room
+                replies = wire.pipeline([("FLUSHALL",)] * 100)
+                assert replies == [b"OK"] * 100
+            assert other.call("SET", "after", "2") == b"OK"
+        assert wire.call("GET", "after") == b"2"
+        assert wire.call("WAITAOF", 1, 0, 0) == [1, 0]
+    restart(server)
+    with server.connect() as wire:
+        assert wire.call("GET", "before") is None and wire.call("GET", "after") == b"2"
+        assert len(wire.call("DURAMEN.TABLE", "LIST")) == tables + 1
 
 
 def test_a_stop_on_a_full_disk_loses_nothing(small_disk, durable):
     """SHUTDOWN answered nothing, exited with 0 and had thrown away 88 MB that level `memory` had acknowledged.
     It is refused unless everything acknowledged has room."""
     server = durable(dir=small_disk / "data", memory="128mb", level="memory")
-    ballast = fill(small_disk, 6 << 20)
+    ballast = harness.fill(small_disk, 6 << 20)
     kept = []
     with server.connect() as wire:
         for n in range(40):
@@ -630,7 +639,7 @@ def test_a_stop_on_a_full_disk_loses_nothing(small_disk, durable):
 
 def test_a_stop_on_a_full_disk_is_not_refused_if_nothing_can_be_lost(small_disk, durable):
     server = durable(dir=small_disk / "data", memory="128mb")
-    fill(small_disk, 6 << 20)
+    harness.fill(small_disk, 6 << 20)
     with server.connect() as wire:
         replies = wire.pipeline([("SET", f"k{n}", b"x" * 200_000) for n in range(200)])
     assert b"OK" in replies and any(reply != b"OK" for reply in replies)
@@ -641,7 +650,7 @@ def test_a_stop_on_a_full_disk_is_not_refused_if_nothing_can_be_lost(small_disk,
 
 def test_shutdown_nosave_ends_on_a_full_disk(small_disk, durable):
     server = durable(dir=small_disk / "data", memory="128mb", level="memory")
-    fill(small_disk, 6 << 20)
+    harness.fill(small_disk, 6 << 20)
     with server.connect() as wire:
         wire.pipeline([("SET", f"k{m}", b"x" * 100_000) for m in range(600)])
         with pytest.raises(Closed):
@@ -653,7 +662,7 @@ def test_shutdown_nosave_ends_on_a_full_disk(small_disk, durable):
 def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
     """A disk smaller than log and frames: all frames were full, the cleaner needed one to free any, and the log
     took nothing any more. DEL, FLUSHALL and even GET said MISCONF for ever."""
-    fill(small_disk, 90 << 20)
+    harness.fill(small_disk, 90 << 20)
     server = durable(dir=small_disk / "data", memory="128mb", level="buffered")
     value = b"v" * value_bytes
 
@@ -702,7 +711,7 @@ def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
 def test_a_full_disk_takes_no_memory(small_disk, start):
     """Where no frame could be written, what waited for one stood in memory a second time: 121 MB of 64 MiB."""
     server = start("--wal-size", "64mb", dir=small_disk / "data", memory="64mb", level="memory")
-    fill(small_disk, 0)
+    harness.fill(small_disk, 0)
     budget, count, refused, value = 64 << 20, 0, None, b"v" * 300
     with harness.Resident(server) as resident, server.connect() as wire:
         while refused is None and count * len(value) < budget:
@@ -719,7 +728,7 @@ def test_a_failed_save_leaves_nothing_and_keeps_the_last_one(small_disk, durable
     with server.connect() as wire:
         wire.call("SET", "k", "first")
         assert wire.call("SAVE") == b"OK"
-        ballast = fill(small_disk, 4 << 20)
+        ballast = harness.fill(small_disk, 4 << 20)
         wire.call("SET", "big", b"x" * 1_000_000)
         with pytest.raises(ErrorReply):
             wire.call("SAVE")

@@ -220,16 +220,6 @@ def test_members_stay_within_their_budget_when_one_dies(large_cluster):
             assert large_cluster.call("GET", f"{{{tag}}}:{n}", at=members[0]) == b"v" * 1000
 
 
-@contextlib.contextmanager
-def frozen(place):
-    """Nobody writes to this file system meanwhile: writers wait, as for a disk that hangs."""
-    subprocess.run(["fsfreeze", "--freeze", place], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["fsfreeze", "--unfreeze", place], check=True)
-
-
 def written(member):
     """Bytes that the process has written."""
     with open(f"/proc/{member.process.pid}/io") as file:
@@ -255,7 +245,7 @@ def test_a_member_whose_disk_hangs_holds_up_nobody(tmp_path):
         cluster.write("before")
         hung = max(range(4), key=lambda number: written(cluster.members[number]))
         well = cluster.members[(hung + 1) % 4]
-        with frozen(places[hung]):
+        with harness.frozen(places[hung]):
             begun = time.monotonic()
             cluster.write("meanwhile")
             assert time.monotonic() - begun < 15  # 4 s until it is given up, by each of three masters at worst
