@@ -1,3 +1,5 @@
+//! Records have these bytes, damage and lies are refused.
+
 use super::*;
 
 fn certificate() -> Certificate {
