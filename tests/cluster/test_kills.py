@@ -38,7 +38,7 @@ def test_kills(cluster, clients):
         member.start()
         cluster.await_health()
 
-    histories_under(cluster, clients, "kill", [kill], 40)
+    histories_under(cluster, clients, "kill", [kill], 25)
     settle(cluster, clients)
 
 
@@ -76,7 +76,7 @@ def test_pauses(cluster, clients):
         pause(storm, 1.2 * LEASE_S, 3 * LEASE_S)
         cluster.await_health()
 
-    histories_under(cluster, clients, "pause", [blink, zombie], 30)
+    histories_under(cluster, clients, "pause", [blink, zombie], 20)
     settle(cluster, clients)
 
 
@@ -94,5 +94,5 @@ def test_kills_and_pauses_together(cluster, clients):
         killed.start()
         cluster.await_health()
 
-    histories_under(cluster, clients, "both", [kill_while_another_pauses], 25)
+    histories_under(cluster, clients, "both", [kill_while_another_pauses], 15)
     settle(cluster, clients)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.duramen
 SERVERS = 5
 REPLICAS = 3
 DISK = 1 << 30
-HISTORIES = 40
+HISTORIES = 16
 SEED = int(os.environ.get("DURAMEN_TEST_SEED", "1"))
 
 
