@@ -190,13 +190,15 @@ impl<'s> Guard<'s> {
             self.take_head();
             let (core, head) = (self.core, self.head);
             let tail = self.tail.as_mut().expect("just taken");
-            if tail.fits(bytes.max(HEAD_ROOM_BYTES)) || !self.ahead.is_empty() {
+            // What is left for removals alone is no room for what is known to be written.
+            let is_open = bytes == 0 || purpose != Purpose::Head || !tail.is_for_deletes();
+            if is_open && tail.fits(bytes.max(HEAD_ROOM_BYTES)) || !self.ahead.is_empty() {
                 return;
             }
             if core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose) {
                 // What fits the head is done in it; else it goes on in a new segment anyway, which is taken now.
-                let is_ready =
-                    tail.fits(bytes) || log::roll(core, head, tail, bytes, purpose) != Ok(false);
+                let is_ready = is_open && tail.fits(bytes)
+                    || log::roll(core, head, tail, bytes, purpose) != Ok(false);
                 if is_ready {
                     return;
                 }

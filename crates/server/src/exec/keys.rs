@@ -46,7 +46,8 @@ fn rename_unless(
 ) -> Result<bool, Failure> {
     let (from, to, table) = (ctx.arg(1), ctx.arg(2), ctx.table);
     let mut renamed = false;
-    ctx.locked(guard, hashes, Room::default(), |ctx, guard| {
+    let keys: Vec<_> = hashes.iter().map(|hash| (table, *hash)).collect();
+    ctx.locked_for_room(guard, &keys, |ctx, guard, room| {
         ctx.warm_own(guard, hashes)?;
         let Some(source) = guard.read(table, hashes[0], from)? else {
             return Err(NO_SUCH_KEY);
@@ -59,10 +60,10 @@ fn rename_unless(
         if nx && guard.read(table, hashes[1], to)?.is_some() {
             return Ok(());
         }
-        let mut room = Room::default();
+        *room = Room::default();
         room.put(to, value.len());
         room.remove(from);
-        ctx.set_aside(guard, room)?;
+        ctx.set_aside(guard, *room)?;
         guard.write(table, hashes[1], to, &value, expires_at_ms)?;
         guard.remove(table, hashes[0], from)?;
         renamed = true;
@@ -227,7 +228,7 @@ pub(super) fn move_to(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
 
 fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Done {
     match way {
-        Way::Guarded(guard) => transfer_locked(ctx, guard, target),
+        Way::Guarded(guard) => transfer_locked(ctx, guard, target, &mut Room::default()),
         Way::Session(session) => {
             let mut guard = session.pin();
             let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
@@ -236,9 +237,10 @@ fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Don
                 routing::find(view, None, ctx.table, ctx.spec, &ctx.args, &[from, to])?;
             }
             guard.rewrites(target.moves);
-            guard.lock_keys(&[(ctx.table, from), (target.table, to)])?;
-            let done = transfer_locked(ctx, &mut guard, target);
-            guard.unlock_keys();
+            let keys = [(ctx.table, from), (target.table, to)];
+            let done = ctx.locked_for_room(&mut guard, &keys, |ctx, guard, room| {
+                transfer_locked(ctx, guard, target, room)
+            });
             // The stricter of both tables' levels.
             let other = ctx.local.level_of_table(ctx.shared, target.table);
             let level = ctx.level().max(other);
@@ -249,7 +251,12 @@ fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Don
     }
 }
 
-fn transfer_locked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, target: &Target<'_>) -> Done {
+fn transfer_locked(
+    ctx: &mut Context<'_>,
+    guard: &mut Guard<'_>,
+    target: &Target<'_>,
+    room: &mut Room,
+) -> Done {
     let source_key = ctx.arg(1);
     let (from, to) = (guard.hash(source_key), guard.hash(target.key));
     let keys = [
@@ -264,12 +271,12 @@ fn transfer_locked(ctx: &mut Context<'_>, guard: &mut Guard<'_>, target: &Target
     if !target.replace && guard.read(target.table, to, target.key)?.is_some() {
         return ctx.integer(0);
     }
-    let mut room = Room::default();
+    *room = Room::default();
     room.put(target.key, value.len());
     if target.moves {
         room.remove(source_key);
     }
-    ctx.set_aside(guard, room)?;
+    ctx.set_aside(guard, *room)?;
     guard.write(target.table, to, target.key, &value, expires_at_ms)?;
     if target.moves {
         guard.remove(ctx.table, from, source_key)?;

@@ -9,7 +9,9 @@ use super::room;
 use super::table::flag;
 use super::{ENTRIES_AHEAD, GROUP_KEYS};
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use duramen_engine::{Condition, Error, Guard, KeyHash, Object, Room, Seen, Stamp};
+use duramen_engine::{
+    Condition, Error, Guard, KeyHash, Object, ROOM_ATTEMPTS_MAX, Room, Seen, Stamp, TableId,
+};
 
 /// Keys whose buckets are hinted ahead: their lines stay in the first level of the cache until they are used.
 const BUCKETS_AHEAD: usize = 128;
@@ -116,6 +118,31 @@ impl Context<'_> {
             ctx.warm_own(guard, hashes)?;
             run(ctx, guard)
         })
+    }
+
+    /// Runs `run` with the keys locked, where what it writes is known only when they have been read: it notes that, and sets it
+    /// aside. Without memory it runs again, after memory was sought where that holds up nobody who wants the keys.
+    pub(super) fn locked_for_room(
+        &mut self,
+        guard: &mut Guard<'_>,
+        keys: &[(TableId, KeyHash)],
+        mut run: impl FnMut(&mut Self, &mut Guard<'_>, &mut Room) -> Done,
+    ) -> Done {
+        let mut room = Room::default();
+        if self.locked {
+            return run(self, guard, &mut room);
+        }
+        let mut attempt = 0;
+        loop {
+            guard.lock_keys_expecting(keys, room)?;
+            let done = run(self, guard, &mut room);
+            attempt += 1;
+            let again = guard.was_starved() && attempt < ROOM_ATTEMPTS_MAX;
+            guard.unlock_keys();
+            if !(again && done.as_ref().is_err_and(Failure::is_out_of_memory)) {
+                return done;
+            }
+        }
     }
 
     /// Runs `run` with the keys locked, and with room for what it writes.

@@ -20,7 +20,7 @@ use super::watches::{WATCHED_BYTES_MAX, WATCHED_MAX, Watched, Watches};
 use super::{admit, databases, monitor};
 use crate::shared::Shared;
 use duramen_base::ids::{Level, TabletsVersion};
-use duramen_engine::{Error, Guard, KeyHash, ROOM_ATTEMPTS_MAX, Room, Session, TableId};
+use duramen_engine::{Error, Guard, KeyHash, Room, Session, TableId};
 use duramen_node::View;
 use duramen_wire::resp::Args;
 use std::sync::Arc;
@@ -257,32 +257,22 @@ fn run(
         locks.sort_unstable();
         locks.dedup();
     }
-    let locks_keys = lock && !locks.is_empty();
-    let (mut expected, mut attempt) = (Room::default(), 0);
-    let done = loop {
-        if locks_keys {
-            guard.lock_keys_expecting(&locks, expected)?;
+    let attempt = |ctx: &mut Context<'_>, guard: &mut Guard<'_>, room: &mut Room| {
+        warm(ctx, guard, &steps, &hashes, watched)?;
+        if changed(ctx.shared, guard, view.as_deref(), watched)? {
+            ctx.reply().null_array();
+            return Ok(());
         }
-        let done = warm(ctx, guard, &steps, &hashes, watched).and_then(|()| {
-            if changed(ctx.shared, guard, view.as_deref(), watched)? {
-                ctx.reply().null_array();
-            } else {
-                // From here on nothing fails for want of room: all of it is done.
-                expected = room_of(guard, &steps);
-                guard.set_aside(expected)?;
-                run_steps(ctx, guard, &steps, &hashes, !lock);
-            }
-            Ok(())
-        });
-        attempt += 1;
-        let again = locks_keys && guard.was_starved() && attempt < ROOM_ATTEMPTS_MAX;
-        if locks_keys {
-            guard.unlock_keys();
-        }
-        // Memory is found outside, where it holds up nobody who wants the keys.
-        if !(again && done.as_ref().is_err_and(Failure::is_out_of_memory)) {
-            break done;
-        }
+        // From here on nothing fails for want of room: all of it is done.
+        *room = room_of(guard, &steps);
+        guard.set_aside(*room)?;
+        run_steps(ctx, guard, &steps, &hashes, !lock);
+        Ok(())
+    };
+    let done = if lock && !locks.is_empty() {
+        ctx.locked_for_room(guard, &locks, attempt)
+    } else {
+        attempt(ctx, guard, &mut Room::default())
     };
     let level = levels(ctx, &locks);
     ctx.client.settle(guard, level);
