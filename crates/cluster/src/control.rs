@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Most segments that a log may have whose control segments are so long: a snapshot must fit into one, with all tables, and
 /// leave a quarter to the records after it.
 pub fn segments_max(control_capacity: u64) -> u64 {
-    let tables = TABLES_MAX as u64 * TABLE_RECORD_BYTES_MAX;
+    let tables = (TABLES_MAX as u64 * TABLE_RECORD_BYTES_MAX).min(control_capacity / 4);
     let room = (control_capacity / 4 * 3).saturating_sub(HEADER_BYTES as u64 + tables);
     room / LISTED_BYTES_USUAL
 }

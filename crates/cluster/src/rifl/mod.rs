@@ -16,6 +16,7 @@
 //! - L6: when a range of keys is left, its records go along ([`Tracker::export`]) or are forgotten ([`Tracker::purge`]).
 //! - L7: of a record that is met again nothing changes; the highest acknowledged id wins (90-traps.md §E).
 //! - L8: a client is forgotten only when the coordinator says that its lease has ended and nothing of it is under way.
+//! - L9: a client is asked about again after a tenth of a second at the soonest, however little is left of its lease.
 //! - L9: memory per client is bounded: ids are at most `window` above the acknowledged one.
 //! - L10: a request that was sent before the key came here is not executed: the caller compares the map's version that it carries
 //!   with that since which it owns the tablet. (It may be a late copy of one that others executed, and whose record they dropped
@@ -41,6 +42,8 @@ use std::collections::{BTreeMap, HashMap};
 const DRIFT_PERCENT: u64 = 10;
 /// A question to the coordinator that got no answer is asked again after this time.
 const ASK_AGAIN_US: u64 = 500_000;
+/// A client's lease that is about to end is asked about no sooner: half of what is left would be nothing in the end.
+const ASK_LEAST_US: u64 = 100_000;
 
 /// What to do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,6 +271,7 @@ impl Tracker {
     /// milliseconds. The others have ended, for ever.
     pub fn answered(&mut self, sent_us: u64, asked: &[ClientId], alive: &[(ClientId, u32)]) {
         let forgets = self.has_bug(Bug::ForgetsTheLiving);
+        let asks_soon = self.has_bug(Bug::AsksEverSooner);
         for id in asked {
             let Some(client) = self.clients.get_mut(id) else {
                 continue;
@@ -281,7 +285,8 @@ impl Tracker {
                     let left_us = u64::from(*left_ms) * 1000 * (100 - DRIFT_PERCENT) / 100;
                     client.lease_until_us = client.lease_until_us.max(sent_us + left_us);
                     // In advance, so that nobody waits for it; and a few times, should the coordinator be away.
-                    client.ask_at_us = sent_us + left_us / 2;
+                    let least_us = if asks_soon { 0 } else { ASK_LEAST_US };
+                    client.ask_at_us = sent_us + (left_us / 2).max(least_us);
                 }
                 _ => client.ended = true,
             }

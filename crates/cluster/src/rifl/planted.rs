@@ -17,6 +17,8 @@ pub enum Bug {
     LogForgotten,
     /// L8: a client is forgotten while its lease goes on.
     ForgetsTheLiving,
+    /// L9: the closer a lease is to its end, the sooner it is asked about again.
+    AsksEverSooner,
 }
 
 impl super::Tracker {

@@ -28,6 +28,9 @@ const CALLS_US: u64 = 60 * SECOND;
 /// The last writes of all keys, and the last reads.
 const WRITES_US: u64 = 10 * SECOND;
 const READS_US: u64 = 10 * SECOND;
+/// How long a cluster rests, and the most messages that each of its servers and what it asks send then: twice what they do.
+const REST_US: u64 = SECOND;
+const SENT_AT_REST_MAX: u64 = 180;
 /// A drain of one server.
 const DRAIN_US: u64 = 20 * SECOND;
 /// Backups take nothing new when so few frames are left.
@@ -196,6 +199,7 @@ impl World {
         if !self.are_done(READS_US) {
             return Err("not every key can be read".to_owned());
         }
+        self.rests()?;
         if !self.plan.seed.is_multiple_of(STARTED_ANEW_ONE_IN) {
             return Ok(());
         }
@@ -208,6 +212,20 @@ impl World {
         self.last_reads();
         if !self.are_done(READS_US) {
             return Err("not every key can be read after a last cold start".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Nobody has anything to do: what goes on is pings, leases and a look at the map now and then. A question that is repeated
+    /// for ever shows here.
+    fn rests(&mut self) -> Result<(), String> {
+        let before = self.sent;
+        self.run(REST_US, u64::MAX, |_| false);
+        let (sent, machines) = (self.sent - before, self.machines.len() as u64);
+        if sent > machines * SENT_AT_REST_MAX {
+            return Err(format!(
+                "{sent} messages within {REST_US} us, of {machines} servers that have nothing to do"
+            ));
         }
         Ok(())
     }

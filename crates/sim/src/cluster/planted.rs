@@ -113,6 +113,7 @@ planted! {
     Rifl::AcknowledgedRunsAgain, Repetitions;
     Rifl::LogForgotten, Repetitions;
     Rifl::ForgetsTheLiving, Repetitions;
+    Rifl::AsksEverSooner, Repetitions;
     Node::SourceServesOn, Moves;
     Node::AnyListUnlocks, Moves;
     Node::LastIsEnough, Moves;

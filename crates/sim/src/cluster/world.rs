@@ -139,6 +139,8 @@ pub(super) enum Asker {
 pub struct World {
     pub(super) plan: Plan,
     pub(super) random: Random,
+    /// Messages that were put on their way.
+    pub(super) sent: u64,
     pub(super) now_us: u64,
     queue: BTreeMap<(u64, u64), Event>,
     number: u64,
@@ -206,6 +208,7 @@ impl World {
             net: Net::new(&plan),
             random,
             now_us: 0,
+            sent: 0,
             queue: BTreeMap::new(),
             number: 0,
             trace: Trace::default(),
@@ -275,6 +278,7 @@ impl World {
         event: Event,
         lost: Option<Event>,
     ) {
+        self.sent += 1;
         let fate = self
             .net
             .fate(self.now_us, way, mode, &mut self.random, &mut self.coverage);

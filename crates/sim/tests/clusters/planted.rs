@@ -122,6 +122,12 @@ fn simulated_living_client_that_is_forgotten_is_found() {
     find("Rifl::ForgetsTheLiving", 1);
 }
 
+/// Found by the first run that looked at a cluster at rest: 200 questions a second about clients that were gone.
+#[test]
+fn simulated_questions_that_come_ever_sooner_are_found() {
+    find("Rifl::AsksEverSooner", 1);
+}
+
 #[test]
 fn simulated_source_that_serves_on_is_found() {
     find("Node::SourceServesOn", 1);

@@ -5,19 +5,22 @@
 //! - `torture::O2`: a command that is refused for want of room changes nothing, however many keys
 //!   it names.
 //! - `torture::O3`: after a lost connection the keys are as after some prefix of what was sent. Each
-//!   command counts as a whole.
+//!   command counts as a whole. Where memory may be full, each of them may have been refused.
 
 use super::clients::{Setting, is_refusal};
 use super::wire::{Command, Result, Trouble, Wire, command, shown};
 use crate::resp::Reply;
 use crate::run::Dice;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
 /// Keys of one client.
 const KEYS: usize = 24;
 /// Most commands of one pipeline.
 const PIPELINE_MAX: usize = 16;
+
+/// States of the keys that are told apart after a lost connection.
+const STATES_MAX: usize = 1 << 15;
 
 /// Operations that a report of a failure shows.
 const HISTORY: usize = 40;
@@ -59,12 +62,10 @@ pub(crate) struct Own {
     dice: Dice,
     written: u64,
     keys: Keys,
-    /// Sent, and not known to be executed: states that the keys may be in (O3).
-    possible: Option<Vec<Keys>>,
+    /// Sent, and not known to be executed (O3).
+    unanswered: Option<Vec<Op>>,
     /// The last operations and their replies, for the report of a failure.
     history: VecDeque<String>,
-    /// A refusal was seen, so any of the sent commands may have been refused as well.
-    refused: bool,
 }
 
 fn bulk(value: Option<&Vec<u8>>) -> Reply {
@@ -190,9 +191,8 @@ impl Own {
             dice: Dice::new(seed),
             written: 0,
             keys: Keys::new(),
-            possible: None,
+            unanswered: None,
             history: VecDeque::new(),
-            refused: false,
         }
     }
 
@@ -265,8 +265,8 @@ impl Own {
 
     /// Sends some operations at once and checks each reply (O1, O2).
     pub(crate) fn turn(&mut self, wire: &mut Wire, setting: &Setting) -> Result<()> {
-        if self.possible.is_some() {
-            self.settle(wire, setting)?;
+        if let Some(ops) = self.unanswered.take() {
+            self.settle(wire, setting, ops)?;
         }
         let count = 1 + self.dice.below(PIPELINE_MAX);
         let ops: Vec<Op> = (0..count).map(|_| self.draw(setting)).collect();
@@ -282,7 +282,7 @@ impl Own {
                 Err(Trouble::Failed(reason)) => Err(Trouble::Failed(reason.clone())),
             };
             if let Err(trouble) = outcome {
-                self.possible = Some(self.prefixes(&ops[at..]));
+                self.unanswered = Some(ops[at..].to_vec());
                 return Err(trouble);
             }
         }
@@ -308,7 +308,6 @@ impl Own {
         self.note(format!("{op:?}: {reply:?}"));
         if is_refusal(&reply) || refused_early {
             setting.watch.refusals.fetch_add(1, Ordering::Relaxed);
-            self.refused = true;
             return Ok(());
         }
         if let (Op::Together(ops), Reply::Array(parts)) = (op, &reply)
@@ -349,7 +348,7 @@ impl Own {
         asked: &str,
         setting: &Setting,
     ) -> Result<()> {
-        self.refused = true;
+        setting.watch.refusals.fetch_add(1, Ordering::Relaxed);
         for (op, part) in ops.iter().zip(parts) {
             if is_refusal(part) {
                 continue;
@@ -362,48 +361,63 @@ impl Own {
         Ok(())
     }
 
-    /// The states after each prefix of these operations.
-    fn prefixes(&self, ops: &[Op]) -> Vec<Keys> {
-        let mut states = vec![self.keys.clone()];
+    /// The states that the keys may be in after some of these operations: after each prefix, in which any of them may be left
+    /// out if they `may_be_refused`. None: too many to be told.
+    fn states(&self, ops: &[Op], may_be_refused: bool) -> Option<BTreeSet<Keys>> {
+        let mut newest = BTreeSet::from([self.keys.clone()]);
+        let mut all = newest.clone();
         for op in ops {
-            let mut next = states.last().cloned().unwrap_or_default();
-            op.apply(&mut next);
-            states.push(next);
+            let after = newest.iter().cloned().map(|mut keys| {
+                op.apply(&mut keys);
+                keys
+            });
+            let after: BTreeSet<Keys> = after.collect();
+            newest = match may_be_refused {
+                true => newest.union(&after).cloned().collect(),
+                false => after,
+            };
+            all.extend(newest.iter().cloned());
+            if all.len() > STATES_MAX {
+                return None;
+            }
         }
-        states
+        Some(all)
     }
 
     /// Finds out in which of the possible states the keys are (O3).
-    fn settle(&mut self, wire: &mut Wire, setting: &Setting) -> Result<()> {
+    fn settle(&mut self, wire: &mut Wire, setting: &Setting, ops: Vec<Op>) -> Result<()> {
         let mut found = Keys::new();
         for key in 0..KEYS {
             let name = format!("o:{}:{key}", self.number).into_bytes();
-            match wire.call(&command([b"GET", &name]))? {
+            let read = wire.call(&command([b"GET", &name]));
+            match read.inspect_err(|_| self.unanswered = Some(ops.clone()))? {
                 Reply::Bulk(value) => {
                     found.insert(key, value);
                 }
                 Reply::Null => {}
                 other => {
+                    self.unanswered = Some(ops);
                     return Err(Trouble::Gone(format!("cannot read back: {other:?}")));
                 }
             }
         }
-        let possible = self.possible.take().unwrap_or_default();
-        let is_possible = possible.contains(&found) || self.refused || !setting.plan.keeps_keys();
-        if !is_possible {
-            let nearest = &possible[0];
+        let may_be_refused =
+            setting.plan.full || setting.watch.refusals.load(Ordering::Relaxed) > 0;
+        let states = self.states(&ops, may_be_refused);
+        let is_possible = states.as_ref().is_none_or(|states| states.contains(&found));
+        if !is_possible && setting.plan.keeps_keys() {
             let wrong: Vec<String> = (0..KEYS)
-                .filter(|key| found.get(key) != nearest.get(key))
+                .filter(|key| found.get(key) != self.keys.get(key))
                 .map(|key| {
                     let text = |keys: &Keys| keys.get(&key).map(|value| brief(value));
-                    format!("{key}: {:?} for {:?}", text(&found), text(nearest))
+                    format!("{key}: {:?} for {:?}", text(&found), text(&self.keys))
                 })
                 .collect();
             return Err(Trouble::Failed(self.told(format!(
-                "client {}: after a lost connection its keys are in none of {} states; against the \
-                 first: {wrong:?}",
+                "client {}: after a lost connection its keys are in none of {} states; against those \
+                 before: {wrong:?}; it had sent: {ops:?}",
                 self.number,
-                possible.len()
+                states.map_or(0, |states| states.len()),
             ))));
         }
         self.note("the connection was lost, and the keys were read back".to_owned());
