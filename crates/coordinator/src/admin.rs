@@ -4,7 +4,7 @@
 //! - A1: nothing that a peer sends makes it wait longer than [`PATIENCE`] or read more than [`HEAD_BYTES_MAX`]; more than
 //!   [`AT_ONCE`] peers at a time are turned away.
 
-use crate::driver::{News, ask_report};
+use crate::driver::{News, Report, ask_report};
 use crate::{Error, Role};
 use duramen_net::Handle;
 use std::io::{Read as _, Write as _};
@@ -15,6 +15,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const AT_ONCE: usize = 16;
+/// A leader whose store has not taken a change for so long can do nothing for its cluster.
+const STORE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves for as long as the process lives; returns the real address.
 pub(crate) fn listen(address: SocketAddr, driver: Handle<News>) -> Result<SocketAddr, Error> {
@@ -90,7 +92,6 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<String> {
 
 fn page(path: &str, driver: &Handle<News>) -> (u16, &'static str, String) {
     const TEXT: &str = "text/plain; charset=utf-8";
-    const JSON: &str = "application/json";
     let known = ["/livez", "/readyz", "/metrics", "/status"];
     if !known.contains(&path) {
         return (404, TEXT, format!("here are {}\n", known.join(" ")));
@@ -98,7 +99,18 @@ fn page(path: &str, driver: &Handle<News>) -> (u16, &'static str, String) {
     let Some(report) = ask_report(driver) else {
         return (503, TEXT, "the coordinator does not answer\n".to_owned());
     };
+    shown(path, report)
+}
+
+fn shown(path: &str, report: Report) -> (u16, &'static str, String) {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    const JSON: &str = "application/json";
     match (path, report.role, report.status) {
+        ("/livez" | "/readyz", ..) if report.store_waits > STORE_PATIENCE => {
+            let seconds = report.store_waits.as_secs();
+            let text = format!("its store has not taken a change for {seconds} s\n");
+            (503, TEXT, text)
+        }
         ("/livez", ..) => (200, TEXT, "ok\n".to_owned()),
         ("/metrics", ..) => (200, "text/plain; version=0.0.4", report.metrics),
         ("/readyz", Role::Leader, _) => (200, TEXT, "leading\n".to_owned()),
@@ -112,5 +124,27 @@ fn page(path: &str, driver: &Handle<News>) -> (u16, &'static str, String) {
             (503, TEXT, format!("not leading; {leader} leads\n"))
         }
         (_, Role::Leader, None) => (503, TEXT, "nothing is known yet\n".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leader whose disk hung was alive and ready, while recoveries and `duramen status` waited for it.
+    #[test]
+    fn a_store_that_hangs_shows() {
+        let page = |path, seconds| {
+            let report = Report {
+                role: Role::Leader,
+                status: None,
+                store_waits: Duration::from_secs(seconds),
+                metrics: String::new(),
+            };
+            shown(path, report).0
+        };
+        assert_eq!((page("/livez", 5), page("/livez", 6)), (200, 503));
+        assert_eq!((page("/readyz", 5), page("/readyz", 6)), (200, 503));
+        assert_eq!(page("/metrics", 6), 200);
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct Report {
     pub role: Role,
     /// Of the leader.
     pub status: Option<String>,
+    /// How long the leader's store has had a change that it has not taken.
+    pub store_waits: Duration,
     pub metrics: String,
 }
 
@@ -360,7 +362,7 @@ impl Driver {
         match Coordinator::open(self.now_us(), &contents, config) {
             Ok((machine, outputs)) => {
                 tracing::info!(term, keys, store = %self.options.store, "leading");
-                self.figures.leaderships += 1;
+                self.figures.leading();
                 self.state = State::Leading(Box::new(Leading {
                     epoch,
                     term,
@@ -575,6 +577,10 @@ impl Driver {
                 .figures
                 .text(status.as_ref(), &role, malformed, unanswered),
             status: status.as_ref().map(self.options.show),
+            store_waits: match role {
+                Role::Leader => self.figures.store_waits(self.origin.elapsed()),
+                Role::Standby(_) => Duration::ZERO,
+            },
             role,
         }
     }

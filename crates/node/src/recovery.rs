@@ -56,6 +56,9 @@ const PATIENCE_US: u64 = 2_000_000;
 const REST_US: u64 = 50_000;
 /// A segment that this many questions to each of its sources did not bring is given up.
 const ROUNDS_MAX: usize = 6;
+/// A partition that was replayed and is not stored by then is given up, for another master: more than backups take that are
+/// replaced because they are silent.
+const SETTLE_US: u64 = 15_000_000;
 /// How often people hear how far it is.
 const PROGRESS_US: u64 = 250_000;
 
@@ -95,8 +98,8 @@ enum Stage {
     Replaying,
     /// By a job.
     Committing,
-    /// Its record is on its way.
-    Settling(SideCommit),
+    /// Its record is on its way, until this time.
+    Settling(SideCommit, u64),
     /// It tells the coordinator, which is asked (again) at this time.
     Reporting(PartitionOutcome, u64),
     /// Accepted: until a list of at least this version says what it owns.
@@ -129,6 +132,8 @@ struct Run {
     read: u64,
     entries: u64,
     progress_us: u64,
+    /// Part of the log, whether it is durable there or not.
+    is_committed: bool,
     stage: Stage,
 }
 
@@ -248,6 +253,7 @@ impl Recoveries {
             read: 0,
             entries: 0,
             progress_us: now_us + PROGRESS_US,
+            is_committed: false,
             stage: Stage::Replaying,
             order,
         };
@@ -400,7 +406,10 @@ impl Recoveries {
                 };
                 run.replayed(segment, attempt, bytes, result);
             }
-            What::Committed(Ok(commit)) => run.stage = Stage::Settling(commit),
+            What::Committed(Ok(commit)) => {
+                run.is_committed = true;
+                run.stage = Stage::Settling(commit, now_us + SETTLE_US);
+            }
             What::Committed(Err(error)) => run.fail(&error),
             What::Aborted => {
                 let outcome = match &mut run.stage {
@@ -430,10 +439,8 @@ impl Recoveries {
             Some(CoordinatorAnswer::Accepted { since }) if is_replayed => {
                 run.stage = Stage::Waiting(*since);
             }
-            Some(CoordinatorAnswer::Stale) if is_replayed && !stays => run.stage = Stage::Dropped,
-            Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale) => {
-                run.stage = Stage::Over;
-            }
+            Some(CoordinatorAnswer::Stale) if is_replayed && stays => run.stage = Stage::Over,
+            Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale) => run.leave(),
             _ => *due_us = now_us + REST_US,
         }
     }
@@ -447,10 +454,9 @@ impl Recoveries {
         match &mut run.stage {
             Stage::Replaying => run.give_up(None),
             Stage::GivingUp(outcome) | Stage::Aborting(outcome) => *outcome = None,
-            Stage::Reporting(PartitionOutcome::Replayed { .. }, _) => run.stage = Stage::Dropped,
-            Stage::Reporting(PartitionOutcome::Failed { .. }, _) => run.stage = Stage::Over,
+            Stage::Reporting(..) => run.leave(),
             Stage::Committing
-            | Stage::Settling(_)
+            | Stage::Settling(..)
             | Stage::Waiting(_)
             | Stage::Dropped
             | Stage::Over => {}
@@ -491,7 +497,7 @@ impl Run {
                 let parts = self.parts.values().filter(wait);
                 parts.map(|part| part.due_us).min()
             }
-            Stage::Reporting(_, due_us) => Some(due_us),
+            Stage::Reporting(_, due_us) | Stage::Settling(_, due_us) => Some(due_us),
             _ => None,
         };
         let progress = self.tells_progress().then_some(self.progress_us);
@@ -501,7 +507,7 @@ impl Run {
     fn tells_progress(&self) -> bool {
         matches!(
             self.stage,
-            Stage::Replaying | Stage::Committing | Stage::Settling(_)
+            Stage::Replaying | Stage::Committing | Stage::Settling(..)
         )
     }
 
@@ -654,19 +660,35 @@ impl Run {
         }));
     }
 
-    /// R1.
+    /// R1. A log that no backup stores may be this server's own trouble: another one is to have the partition then.
     fn settle(&mut self, now_us: u64) {
-        if let Stage::Settling(commit) = &self.stage
-            && commit.is_durable()
-        {
+        let Stage::Settling(commit, until_us) = &self.stage else {
+            return;
+        };
+        let outcome = if commit.is_durable() {
             let report = self.side.report();
-            let outcome = PartitionOutcome::Replayed {
+            PartitionOutcome::Replayed {
                 creation: self.creation,
                 bytes: report.bytes,
                 entries: report.entries,
-            };
-            self.stage = Stage::Reporting(outcome, now_us);
-        }
+            }
+        } else if now_us >= *until_us {
+            PartitionOutcome::Failed {
+                retry_elsewhere: true,
+                reason: "its backups did not store what was replayed".to_owned(),
+            }
+        } else {
+            return;
+        };
+        self.stage = Stage::Reporting(outcome, now_us);
+    }
+
+    /// Nobody wants it: nothing is left behind (R3).
+    fn leave(&mut self) {
+        self.stage = match self.is_committed {
+            true => Stage::Dropped,
+            false => Stage::Over,
+        };
     }
 
     fn fail(&mut self, error: &SideError) {

@@ -11,7 +11,7 @@ use duramen_wire::native::message::{
     CoordinatorAnswer, FromCoordinator, PartitionOutcome, RecoverTablet, RecoveryPhase,
     RecoveryStatus, Refusal, ServerAnswer,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Late answers of backups are waited for this long, though the log may be whole without them: they bring more replicas to read
 /// from in parallel.
@@ -184,7 +184,11 @@ impl Coordinator {
             }
         }
         let partitions = plan::pack(pieces, limits, &mut self.random);
+        let masters: BTreeSet<ServerId> = self.recovery_masters().collect();
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
+            if masters.is_subset(&recovery.unlucky) {
+                recovery.unlucky.clear();
+            }
             recovery.begin(log, partitions);
         }
         self.give_partitions();
@@ -204,6 +208,7 @@ impl Coordinator {
             // Cut in halves again and again if they did not fit, but each costs a segment on R disks, and messages.
             bytes: shorter.max(least.min(bytes)),
             records: settings.partition_records,
+            within_slots: finer > 0,
         }
     }
 
@@ -474,10 +479,10 @@ impl Coordinator {
         let Some(recovery) = self.recoveries.get(&dead) else {
             return;
         };
-        let nobody = self.masters().next().is_none();
+        let nobody = self.recovery_masters().next().is_none();
         let can_go_on = recovery.partitions.iter().any(|p| match p.place {
             Place::Given { .. } => true,
-            Place::Waiting => nobody || self.masters().any(|m| !p.not_on.contains(&m)),
+            Place::Waiting => nobody || self.recovery_masters().any(|m| !p.not_on.contains(&m)),
             Place::Done { .. } | Place::Failed => false,
         });
         if recovery.log.is_none() || can_go_on {

@@ -43,11 +43,16 @@ impl Coordinator {
         self.forget_dropped();
         let may_be_known = [None, Some(name.clone())];
         let at_once = self.config.planted.is(Bug::NameAtOnce);
-        let is_known = may_be_known.iter().any(|of| self.dropped.contains_key(of));
-        if existing.is_none() && is_known && !at_once {
+        let mut known = may_be_known.iter().filter_map(|of| self.dropped.get(of));
+        if let Some((_, servers)) = known.next().filter(|_| existing.is_none() && !at_once) {
+            let servers: Vec<String> = servers.iter().map(ServerId::to_string).collect();
             return refused(Refusal::NotReady {
                 after_ms: BUSY_MS,
-                reason: format!("a server may still serve a table `{name}` that was dropped"),
+                reason: format!(
+                    "server {} has not confirmed the list of tables, and may serve a dropped table `{name}`; \
+                     `duramen crash` gives a server up",
+                    servers.join(", ")
+                ),
             });
         }
         let masters: Vec<ServerId> = self.masters().take(servers as usize).collect();

@@ -45,7 +45,7 @@ pub(crate) struct Partition {
     /// Estimated.
     pub bytes: u64,
     pub place: Place,
-    /// Masters that had no space for it.
+    /// Masters that had no space for it, or could not read the log in the attempt before.
     pub not_on: BTreeSet<ServerId>,
     /// Of the replay under way: bytes read, bytes in all, entries.
     pub progress: (u64, u64, u64),
@@ -75,6 +75,8 @@ pub(crate) struct Recovery {
     pub partitions: Vec<Partition>,
     /// How often an attempt has ended for want of space: the next one has partitions of half the length each time.
     pub finer: u32,
+    /// Masters that could not read the log in the last attempt: others come first, as it may be their own trouble.
+    pub unlucky: BTreeSet<ServerId>,
     /// Of partitions of earlier attempts: how many, bytes, entries.
     pub before: (u32, u64, u64),
     pub waits_for: Option<String>,
@@ -104,6 +106,7 @@ impl Recovery {
             images: BTreeMap::new(),
             partitions: Vec::new(),
             finer: 0,
+            unlucky: BTreeSet::new(),
             before: (0, 0, 0),
             waits_for: None,
         }
@@ -120,7 +123,7 @@ impl Recovery {
                 bytes: pieces.iter().map(|piece| piece.bytes).sum(),
                 tablets: pieces.into_iter().map(|piece| piece.tablet).collect(),
                 place: Place::Waiting,
-                not_on: BTreeSet::new(),
+                not_on: self.unlucky.clone(),
                 progress: (0, 0, 0),
             })
             .collect();
@@ -134,6 +137,7 @@ impl Recovery {
     /// If a partition is still with somebody (Y3).
     pub(crate) fn begin_again(&mut self, id: RecoveryId) {
         let mut lacks_space = false;
+        let before = std::mem::take(&mut self.unlucky);
         for partition in &self.partitions {
             match partition.place {
                 Place::Done { .. } => {
@@ -142,8 +146,8 @@ impl Recovery {
                     self.before.2 += partition.progress.2;
                 }
                 Place::Given { .. } => panic!("Y3: a partition is still replayed"),
-                Place::Waiting => lacks_space |= !partition.not_on.is_empty(),
-                Place::Failed => {}
+                Place::Waiting => lacks_space |= !partition.not_on.is_subset(&before),
+                Place::Failed => self.unlucky.extend(&partition.not_on),
             }
         }
         self.id = id;

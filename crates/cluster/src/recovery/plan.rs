@@ -2,7 +2,8 @@
 //!
 //! **Invariants**
 //! - N1: the pieces of a tablet are the tablet, without gap or overlap.
-//! - N2: a partition stays within the limits, as far as they are known; a single piece may be above them only if it can't be cut.
+//! - N2: a partition stays within the limits, as far as they are known; a single piece may be above them only if it can't be cut, and a slot is not cut
+//!   before an attempt has shown that nobody has room for it.
 //! - N3: partitions are so short that each master can get one, and that all of them fit where there is room ([`partition_bytes`]).
 //!
 //! Paper: [Ousterhout15 §7.4], 90-traps.md §D.4; differs: cuts lie between Redis Cluster slots where that is possible, so that
@@ -22,6 +23,8 @@ const BYTES_PER_RECORD: u64 = 250;
 pub(crate) struct Limits {
     pub bytes: u64,
     pub records: u64,
+    /// A slot may be cut, as nobody had room for a whole one: commands over several of its keys are refused then.
+    pub within_slots: bool,
 }
 
 /// How long partitions of a log of `total` bytes are: not above `most`, and no longer than is left for each master if all get one,
@@ -61,7 +64,10 @@ pub(crate) fn cut(
         .flat_map(|whole| {
             let by_bytes = whole.bytes.div_ceil(limits.bytes.max(1));
             let by_records = whole.records.div_ceil(limits.records.max(1));
-            let count = by_bytes.max(by_records).max(1);
+            let count = match limits.within_slots {
+                true => by_bytes.max(by_records).max(1),
+                false => by_bytes.max(by_records).clamp(1, slots(whole.tablet.range)),
+            };
             let ranges = slices(whole.tablet.range, count);
             let parts = ranges.len() as u64;
             ranges.into_iter().map(move |range| Piece {
@@ -125,10 +131,15 @@ fn share(of: u64, part: u128, all: u128) -> u64 {
     (u128::from(of) * (part >> 2) / (all >> 2).max(1)) as u64
 }
 
+/// Slots that the range has a part of.
+fn slots(range: KeyRange) -> u64 {
+    u64::from(range.last.slot()) - u64::from(range.first.slot()) + 1
+}
+
 /// The range in `count` slices, as equal as possible; fewer if it has fewer hashes. Whole slots if it has that many.
 pub(crate) fn slices(range: KeyRange, count: u64) -> Vec<KeyRange> {
     let slot_bits = RouteHash::first_of_slot(1).0.trailing_zeros();
-    let slots = u64::from(range.last.slot()) - u64::from(range.first.slot()) + 1;
+    let slots = slots(range);
     let count = u128::from(count).clamp(1, width(range).min(1 << 14));
     let mut slices = Vec::new();
     let mut first = range.first;
@@ -209,7 +220,7 @@ mod tests {
             log_bytes in 0u64..20_000,
             seed: u64,
         ) {
-            let limits = Limits { bytes: 1_000, records: 1_000 };
+            let limits = Limits { bytes: 1_000, records: 1_000, within_slots: true };
             let mut first = 0;
             let mut tablets: Vec<RecoverTablet> = Vec::new();
             for at in cuts {
@@ -308,6 +319,21 @@ mod tests {
         );
     }
 
+    /// A recovery cut a slot in four, for four masters: commands over several keys of one hash tag were refused from then on.
+    #[test]
+    fn a_slot_is_cut_when_it_did_not_fit_as_a_whole() {
+        let slot = KeyRange::new(RouteHash::first_of_slot(9), RouteHash::last_of_slot(9));
+        let pieces = |within_slots| {
+            let limits = Limits {
+                bytes: 1_000,
+                records: 1_000,
+                within_slots,
+            };
+            cut(&[tablet(slot.first.0, slot.last.0)], &[], 9_000, limits).len()
+        };
+        assert_eq!((pieces(false), pieces(true)), (1, 9));
+    }
+
     #[test]
     fn statistics_count_more_than_the_share_of_the_hashes() {
         let half = 1 << 63;
@@ -321,6 +347,7 @@ mod tests {
         let limits = Limits {
             bytes: 1_000,
             records: 1_000,
+            within_slots: false,
         };
         let pieces = cut(&tablets, &loads, 9_000, limits);
         let in_second = pieces.iter().filter(|p| p.tablet.range.first.0 >= half);
@@ -332,6 +359,7 @@ mod tests {
         }];
         let limits = Limits {
             bytes: 1 << 40,
+            within_slots: false,
             records: 1_000,
         };
         assert_eq!(cut(&tablets, &small, 9_000, limits).len(), 5);

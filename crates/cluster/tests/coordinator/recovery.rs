@@ -571,6 +571,32 @@ fn bad_replicas_mean_another_attempt_with_other_answers() {
     assert_ne!(order(&again).recovery, first);
 }
 
+/// A master that other servers could not reach failed every 18 s, and got its share again each time: it was never served.
+#[test]
+fn who_could_not_read_the_log_gets_nothing_in_the_next_attempt() {
+    let mut case = crashed(Planted::default(), 3);
+    let shelves = whole(&case);
+    let bad = || PartitionOutcome::Failed {
+        retry_elsewhere: false,
+        reason: "nobody has segment 1".to_owned(),
+    };
+    case.show(&shelves);
+    let mut asked = case.start_one();
+    let mut before = Vec::new();
+    for _ in 0..4 {
+        before.push(asked.to.clone());
+        case.report(&asked, bad());
+        case.show(&shelves);
+        case.rig.live(2_100_000);
+        asked = case.start_one();
+        assert_ne!(Some(&asked.to), before.last());
+    }
+    // Nobody is left out for ever.
+    before.sort();
+    before.dedup();
+    assert_eq!(before.len(), 2);
+}
+
 #[test]
 fn a_busy_master_is_not_waited_for() {
     let mut case = crashed(Planted::default(), 3);

@@ -32,6 +32,18 @@ impl Figures {
         }
     }
 
+    /// How long the store has had a change that it has not taken.
+    pub(super) fn store_waits(&self, at: Duration) -> Duration {
+        self.since
+            .map_or(Duration::ZERO, |since| at.saturating_sub(since))
+    }
+
+    /// A new leadership: what was on its way to the store does not come back.
+    pub(super) fn leading(&mut self) {
+        self.leaderships += 1;
+        self.since = None;
+    }
+
     /// One line per figure, each with its help. `malformed`: what the hub counted.
     /// `unanswered`: servers that do not answer a leader that cannot judge for that.
     pub(super) fn text(

@@ -116,10 +116,20 @@ impl Recoveries {
             reason: String::new(),
         };
         run.jobs = 1; // so it is at it for ever
+        let committed = [
+            Held::Settling,
+            Held::Reporting,
+            Held::Waiting,
+            Held::Dropped,
+        ];
+        run.is_committed = committed.contains(&held);
         run.stage = match held {
             Held::Replaying => Stage::Replaying,
             Held::Committing => Stage::Committing,
-            Held::Settling => Stage::Settling(run.side.commit().expect("nothing is at it")),
+            Held::Settling => {
+                let commit = run.side.commit().expect("nothing is at it");
+                Stage::Settling(commit, u64::MAX)
+            }
             Held::Reporting => Stage::Reporting(replayed, 0),
             Held::ReportingFailure => Stage::Reporting(failed, 0),
             Held::Waiting => Stage::Waiting(TabletsVersion(u64::MAX)),
@@ -209,6 +219,7 @@ fn stale(planted: Planted) {
         bytes: 1,
         entries: 1,
     };
+    run.is_committed = true;
     run.stage = Stage::Reporting(outcome, 0);
     let reports = rig.poll().reports;
     let [(token, ToCoordinator::PartitionDone { .. })] = &reports[..] else {
@@ -277,7 +288,7 @@ fn turned(planted: Planted) {
     assert_eq!(commit.name(), "commit");
     rig.run(commit);
     assert!(
-        matches!(rig.stage(), Stage::Settling(_)),
+        matches!(rig.stage(), Stage::Settling(..)),
         "R1: nobody has stored it"
     );
     assert!(rig.poll().reports.is_empty());
@@ -346,6 +357,39 @@ fn without_a_source_that_is_up_it_is_given_up_soon() {
 }
 
 #[cfg(feature = "planted")]
+/// A master that could not reach its backups kept a share of a dead server's keys from everybody, as long as that lasted.
+#[test]
+fn what_backups_do_not_store_is_for_another_master_and_purged_here() {
+    let mut rig = Rig::new(Planted::default());
+    let run = rig.recoveries.runs.get_mut(&ID).unwrap();
+    let commit = run.side.commit().expect("nothing is at it");
+    run.is_committed = true;
+    run.stage = Stage::Settling(commit, SETTLE_US);
+    assert!(rig.recoveries.due_us() <= SETTLE_US);
+    rig.now_us = SETTLE_US - 1;
+    rig.poll();
+    assert!(matches!(rig.stage(), Stage::Settling(..)));
+    rig.now_us = SETTLE_US;
+    let out = rig.poll();
+    let report = out.reports.iter().find_map(|(token, report)| match report {
+        ToCoordinator::PartitionDone { outcome, .. } => Some((*token, outcome.clone())),
+        _ => None,
+    });
+    let (token, outcome) = report.expect("the coordinator is told");
+    let elsewhere = PartitionOutcome::Failed {
+        retry_elsewhere: true,
+        reason: "its backups did not store what was replayed".to_owned(),
+    };
+    assert_eq!(outcome, elsewhere);
+    let accepted = CoordinatorAnswer::Accepted {
+        since: TabletsVersion(2),
+    };
+    rig.recoveries.reported(rig.now_us, token, Some(&accepted));
+    let out = rig.poll();
+    assert_eq!(out.ended.len(), 1, "what is committed is purged (R3)");
+    assert!(rig.recoveries.runs.is_empty());
+}
+
 fn is_found(bug: Bug, scenario: fn(Planted)) {
     assert!(std::panic::catch_unwind(|| scenario(Planted::one(bug))).is_err());
 }
