@@ -174,6 +174,7 @@ impl World {
 
     /// It begins something (`sequence` 0), or asks again.
     pub(super) fn client_acts(&mut self, c: usize, sequence: u64) {
+        let is_over = self.is_over();
         let client = &mut self.clients[c];
         if let Some(native) = &client.native {
             if native.turn == sequence {
@@ -185,6 +186,7 @@ impl World {
             Some(errand) if errand.sequence == sequence => return self.ask(c),
             Some(_) => return,
             None if sequence != 0 || client.is_off => return,
+            None if is_over && client.last.is_empty() => return, // a pause has ended late
             None => {}
         }
         let (key, action) = match client.last.front().copied() {
