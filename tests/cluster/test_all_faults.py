@@ -126,20 +126,20 @@ class Faults:
         self.cluster.await_health()
 
 
-def torture(cluster, place):
+def check_under_faults(cluster, place):
     """`DURAMEN_TEST_LENGTH` makes it longer, `DURAMEN_TEST_SEED` draws other faults."""
     clients = clients_of(cluster, place)
     filled(clients)
-    histories_under(cluster, clients, "torture", Faults(cluster).all(), HISTORIES, seed=SEED, masked=False)
+    histories_under(cluster, clients, "faults", Faults(cluster).all(), HISTORIES, seed=SEED, masked=False)
     settle(cluster, clients)
     clients.end()
 
 
-def test_torture(place, disks):
+def test_all_faults(place, disks):
     with Cluster(place, SERVERS, replicas=REPLICAS) as cluster:
-        torture(cluster, place)
+        check_under_faults(cluster, place)
 
 
-def test_torture_on_etcd(place, disks):
+def test_all_faults_on_etcd(place, disks):
     with Cluster(place, SERVERS, replicas=REPLICAS, coordinators=3, etcd=True) as cluster:
-        torture(cluster, place)
+        check_under_faults(cluster, place)
