@@ -269,3 +269,56 @@ def test_idle_client_is_closed(start):
 
         harness.wait_until(closed, "an idle client is closed after its time")
         assert busy.call("PING") == b"PONG"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [("SET", "big%d", "v", "NX")],
+        [("SETNX", "big%d", "v")],
+        [("SET", "big%d", "v", "EX", "0")],
+        [("RENAME", "big%d", "big%d")],
+        [("RENAMENX", "small", "big%d")],
+        [("COPY", "small", "big%d")],
+        [("DURAMEN.REMOVE", "big%d", "IFVERSION", "7")],
+        [],
+    ],
+    ids=lambda before: " ".join(before[0]) if before else "nothing",
+)
+def test_exec_is_refused_as_a_whole_also_after_commands_without_effect(start, tmp_path, before):
+    """Room was set aside for what a command would have written. It had no effect, the value stayed long, and the next command was
+    refused for want of room in the midst of the transaction."""
+    server = start(dir=tmp_path / "data", memory="64mb", level=None)
+    with server.connect() as wire:
+        for n in range(4):
+            wire.call("SET", f"big{n}", b"x" * 1_048_000)
+        wire.call("SET", "small", "1")
+        commands = [("MULTI",), ("SET", "first", "done")]
+        for n in range(4):
+            commands += [tuple(word.replace("%d", str(n)) for word in command) for command in before]
+            commands.append(("SETRANGE", f"big{n}", "0", "new"))
+        replies = wire.pipeline([*commands, ("SET", "last", "done"), ("EXEC",)])[-1]
+        done = isinstance(replies, list)
+        assert not done or not any("larger" in str(reply) or "OOM" in str(reply) for reply in replies), replies
+        assert wire.call("GET", "first") == wire.call("GET", "last") == (b"done" if done else None)
+
+
+def test_a_key_that_is_too_long_is_absent_for_removals(start):
+    """DEL ended in the midst of its keys, some were gone."""
+    server = start()
+    with server.connect() as wire:
+        wire.call("MSET", "a", "1", "b", "2")
+        assert wire.call("DEL", "a", b"k" * 65_536, "b") == 2
+        assert wire.call("UNLINK", b"k" * 65_536) == 0
+
+
+def test_reset_ends_monitor_at_once(start):
+    """Its own line came after the answer of RESET, and was taken for the next command's reply."""
+    server = start()
+    with server.connect() as wire:
+        for _ in range(20):
+            assert wire.call("MONITOR") == b"OK"
+            wire.send("RESET")
+            while wire.read() != b"RESET":
+                pass
+            assert wire.call("GET", "absent") is None

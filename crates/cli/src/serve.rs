@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The coordinators will never let it in.
@@ -279,6 +279,9 @@ struct Seen {
     shared: Mutex<Option<Arc<Shared>>>,
     /// The stop that the first signal asked for, while something has to be written before.
     stopping: Mutex<Option<Arc<Stopping>>>,
+    /// The last server has ended: the process ends by itself.
+    ended: Mutex<bool>,
+    has_ended: Condvar,
 }
 
 impl Seen {
@@ -288,7 +291,13 @@ impl Seen {
 
     /// After a second signal: ends the process if it does not do so itself, whatever it waits for.
     fn end_soon(&self) {
-        std::thread::sleep(END_WITHIN);
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .has_ended
+            .wait_timeout_while(ended, END_WITHIN, |ended| !*ended);
+        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            return;
+        }
         let table = self.shared().as_ref().map(|shared| shared.table_of_waits());
         let table = table.unwrap_or_default();
         tracing::error!("the process does not end by itself: ending it\n{table}");
@@ -371,6 +380,12 @@ impl Watcher {
 
     fn end(self) {
         self.handle.close();
+        *self
+            .seen
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = true;
+        self.seen.has_ended.notify_all();
         // It has nothing left to do but to end.
         let _ = self.thread.join();
     }

@@ -553,7 +553,8 @@ impl<'s> Guard<'s> {
     /// [`Error::NoSuchTable`].
     pub fn remove(&mut self, table: TableId, hash: KeyHash, key: &[u8]) -> Result<Outcome, Error> {
         let index = self.index(table)?;
-        if index.partition(hash).view().len() == 0 {
+        // No object has such a key: a command over several keys goes on to the next.
+        if key.len() > KEY_BYTES_MAX || index.partition(hash).view().len() == 0 {
             self.observe_absence(index, index.partition(hash), hash);
             return Ok(Outcome {
                 before: None,

@@ -360,7 +360,12 @@ impl Reactor {
                     }
                 }
                 Message::Push { client, bytes } => {
-                    if let Some(token) = self.token_of(client) {
+                    // RESET may have ended MONITOR since.
+                    let token = self.token_of(client).filter(|token| {
+                        let connection = self.slots.get(*token);
+                        connection.is_some_and(|to| to.client.monitors())
+                    });
+                    if let Some(token) = token {
                         self.push(token, &bytes);
                     }
                 }

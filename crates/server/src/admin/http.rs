@@ -21,10 +21,10 @@ use tokio::sync::{Semaphore, oneshot};
 /// Connections at once; more wait in the kernel.
 const CONNECTIONS_MAX: usize = 32;
 /// A request's headers must be there within this time, and fit this many bytes.
-const HEADERS_WITHIN: Duration = Duration::from_secs(5);
+const HEADERS_WITHIN: Duration = Duration::from_secs(2);
 const HEADERS_BYTES_MAX: usize = 16 << 10;
-/// No connection lives longer: scrapers reconnect.
-const CONNECTION_FOR: Duration = Duration::from_secs(120);
+/// A connection is for one request and lives no longer, so that peers that do not read keep no place from others for long.
+const CONNECTION_FOR: Duration = Duration::from_secs(5);
 
 const INDEX: &str = "\
 duramen admin
@@ -80,6 +80,7 @@ pub(super) async fn serve(
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_WITHIN)
+            .keep_alive(false)
             .max_buf_size(HEADERS_BYTES_MAX)
             .serve_connection(
                 TokioIo::new(stream),

@@ -205,6 +205,10 @@ impl Client {
         self.record.flags.store(flags, Ordering::Relaxed);
     }
 
+    pub(crate) fn monitors(&self) -> bool {
+        self.shows(shown::MONITOR)
+    }
+
     pub(crate) fn shows(&self, flag: u32) -> bool {
         self.record.flags.load(Ordering::Relaxed) & flag != 0
     }

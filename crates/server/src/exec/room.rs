@@ -38,7 +38,8 @@ pub(super) fn of_removals(args: &Args<'_>) -> Room {
 /// Adds up the commands of a transaction, in order. Their keys are locked.
 pub(super) struct Planner<'p, 'g, 'k> {
     guard: &'p Guard<'g>,
-    /// How long values may be by now, where a command before has changed them.
+    /// How long values may be by now, where a command before may have changed them. Only what takes effect for certain makes
+    /// one shorter.
     values: HashMap<(TableId, &'k [u8]), usize>,
     pub(super) room: Room,
 }
@@ -68,8 +69,15 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         let keys = spec.key_positions(args.len());
         match spec.name {
             "swapdb" => self.room.put(PLACES.0, PLACES.1),
-            "del" | "unlink" | "getdel" | "duramen.remove" | "duramen.mremove" => {
-                keys.for_each(|at| self.remove(table, arg(at)));
+            "del" | "unlink" | "getdel" => keys.for_each(|at| {
+                self.values.insert((table, arg(at)), 0);
+                self.room.remove(arg(at));
+            }),
+            "duramen.remove" | "duramen.mremove" => keys.for_each(|at| self.room.remove(arg(at))),
+            "set" | "getset" if args.len() == 3 => {
+                let bytes = given.min(VALUE_BYTES_MAX);
+                self.values.insert((table, arg(1)), bytes);
+                self.room.put(arg(1), bytes);
             }
             "mset" | "msetnx" | "duramen.mwrite" => {
                 keys.for_each(|at| self.put(table, arg(at), arg(at + 1).len()));
@@ -80,7 +88,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             "rename" | "renamenx" => {
                 let bytes = self.value_bytes(table, arg(1));
                 self.put(table, arg(2), bytes);
-                self.remove(table, arg(1));
+                self.room.remove(arg(1));
             }
             "copy" => {
                 let bytes = self.value_bytes(table, arg(1));
@@ -89,7 +97,7 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
             "move" => {
                 let bytes = self.value_bytes(table, arg(1));
                 self.put(target.unwrap_or(table), arg(1), bytes);
-                self.remove(table, arg(1));
+                self.room.remove(arg(1));
             }
             "setrange" => {
                 let offset = parse_integer(arg(2)).and_then(|offset| usize::try_from(offset).ok());
@@ -115,14 +123,11 @@ impl<'p, 'g, 'k> Planner<'p, 'g, 'k> {
         }
     }
 
+    /// It may have no effect: then the value is as long as before.
     fn put(&mut self, table: TableId, key: &'k [u8], bytes: usize) {
         let bytes = bytes.min(VALUE_BYTES_MAX);
-        self.values.insert((table, key), bytes);
+        let known = self.value_bytes(table, key).max(bytes);
+        self.values.insert((table, key), known);
         self.room.put(key, bytes);
-    }
-
-    fn remove(&mut self, table: TableId, key: &'k [u8]) {
-        self.values.insert((table, key), 0);
-        self.room.remove(key);
     }
 }

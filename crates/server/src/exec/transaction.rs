@@ -304,11 +304,16 @@ fn plan<'t>(
     mut search: Option<&mut Search<'_>>,
 ) -> Vec<Step<'t>> {
     let mut table = ctx.table;
+    let mut number = match ctx.client.db {
+        Db::Number(db) => Some(db),
+        Db::Table(_) => None,
+    };
+    // SWAPDB exchanges them for what comes after it.
+    let mut dbs = ctx.local.exec_dbs.unwrap_or_default();
     let mut planned = Vec::with_capacity(transaction.queue.len());
     for (spec, args) in steps(transaction) {
-        let other = dbs_of(spec, &args)
-            .last()
-            .and_then(|db| in_exec(ctx.local, *db));
+        let named = dbs_of(spec, &args);
+        let other = named.last().and_then(|db| dbs[usize::from(*db)]);
         planned.push(Step {
             spec,
             args,
@@ -327,7 +332,18 @@ fn plan<'t>(
             locks.push((table, hash));
         }
         match (spec.name, other) {
-            ("select", Some(selected)) => table = selected,
+            ("select", Some(selected)) => {
+                table = selected;
+                number = named.last().copied();
+            }
+            ("swapdb", _) => {
+                if let [first, second] = named[..] {
+                    dbs.swap(first.into(), second.into());
+                }
+                if let Some(db) = number {
+                    table = dbs[usize::from(db)].unwrap_or(admit::DROPPED);
+                }
+            }
             // The copy lands under another key, or in another table.
             ("copy", Some(target)) => {
                 locks.push((target, guard.hash(args.get(2).unwrap_or_default())));
@@ -361,7 +377,6 @@ fn warm(
     if !ctx.local.has_tier() {
         return Ok(());
     }
-    let dbs = ctx.local.exec_dbs.unwrap_or_default();
     let declared = steps.iter().flat_map(|step| {
         let positions = step.spec.key_positions(step.args.len());
         let own = hashes.get(step.hashes..).unwrap_or_default();
@@ -376,10 +391,8 @@ fn warm(
             "move" => 1,
             _ => return None,
         };
-        let db = dbs_of(step.spec, &step.args).last().copied();
-        let table = db.map_or(Some(step.table), |db| dbs.get(usize::from(db)).copied()?)?;
         let key = step.args.get(at).unwrap_or_default();
-        Some((table, guard.hash(key), key))
+        Some((step.target.unwrap_or(step.table), guard.hash(key), key))
     });
     let watched = watched
         .iter()
