@@ -92,3 +92,15 @@ def test_garbage_on_the_admin_port(server):
                 continue
             wire.drain()
     assert get(server, "/livez").strip() == "ok"
+
+
+def test_peers_that_never_read_keep_the_admin_port_only_for_a_moment(server):
+    """Every place was taken by connections that asked for /metrics again and again and read nothing: /livez was silent for two
+    minutes, and an orchestrator would have killed the server."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    silent = [harness.Wire(server.admin_port, receive_buffer=4096) for _ in range(32)]
+    for wire in silent:
+        wire.send(request * 200)
+    harness.wait_until(lambda: get(server, "/livez").strip() == "ok", "somebody else is answered")
+    for wire in silent:
+        wire.close()

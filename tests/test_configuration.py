@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
@@ -205,6 +206,20 @@ def test_signal_stops_cleanly(start, number):
         server.process.send_signal(number)
         assert wire.drain() == b""
     assert server.end() == 0
+
+
+@pytest.mark.parametrize("gap_s", [0, 0.002, 0.02])
+def test_a_second_signal_ends_the_server_as_soon_as_it_can(start, tmp_path, gap_s):
+    """It slept for 3 s whatever happened, and then gave the exit code of a server that is stuck."""
+    server = start(dir=tmp_path / "data", level=None)
+    with server.connect() as wire:
+        wire.call("SET", "k", "v")
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(gap_s)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0, server.log()
+        assert time.monotonic() - began < 2.5
 
 
 def test_stop_answers_what_it_has_read(start):

@@ -134,6 +134,8 @@ def test_databases_tables_and_their_levels_are_back(durable):
             wire.call("SELECT", db)
             wire.call("SET", "here", db)
         assert wire.call("SWAPDB", 0, 5) == b"OK"
+        wire.call("SELECT", 7)
+        wire.call("SET", "here", "made after the exchange")
         assert wire.call("DURAMEN.TABLE", "CREATE", "fast", "LEVEL", "memory") > 0
         assert wire.call("DURAMEN.TABLE", "CREATE", "safe", "LEVEL", "synced") > 0
         assert wire.call("DURAMEN.TABLE", "CREATE", "plain") > 0
@@ -146,7 +148,9 @@ def test_databases_tables_and_their_levels_are_back(durable):
         names = {table[1]: table[7] for table in tables}
         assert names[b"fast"] == b"memory" and names[b"safe"] == b"synced" and names[b"plain"] == b"synced"
         assert b"gone" not in names and not [name for name in names if name.startswith(b"duramen:")]
-        for db, value in ((0, b"5"), (1, b"1"), (5, b"0")):
+        shown = [line.split(":")[0] for line in wire.call("INFO", "keyspace").decode().split() if "keys=" in line]
+        assert {"db0", "db1", "db5", "db7"} <= set(shown) and "duramen_table_db7" not in shown, shown
+        for db, value in ((0, b"5"), (1, b"1"), (5, b"0"), (7, b"made after the exchange")):
             wire.call("SELECT", db)
             assert wire.call("GET", "here") == value
         assert wire.call("FLUSHALL") == b"OK"

@@ -318,7 +318,7 @@ def test_reset_ends_monitor_at_once(start):
     with server.connect() as wire:
         for _ in range(20):
             assert wire.call("MONITOR") == b"OK"
-            wire.send("RESET")
-            while wire.read() != b"RESET":
+            wire.send(encode("RESET"))
+            while wire.reply() != b"RESET":
                 pass
             assert wire.call("GET", "absent") is None

@@ -38,7 +38,7 @@ EXAMPLES
                                               a member of a cluster
 
 SIGTERM or SIGINT stops after clients have got their replies; a second one stops at once. A thread that does not come back
-is given up 5 s after --stop-timeout-ms, or 2 s after the second signal, and the exit code is 6.
+is given up 5 s after --stop-timeout-ms, or 3 s after the second signal, and the exit code is 6.
 While the data is being loaded, clients are told so, and INFO and http://ADMIN/loading say how far it is.
 
 Exit codes: 0 stopped as asked, 2 wrong settings, 3 the coordinator belongs to another cluster or speaks another version,
@@ -292,9 +292,8 @@ impl Seen {
     /// After a second signal: ends the process if it does not do so itself, whatever it waits for.
     fn end_soon(&self) {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .has_ended
-            .wait_timeout_while(ended, END_WITHIN, |ended| !*ended);
+        let has_ended = &self.has_ended;
+        let waited = has_ended.wait_timeout_while(ended, END_WITHIN, |ended| !*ended);
         if *waited.unwrap_or_else(PoisonError::into_inner).0 {
             return;
         }
@@ -380,12 +379,9 @@ impl Watcher {
 
     fn end(self) {
         self.handle.close();
-        *self
-            .seen
-            .ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = true;
-        self.seen.has_ended.notify_all();
+        let seen = &self.seen;
+        *seen.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        seen.has_ended.notify_all();
         // It has nothing left to do but to end.
         let _ = self.thread.join();
     }

@@ -148,10 +148,23 @@ pub(crate) fn restore(shared: &Shared, store: &Arc<Store>) -> Result<(), Error> 
     let Some(object) = guard.read(own, guard.hash(KEY), KEY)? else {
         return Ok(());
     };
-    for (db, place) in object.value.chunks_exact(4).take(DBS).enumerate() {
-        let id = place.try_into().map_or(NONE, u32::from_le_bytes);
-        // A table that was dropped since leaves its database empty.
-        let table = tables.iter().find(|table| table.id.0 == id);
+    let places: Vec<u32> = object
+        .value
+        .chunks_exact(4)
+        .take(DBS)
+        .map(|place| place.try_into().map_or(NONE, u32::from_le_bytes))
+        .collect();
+    let is_placed = |table: &TableInfo| places.contains(&table.id.0);
+    for (db, place) in places.iter().enumerate() {
+        let table = if *place == NONE {
+            // It may have got a table of its own since. Its name may also be that of a table that another database has now.
+            let name = format!("db{db}");
+            let own = tables.iter().find(|table| table.name == name);
+            own.filter(|table| !is_placed(table))
+        } else {
+            // A table that was dropped since leaves its database empty.
+            tables.iter().find(|table| table.id.0 == *place)
+        };
         shared
             .commands
             .set_table(db as u8, table.map(|table| table.id));
