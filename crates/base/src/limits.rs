@@ -9,8 +9,11 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 /// Tables of a store at once. Each counter of a store keeps 8 bytes per possible table.
 pub const TABLES_MAX: usize = 1024;
 
-/// Smallest memory budget a store accepts, in bytes: 32 segments of the smallest size.
+/// Smallest memory budget of a server, in bytes: 32 segments of the smallest size.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// Smallest memory budget a store accepts, in bytes: the least that a server leaves it.
+pub const STORE_BYTES_MIN: u64 = 48 << 20;
 
 /// Most requests of one native client that may lack an acknowledgement, the later answered ones included: bounds what a
 /// master remembers per client.

@@ -39,7 +39,7 @@ impl Clock {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Hard budget in bytes for segments, index and the engine's own tables.
-    /// At least [`MEMORY_BYTES_MIN`](duramen_base::limits::MEMORY_BYTES_MIN).
+    /// At least [`STORE_BYTES_MIN`](duramen_base::limits::STORE_BYTES_MIN).
     pub memory_bytes: u64,
     pub mode: Mode,
     /// Data heads; one per core that writes. 0 = one per available core.

@@ -19,7 +19,7 @@ use crate::space::{SEGLET_BYTES, SEGMENT_HEADER_BYTES, Space};
 use crate::table::Tables;
 use crate::topology::Topology;
 use crate::{Clock, Error, Mode, Options, TableId};
-use duramen_base::limits::{MEMORY_BYTES_MIN, TABLES_MAX};
+use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN, TABLES_MAX};
 use duramen_base::sync::{Mutex, fence};
 use duramen_base::ticks::Ticks;
 use duramen_format::hash::KeyHasher;
@@ -93,10 +93,10 @@ impl Wakeup {
 impl Core {
     pub fn new(options: &Options, topology: &Topology) -> Result<Core, Error> {
         let memory_bytes = options.memory_bytes;
-        if memory_bytes < MEMORY_BYTES_MIN && !options.tiny {
+        if memory_bytes < STORE_BYTES_MIN && !options.tiny {
             return Err(Error::BudgetTooSmall {
                 bytes: memory_bytes,
-                minimum: MEMORY_BYTES_MIN,
+                minimum: STORE_BYTES_MIN,
             });
         }
         let maximum = crate::space::MEMORY_BYTES_MAX;
@@ -187,7 +187,7 @@ impl Core {
         if !core.space.budget.charge(overhead) {
             return Err(Error::BudgetTooSmall {
                 bytes: memory_bytes,
-                minimum: overhead + MEMORY_BYTES_MIN,
+                minimum: overhead + STORE_BYTES_MIN,
             });
         }
         core.watch_flash(); // how much copies may have (P4)

@@ -9,7 +9,8 @@
 use crate::error::ServerError;
 pub use duramen::Mode as DiskMode;
 pub use duramen_base::ids::Level;
-use duramen_base::limits::MEMORY_BYTES_MIN;
+use crate::tier::Tier;
+use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -45,6 +46,9 @@ pub enum LogFormat {
     Text,
     Json,
 }
+
+/// The heap of a server that writes to a directory: what it sends to the disk and reads of it, and what was freed and is kept.
+const HEAP_BYTES: u64 = 8 << 20;
 
 /// All settings of one server. Sizes in bytes, times in the unit their name ends with.
 #[derive(Clone, Debug, PartialEq)]
@@ -200,6 +204,18 @@ impl ServerConfig {
             return self.threads;
         }
         std::thread::available_parallelism().map_or(1, usize::from)
+    }
+
+    /// The engine's part of `memory`. The rest is for what flash fetches, and for what the log buffer and the heap of a
+    /// server with a directory take beyond a tenth of `memory`: the process stays within 1.1 times `memory` and 10 MB.
+    pub(crate) fn engine_bytes(&self, tier: Option<&Tier>) -> u64 {
+        let fetched = tier.map_or(0, |tier| tier.fetch_bytes() * self.reactor_threads());
+        let beside = match self.data_dir() {
+            Some(_) => duramen_backup::Options::copies_of(self.memory_bytes) + HEAP_BYTES,
+            None => 0,
+        };
+        let taken = fetched as u64 + beside.saturating_sub(self.memory_bytes / 10);
+        self.memory_bytes.saturating_sub(taken).max(STORE_BYTES_MIN)
     }
 
     /// Checks what no single row of the table can: combinations.

@@ -281,20 +281,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Makes the store, or brings it back from its directory; then clients are served.
 fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     let config = shared.config();
+    let tier = Tier::open(&config)?.map(Arc::new);
     let engine = Options {
         mode: config.mode,
         heads: config.threads,
         cleaners: config.cleaners,
         huge_pages: config.huge_pages,
-        ..Options::new(config.memory_bytes)
-    };
-    let tier = Tier::open(&config)?.map(Arc::new);
-    let engine = Options {
-        memory_bytes: tier.as_ref().map_or(engine.memory_bytes, |tier| {
-            tier.rest_of(engine.memory_bytes, config.reactor_threads())
-        }),
         flash: tier.as_ref().map(|tier| tier.options()),
-        ..engine
+        ..Options::new(config.engine_bytes(tier.as_deref()))
     };
     let Some(dir) = config.data_dir() else {
         shared.serve_with(Store::new(engine)?, None, tier);

@@ -12,7 +12,7 @@
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
-use duramen_base::limits::{KEY_BYTES_MAX, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
+use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_engine::flash::{FlashOptions, FlashStats};
 use duramen_flash::{BLOCK_BYTES, Device, Error, FileDevice, SpanReader};
 use std::io;
@@ -113,14 +113,6 @@ impl Tier {
                 walks: Mutex::default(),
             }),
         }
-    }
-
-    /// Y2: what the engine gets of a memory budget; the least that it takes stays.
-    pub fn rest_of(&self, memory_bytes: u64, threads: usize) -> u64 {
-        let fetches = (self.fetch_bytes * threads) as u64;
-        memory_bytes
-            .saturating_sub(fetches)
-            .max(MEMORY_BYTES_MIN.min(memory_bytes))
     }
 
     pub fn path(&self) -> &Path {

@@ -442,9 +442,7 @@ fn store_options(config: &ServerConfig, tier: Option<&Tier>) -> duramen::Options
     let defaults = duramen::Options::memory(config.memory_bytes);
     duramen::Options {
         engine: duramen_engine::Options {
-            memory_bytes: tier.map_or(config.memory_bytes, |tier| {
-                tier.rest_of(config.memory_bytes, config.reactor_threads())
-            }),
+            memory_bytes: config.engine_bytes(tier),
             flash: tier.map(Tier::options),
             mode: config.mode,
             heads: config.threads,

@@ -169,12 +169,9 @@ fn memory(ctx: &Context<'_>, fields: &mut Fields) {
     );
     fields.add("used_memory_dataset", stats.live_bytes - on_flash);
     fields.add("used_memory_overhead", stats.index_bytes);
-    let limit = match ctx.shared.tier() {
-        None => store.memory_bytes(),
-        Some(_) => config.memory_bytes, // a part of it is set aside
-    };
-    fields.add("maxmemory", limit);
-    fields.add("maxmemory_human", human(limit));
+    // A part of it may be set aside: see `engine_bytes`.
+    fields.add("maxmemory", config.memory_bytes);
+    fields.add("maxmemory_human", human(config.memory_bytes));
     let policy = match config.mode {
         Mode::Store => "noeviction",
         Mode::Cache => "allkeys-lru",
