@@ -75,9 +75,10 @@ fn idle_clients_are_closed_and_active_ones_are_not() {
 #[test]
 fn messages_reach_the_right_connection() {
     let server = start(|config| config.threads = 2);
-    let mut clients: Vec<Raw> = (0..6).map(|_| Raw::connect(&server)).collect();
+    // A push is for clients that monitor; each also gets a line of every later MONITOR.
+    let mut clients: Vec<Asking> = (0..6).map(|_| Asking::connect(&server)).collect();
     for client in &mut clients {
-        client.ping();
+        assert_eq!(client.ask(&[b"MONITOR"]), Reply::Simple("OK".into()));
     }
     let records = server.shared().clients();
     assert_eq!(records.len(), 6);
@@ -92,11 +93,11 @@ fn messages_reach_the_right_connection() {
         );
     }
     for client in &mut clients {
-        let me = client.0.local_addr().expect("address");
-        client.expect(format!("+for {me}\r\n").as_bytes());
+        let me = client.raw.0.local_addr().expect("address");
+        assert_eq!(line_that_begins(client, "for "), format!("for {me}"));
     }
     let mut victim = clients.remove(2);
-    let me = victim.0.local_addr().expect("address");
+    let me = victim.raw.0.local_addr().expect("address");
     let record = records
         .iter()
         .find(|record| record.peer == me)
@@ -104,7 +105,7 @@ fn messages_reach_the_right_connection() {
     server
         .shared()
         .post(record, Message::Close { client: record.id });
-    assert_eq!(victim.read_to_end(), "");
+    assert_eq!(victim.raw.read_to_end(), "");
     wait_until("it is out of the registry", || {
         server.shared().client(record.id).is_none()
     });
@@ -113,7 +114,20 @@ fn messages_reach_the_right_connection() {
         .shared()
         .post(record, Message::Close { client: record.id });
     for client in &mut clients {
-        client.ping();
+        client.raw.send(&request(&[b"RESET"]));
+        line_that_begins(client, "RESET");
+        client.raw.ping();
+    }
+}
+
+/// Skips the lines of commands that this client monitors.
+fn line_that_begins(client: &mut Asking, beginning: &str) -> String {
+    loop {
+        match client.reply() {
+            Reply::Simple(line) if line.starts_with(beginning) => return line,
+            Reply::Simple(_) => {}
+            other => panic!("{other:?}"),
+        }
     }
 }
 
