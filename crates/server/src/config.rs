@@ -7,9 +7,9 @@
 //! 2. A value gets into a field only through [`Setting::apply`], which checks kind and range.
 
 use crate::error::ServerError;
+use crate::tier::Tier;
 pub use duramen::Mode as DiskMode;
 pub use duramen_base::ids::Level;
-use crate::tier::Tier;
 use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -584,7 +584,7 @@ fn who_could_not_read_the_log_gets_nothing_in_the_next_attempt() {
     let mut asked = case.start_one();
     let mut before = Vec::new();
     for _ in 0..4 {
-        before.push(asked.to.clone());
+        before.push(asked.to);
         case.report(&asked, bad());
         case.show(&shelves);
         case.rig.live(2_100_000);
