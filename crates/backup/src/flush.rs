@@ -551,6 +551,29 @@ impl Backup {
         self.forget(self.own(segment))
     }
 
+    /// A restart rebuilds also what was freed, from commits that the write-ahead log still has: as much as that log holds.
+    /// Forgets what of it `is_listed` denies, so that its memory is there for the data. Writes nothing: it may reappear, as
+    /// what [`free`](Self::free) forgets.
+    pub fn forget_rebuilt(&self, is_listed: &dyn Fn(SegmentId) -> bool) {
+        let own = self.own(SegmentId::NONE).log;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let unlisted = |(id, replica): (&ReplicaId, &Replica)| {
+            let is_rebuilt = matches!(replica.data, Data::Growing(_));
+            (id.log == own && is_rebuilt && !is_listed(id.segment)).then_some(*id)
+        };
+        let unlisted: Vec<ReplicaId> = state.replicas.iter().filter_map(unlisted).collect();
+        for id in unlisted {
+            let Some(replica) = state.replicas.remove(&id) else {
+                continue;
+            };
+            state.need(id, replica.wal_from);
+            if let Some(frame) = replica.frame {
+                state.frames.put(frame);
+            }
+        }
+    }
+
     pub(crate) fn forget(&self, id: ReplicaId) -> Result<(), Error> {
         self.commit_before_free(id)?;
         let mut guard = self.state();

@@ -241,6 +241,9 @@ fn restart(
     }
     let listed = check_complete(&state, replicas, &damaged)?;
     let engine = make_engine(&backup, &state, replicas, options)?;
+    // The control segment counts until the next one does.
+    let control = newest_control(replicas, options).map(|replica| replica.segment);
+    backup.forget_rebuilt(&|id| state.segments.contains_key(&id) || control == Some(id));
     for (table, info) in &state.tables {
         engine.restore_table(TableId(*table), &info.name, info.floor, info.level)?;
     }
@@ -253,7 +256,7 @@ fn restart(
     let mut loaded = load::load(&engine, &backup, &what, threads, started, progress)?;
     loaded.clean = state.clean;
     loaded.took = started.elapsed();
-    let master = make_master(&backup, state, replicas);
+    let master = make_master(&backup, state, &backup.replicas());
     let durable = Durable {
         options: options.clone(),
         engine,
@@ -288,6 +291,15 @@ fn restart(
     Ok((durable, loaded))
 }
 
+fn newest_control<'a>(replicas: &'a [ReplicaInfo], options: &Options) -> Option<&'a ReplicaInfo> {
+    let controls = replicas.iter().filter(|r| r.kind == Kind::Control);
+    if options.has_bug(Bug::OldControlHead) {
+        controls.min_by_key(|replica| replica.segment)
+    } else {
+        controls.max_by_key(|replica| replica.segment)
+    }
+}
+
 /// P2: what the newest control segment says. An older one never stands in for it: frames that it lists may be gone.
 fn read_control(
     backup: &Backup,
@@ -295,13 +307,7 @@ fn read_control(
     options: &Options,
     damaged: &dyn Fn(String) -> Error,
 ) -> Result<State, Error> {
-    let controls = replicas.iter().filter(|r| r.kind == Kind::Control);
-    let newest = if options.has_bug(Bug::OldControlHead) {
-        controls.min_by_key(|replica| replica.segment)
-    } else {
-        controls.max_by_key(|replica| replica.segment)
-    };
-    let Some(newest) = newest else {
+    let Some(newest) = newest_control(replicas, options) else {
         if replicas.is_empty() {
             let safe_version = options.version_floor;
             return Ok(State {

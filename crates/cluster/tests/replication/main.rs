@@ -611,7 +611,11 @@ fn seeds() -> std::ops::Range<u64> {
 fn run(seed: u64, config: Config) -> World {
     let one_stream = config.one_stream;
     // O14: in some schedules records do not fit.
-    let control_capacity = if seed.is_multiple_of(3) { 3 << 8 } else { 1 << 16 };
+    let control_capacity = if seed.is_multiple_of(3) {
+        3 << 8
+    } else {
+        1 << 16
+    };
     let mut world = World::new(
         seed,
         Config {

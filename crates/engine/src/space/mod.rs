@@ -313,7 +313,7 @@ impl Space {
             self.budget.release(bytes as u64);
             return None;
         };
-        self.segments[window as usize].open(State::Survivor, bytes as u32, now_ms, tick);
+        self.open_partial(window, bytes, now_ms, tick);
         Some(window)
     }
 
@@ -333,8 +333,14 @@ impl Space {
             self.budget.release(bytes as u64);
             return None;
         };
-        self.segments[window as usize].open(State::Survivor, bytes as u32, now_ms, 0);
+        self.open_partial(window, bytes, now_ms, 0);
         Some(window)
+    }
+
+    fn open_partial(&self, window: u32, bytes: usize, now_ms: u64, tick: u64) {
+        let offset = self.offset_of(window);
+        self.region.back_no_more(offset, bytes, self.segment_bytes); // S1
+        self.segments[window as usize].open(State::Survivor, bytes as u32, now_ms, tick);
     }
 
     /// Gives back a window that was acquired and that nobody else has seen.

@@ -84,6 +84,17 @@ impl Region {
             .expect("MADV_DONTNEED on own memory");
     }
 
+    /// Backs the last of `bytes` at `offset`, and nothing behind it up to `all_bytes`: a huge page there would reach beyond
+    /// what is charged. The caller owns the range, and nothing of it is resident.
+    pub fn back_no_more(&self, offset: usize, bytes: usize, all_bytes: usize) {
+        assert!(0 < bytes && bytes <= all_bytes && offset + all_bytes <= self.bytes);
+        if bytes < all_bytes {
+            // SAFETY: inside the mapping; the caller owns the range.
+            unsafe { self.at(offset + bytes - 1).write_volatile(0) };
+            self.decommit(offset + bytes, all_bytes - bytes);
+        }
+    }
+
     /// The page size that the kernel really gave: 2 MiB if any part of the region is backed by huge pages.
     pub fn page_bytes(&self) -> u64 {
         let known = self.page_bytes.load(Ordering::Relaxed);
