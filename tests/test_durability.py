@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import resource
 import shutil
 import signal
@@ -710,6 +711,36 @@ def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
     restart(server)
     with server.connect() as wire:
         assert wire.call("GET", "last") == b"v" and wire.call("GET", "same0") is None
+
+
+def test_removals_make_room_on_a_full_disk_after_kills(small_disk, durable):
+    """Each restart closed what was open, so heads took a segment each, and there was soon none for a tombstone:
+    DEL said MISCONF for ever."""
+    harness.fill(small_disk, 80 << 20)
+    server = durable(dir=small_disk / "data", memory="128mb", level="synced", threads=2)
+    chance = random.Random(12)
+    stored = {}
+    for round_number in range(8):
+        with server.connect() as wire:
+            for number in range(1000):
+                name, value = f"k{chance.randrange(3000)}", chance.randbytes(chance.choice((10, 1000, 100_000)))
+                reply = wire.pipeline([("SET", name, value)])[0]
+                if reply == b"OK":
+                    stored[name] = value
+                else:
+                    assert "disk is full" in str(reply), reply
+            for name in chance.sample(sorted(stored), 10):
+                assert wire.call("DEL", name) == 1
+                del stored[name]
+        restart(server)
+        with server.connect() as wire:
+            assert wire.call("DBSIZE") == len(stored)
+            found = wire.pipeline([("GET", name) for name in stored])
+            assert found == list(stored.values())
+    with server.connect() as wire:
+        for name in sorted(stored):
+            assert wire.call("DEL", name) == 1
+        harness.wait_until(lambda: wire.pipeline([("SET", "k", "v")])[0] == b"OK", "writes go on")
 
 
 def test_a_full_disk_takes_no_memory(small_disk, start):

@@ -330,13 +330,23 @@ impl Core {
         if live <= limit || self.cleared.is_pending() {
             return false;
         }
+        live.saturating_sub(self.expired_bytes()) > limit
+    }
+
+    /// Bytes that have expired and that nobody has met yet: an estimate.
+    fn expired_bytes(&self) -> u64 {
         let now_ms = self.clock.now_ms();
         let segments = self.space.segments.iter();
-        let expired: u64 = segments
+        segments
             .filter(|segment| segment.is_in_log())
             .map(|segment| u64::from(segment.expired_estimate(now_ms)))
-            .sum();
-        live.saturating_sub(expired) > limit
+            .sum()
+    }
+
+    /// Bytes that have died since the start, or have expired.
+    pub fn died_bytes(&self) -> u64 {
+        let dead: u64 = self.actors().map(Counters::dead).sum();
+        dead + self.expired_bytes()
     }
 
     pub fn out_of_memory(&self) -> Error {

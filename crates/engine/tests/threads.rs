@@ -524,19 +524,23 @@ fn stamps_change_with_every_write_and_delete() {
             .write(TABLE, guard.hash(&key), &key, b"x", None)
             .unwrap();
     }
-    let grown = guard
+    let mut last = guard
         .stamp(TABLE, guard.hash(b"absent"), b"absent")
         .unwrap();
-    assert!(absent.still_holds(&grown), "nothing was deleted");
+    assert!(absent.still_holds(&last), "nothing was deleted");
     for n in 0..300u64 {
         let key = n.to_le_bytes();
         guard.remove(TABLE, guard.hash(&key), &key).unwrap();
         let now = guard
             .stamp(TABLE, guard.hash(b"absent"), b"absent")
             .unwrap();
-        alarms += u32::from(!grown.still_holds(&now));
+        alarms += u32::from(!last.still_holds(&now));
+        last = now;
     }
-    assert!(alarms < 300, "every delete of another key was an alarm");
+    assert!(
+        alarms < 30,
+        "{alarms} of 300 deletes of other keys were alarms"
+    );
 }
 
 /// Whether an absent key had come and gone was told by 8 bits that counted removals in its bucket: after exactly 256 of them

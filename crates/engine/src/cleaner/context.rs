@@ -15,7 +15,7 @@ use crate::cleaner::candidate::{Candidate, Found, Gone};
 use crate::cleaner::expire::expire_segment;
 use crate::cleaner::levels::PassAtWork;
 use crate::cleaner::remembered::Remembered;
-use crate::cleaner::select::{select, select_hollow, select_on_flash_of_cache};
+use crate::cleaner::select::{Fruitless, select, select_hollow, select_on_flash_of_cache};
 use crate::core::Core;
 use crate::counters::add;
 use crate::epoch::SlotId;
@@ -114,6 +114,7 @@ pub struct Context {
     pub(super) current: Option<Current>,
     /// The combined pass at work; none without a log.
     pub(super) pass: Option<PassAtWork>,
+    pub(super) fruitless: Fruitless,
     /// Victims cleaned since tombstones were looked for the last time.
     pub(super) since_rescan: u32,
     pub(super) remembered: Remembered,
@@ -133,6 +134,7 @@ impl Context {
             victims: VecDeque::new(),
             current: None,
             pass: None,
+            fruitless: Fruitless::default(),
             since_rescan: 0,
             remembered: Remembered::default(),
             demoted: false,

@@ -58,12 +58,14 @@ pub struct PassAtWork {
     /// Ids that its further survivors get.
     next: u64,
     end: u64,
-    evict: bool,
+    goal: Goal,
+    victim_bytes: u64,
+    survivor_bytes: u64,
 }
 
 impl PassAtWork {
     pub fn evicts(&self) -> bool {
-        self.evict
+        self.goal == Goal::Evict
     }
 }
 
@@ -174,7 +176,9 @@ impl Context {
         let windows = match goal {
             Goal::Relocate => select_wanted(core, log, self.node),
             Goal::Hollow => select_hollow_on_disk(core, log, self.node),
-            Goal::Free | Goal::Evict => select_disk(core, log, self.node, evict),
+            Goal::Free | Goal::Evict => {
+                select_disk(core, log, self.node, evict, &mut self.fruitless)
+            }
         };
         let empty = swaps.take_empty();
         if windows.is_empty() && empty.is_empty() {
@@ -200,6 +204,11 @@ impl Context {
             },
             evict,
         );
+        let appended = |window: &u32| core.space.segments[*window as usize].appended_bytes();
+        let victim_bytes = windows
+            .iter()
+            .map(|window| u64::from(appended(window)))
+            .sum();
         self.victims.extend(windows);
         self.remembered.forget();
         self.pass = Some(PassAtWork {
@@ -208,7 +217,9 @@ impl Context {
             survivors: Vec::new(),
             next: first.0,
             end: first.0 + count,
-            evict,
+            goal,
+            victim_bytes,
+            survivor_bytes: 0,
         });
         add(&tally.passes, 1);
         true
@@ -216,10 +227,18 @@ impl Context {
 
     /// Ends the pass whose victims are all empty: its survivors are closed, and wait for their frames and the Swap.
     fn finish_pass(&mut self, core: &Core, log: &Log) {
+        if self.pass.is_some() {
+            self.close_pass_survivor(core, log);
+        }
         let Some(pass) = self.pass.take() else {
             return;
         };
-        self.close_pass_survivor(core, log);
+        if pass.goal == Goal::Free {
+            let victims = (pass.victims.len() as u64, pass.victim_bytes);
+            let survivors = (pass.survivors.len() as u64, pass.survivor_bytes);
+            self.fruitless
+                .pass_ended(victims, survivors, core.space.segment_bytes() as u64);
+        }
         let swap = Swap {
             add: pass.survivors,
             remove: pass.victims,
@@ -255,6 +274,9 @@ impl Context {
             self.survivor.record(&core.space);
             let length = core.space.segments[window as usize].appended_bytes();
             let segment = log.segment_of(window as usize);
+            if let Some(pass) = &mut self.pass {
+                pass.survivor_bytes += u64::from(length);
+            }
             log.swaps().closed_survivor(segment, window, length);
             self.close_survivor(core);
         }

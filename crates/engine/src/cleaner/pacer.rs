@@ -415,7 +415,7 @@ impl Core {
                             return Err(self.disk_full());
                         }
                         if fruitless > 3 {
-                            self.give_up_cleaning()?;
+                            self.give_up_cleaning(disk_has_room)?;
                         }
                     }
                     duramen_base::sync::yield_now();
@@ -424,8 +424,10 @@ impl Core {
             // Fragments of large objects can make every victim as long as its survivor: then cleaning is no way out.
             let (freed, used) = self.gain();
             let (freed, used) = (freed - gain_before.0, used - gain_before.1);
-            if freed >= GAIN_JUDGED_AFTER && used >= freed && !self.waits_for_flash() {
-                self.give_up_cleaning()?;
+            if freed >= GAIN_JUDGED_AFTER {
+                if used >= freed && !self.waits_for_flash() {
+                    self.give_up_cleaning(disk_has_room)?;
+                }
                 gain_before = self.gain();
             }
         }
@@ -481,9 +483,12 @@ impl Core {
     }
 
     /// Cleaning alone frees nothing: a store is full, a cache must evict.
-    fn give_up_cleaning(&self) -> Result<(), Error> {
+    fn give_up_cleaning(&self, disk_has_room: bool) -> Result<(), Error> {
         if self.mode == Mode::Store {
-            return Err(self.out_of_memory());
+            return Err(match disk_has_room {
+                true => self.out_of_memory(),
+                false => self.disk_full(),
+            });
         }
         self.pacer.forced_eviction.store(1, Ordering::Relaxed);
         Ok(())

@@ -133,6 +133,42 @@ const PASS_VICTIMS_MAX: usize = 64;
 /// Segments compacted between two looks at everything.
 const COMPACTIONS_MAX: usize = 4;
 
+/// Passes in a row that made no fewer and no shorter segments. Fragments of large objects at the ends of survivors can make
+/// these as many as the victims. Such passes could follow each other for ever, each of them choosing what the others wrote.
+#[derive(Debug, Default)]
+pub struct Fruitless {
+    victims: u64,
+    /// Bytes that had died when the last one was chosen.
+    died: u64,
+}
+
+/// Part of the candidates' bytes that has to die before a whole round of fruitless passes is followed by another.
+const DIED_PART: u64 = 64;
+
+impl Fruitless {
+    /// False: passes have moved as many victims as there are candidates, in vain, and too little has died since.
+    fn may_gain(&mut self, candidates: u64, died: u64, segment_bytes: u64) -> bool {
+        if died.saturating_sub(self.died) >= candidates * segment_bytes / DIED_PART {
+            self.victims = 0;
+        }
+        if self.victims >= candidates {
+            return false;
+        }
+        self.died = died;
+        true
+    }
+
+    /// A pass replaced victims by survivors; of each `(segments, bytes)`.
+    pub fn pass_ended(&mut self, victims: (u64, u64), survivors: (u64, u64), segment_bytes: u64) {
+        let is_shorter = survivors.1 + segment_bytes / DIED_PART <= victims.1;
+        if survivors.0 < victims.0 || is_shorter {
+            self.victims = 0;
+        } else {
+            self.victims += victims.0;
+        }
+    }
+}
+
 /// Bytes of a window that cleaning would have to keep, as far as is known.
 fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
     let segment = &core.space.segments[window as usize];
@@ -186,7 +222,13 @@ pub fn select_memory(core: &Core, log: &Log, node: usize) -> Vec<u32> {
 
 /// Claims the victims of a combined pass, oldest first: by cost-benefit on disk, where every segment takes a whole frame.
 /// Empty: nothing would be gained. `oldest_first`: eviction looks for cold entries, not for dead ones.
-pub fn select_disk(core: &Core, log: &Log, node: usize, oldest_first: bool) -> Vec<u32> {
+pub fn select_disk(
+    core: &Core,
+    log: &Log,
+    node: usize,
+    oldest_first: bool,
+    fruitless: &mut Fruitless,
+) -> Vec<u32> {
     let (now, now_ms) = (core.log_time(), core.clock.now_ms());
     let segment_bytes = core.space.segment_bytes() as u64;
     let needs = log.swaps().needs();
@@ -207,6 +249,9 @@ pub fn select_disk(core: &Core, log: &Log, node: usize, oldest_first: bool) -> V
     }
     drop(needs);
     let total = candidates.len() as u64;
+    if !oldest_first && !fruitless.may_gain(total, core.died_bytes(), segment_bytes) {
+        return Vec::new();
+    }
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
     let gains = |victims: usize, live: u64| victims as u64 > live.div_ceil(segment_bytes);
     let room = log.swaps().room_for_survivors().saturating_sub(1);
@@ -273,4 +318,36 @@ fn claim(
         })
         .take(wanted)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Fruitless;
+
+    const MB: u64 = 1 << 20;
+
+    #[test]
+    fn a_round_of_fruitless_passes_ends_until_something_dies() {
+        let mut fruitless = Fruitless::default();
+        for _ in 0..4 {
+            assert!(fruitless.may_gain(12, 0, MB));
+            fruitless.pass_ended((3, 3 * MB), (3, 3 * MB), MB);
+        }
+        assert!(!fruitless.may_gain(12, 0, MB));
+        assert!(!fruitless.may_gain(12, 12 * MB / 64 - 1, MB));
+        assert!(fruitless.may_gain(12, 12 * MB / 64, MB));
+    }
+
+    #[test]
+    fn a_pass_that_gains_begins_a_new_round() {
+        for survivors in [(2, 3 * MB), (3, 2 * MB)] {
+            let mut fruitless = Fruitless::default();
+            for _ in 0..3 {
+                fruitless.pass_ended((3, 3 * MB), (3, 3 * MB), MB);
+            }
+            fruitless.pass_ended((3, 3 * MB), survivors, MB);
+            fruitless.pass_ended((3, 3 * MB), (3, 3 * MB), MB);
+            assert!(fruitless.may_gain(12, 0, MB));
+        }
+    }
 }

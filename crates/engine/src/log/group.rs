@@ -35,8 +35,8 @@ pub(crate) fn roll(
     }
     let is_full = core.refuses(Purpose::Head);
     if tail.is_for_deletes() && purpose == Purpose::Head && tail.fits(bytes) {
-        // The windows for tombstones are full in number again: this one is like any other now.
-        let is_spare = core.space.free_windows(head.node) > 0;
+        // What is kept for tombstones is whole again, in memory and on disk: this window is like any other now.
+        let is_spare = core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose);
         tail.set_for_deletes(!is_spare);
         return Ok(is_spare);
     }

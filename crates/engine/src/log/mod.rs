@@ -164,6 +164,7 @@ impl Log {
                 options.disk_segments_max,
                 options.pending_passes_max,
                 space.segments.len(),
+                heads,
             ),
             default_level: AtomicU8::new(options.level as u8),
             demand: OnceLock::new(),

@@ -159,6 +159,7 @@ pub struct Swaps {
     queues: Mutex<Queues>,
     /// Segments that the disk may hold.
     limit_max: u64,
+    heads: u64,
     /// Segments that the disk has space for, if that is less.
     disk_room: AtomicU64,
     /// A head got no segment, for want of disk, and none has got one since.
@@ -204,8 +205,9 @@ impl Needs<'_> {
 
 impl Swaps {
     /// `pending_max`: passes that may wait for their Swap at once.
-    pub fn new(limit: u64, pending_max: usize, windows: usize) -> Swaps {
+    pub fn new(limit: u64, pending_max: usize, windows: usize, heads: usize) -> Swaps {
         Swaps {
+            heads: heads as u64,
             pending_max: pending_max.max(1),
             list: RwLock::default(),
             serial: AtomicU64::new(1),
@@ -298,16 +300,28 @@ impl Swaps {
         )
     }
 
-    /// Segments that only survivors may take: without them a full disk could never be cleaned.
+    /// Segments that heads leave free when they add data.
     fn reserve(&self) -> u64 {
-        (self.limit() / 16).clamp(2, 16)
+        self.reserve_of_survivors() + self.reserve_of_removals()
+    }
+
+    /// Segments that only survivors may take: without them a full disk could never be cleaned. A pass of this many less one
+    /// gains where a quarter of its victims is dead.
+    fn reserve_of_survivors(&self) -> u64 {
+        (self.limit() / 32).clamp(4, 8)
+    }
+
+    /// A restart closes what is open, so each head may need a segment for its first tombstone. With one more there are two
+    /// short ones when all are taken, and the cleaner makes one of them.
+    fn reserve_of_removals(&self) -> u64 {
+        (self.limit() / 32).clamp(1, 8) + self.heads
     }
 
     /// True if a head may open another segment for this purpose.
     pub fn has_room(&self, purpose: Purpose) -> bool {
         let spare = match purpose {
             Purpose::Head | Purpose::Side | Purpose::Promoted => self.reserve(),
-            Purpose::Tombstones | Purpose::Rewrite => self.reserve() / 2,
+            Purpose::Tombstones | Purpose::Rewrite => self.reserve_of_survivors(),
             Purpose::Survivor => 0,
         };
         self.count.load(Ordering::Relaxed) + spare < self.limit()

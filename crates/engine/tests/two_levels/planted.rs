@@ -2,6 +2,7 @@
 
 use crate::disk::Mistake;
 use crate::model::{Plan, run};
+use crate::scenarios::deleted_after_a_pass_that_was_cut_off;
 use duramen_engine::Bug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -67,7 +68,8 @@ fn trap_9_a_survivor_listed_before_its_frame_is_found() {
 
 #[test]
 fn a_pass_that_is_not_announced_is_found() {
-    must_be_found(&writer_that(Mistake::ForgetsPasses), LOST_OR_BACK, 200);
+    let shown = deleted_after_a_pass_that_was_cut_off(Mistake::ForgetsPasses);
+    assert_eq!(shown.as_deref(), Some(&b"v1"[..]));
 }
 
 #[test]

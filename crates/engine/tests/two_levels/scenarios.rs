@@ -114,6 +114,56 @@ fn scenario_08_without_its_swap_a_pass_never_was_and_can_be_tried_again() {
     assert_eq!(shown, cleaned);
 }
 
+/// D4: a crash cuts a pass off after a tombstone that names its survivor became durable. The tombstone must stay as long as a
+/// victim of that pass does. Returns what a key shows that was deleted.
+pub fn deleted_after_a_pass_that_was_cut_off(mistake: Mistake) -> Option<Vec<u8>> {
+    let setup = Setup::small();
+    let running = setup.start(Device::default(), mistake, 1);
+    let mut session = running.store.session().unwrap();
+    let large = vec![7; duramen_engine::segment_bytes(setup.memory_bytes) as usize * 9 / 20];
+    put(&mut session, b"deleted", b"v1").unwrap();
+    for key in 0..2u8 {
+        put(&mut session, &[b'a', key], &large).unwrap();
+    }
+    seal(&running);
+    put(&mut session, b"short", b"v1").unwrap();
+    seal(&running);
+    // The pass unites both segments. Nothing of it becomes durable.
+    for _ in 0..20 {
+        running.store.clean_step(1 << 30);
+    }
+    let swaps = running.writer(|writer, _| writer.device.swaps);
+    assert!(remove(&mut session, b"deleted").unwrap());
+    put(&mut session, b"beside", &large).unwrap();
+    running.store.close_heads();
+    running.writer(|writer, log| {
+        for _ in 0..2 {
+            writer.stage(log);
+            writer.commit(log);
+        }
+        assert_eq!(writer.device.swaps, swaps);
+        assert_eq!(writer.device.listed.len(), 3, "two victims, and a head");
+    });
+    drop(session);
+    // Everything beside the tombstone dies, and beside the short victim: both segments leave the disk.
+    let running = setup.start(running.crash(), mistake, 1);
+    let mut session = running.store.session().unwrap();
+    assert_eq!(get(&mut session, b"deleted"), None);
+    for name in [&b"short"[..], b"beside"] {
+        assert!(remove(&mut session, name).unwrap());
+    }
+    clean_all(&running);
+    drop(session);
+    let running = setup.start(running.crash(), mistake, 1);
+    let mut session = running.store.session().unwrap();
+    get(&mut session, b"deleted")
+}
+
+#[test]
+fn a_tombstone_outlives_the_victims_of_a_pass_that_was_cut_off() {
+    assert_eq!(deleted_after_a_pass_that_was_cut_off(Mistake::None), None);
+}
+
 #[test]
 fn scenario_09_what_an_undurable_write_killed_is_still_on_disk() {
     for level in ["compacted", "cleaned"] {
