@@ -147,6 +147,7 @@ impl Store {
     pub fn loader(self: &Arc<Self>, listed: &[SegmentId], passes: &[Pass]) -> Loader {
         let log = self.core().log.as_deref().expect("a store with a log");
         log.set_loading(true);
+        self.core().space.set_loading(true);
         log.swaps().restore(passes);
         let mut ranked = listed.to_vec();
         ranked.sort_unstable();
@@ -476,6 +477,7 @@ impl Loader {
             partitions.for_each(|partition| partition.raise_floor(floor)); // X3
         });
         self.log().set_loading(false);
+        core.space.set_loading(false);
         core.wakeup.ring();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Ok(LoadReport {

@@ -26,7 +26,7 @@ use crate::flash::Tier;
 use crate::topology::Topology;
 use crate::{Error, Options};
 use budget::Budget;
-use duramen_base::sync::{AtomicU32, Ordering};
+use duramen_base::sync::{AtomicBool, AtomicU32, Ordering};
 use duramen_base::units::MIB;
 use pool::Pool;
 use region::Region;
@@ -82,6 +82,8 @@ pub struct Space {
     pub durable: Arc<[AtomicU32]>,
     /// Windows per node that tombstones, and what is rewritten, may take beyond what heads may.
     tombstone_reserve: usize,
+    /// Segments are being loaded: what is kept for writers may be used, and fills up again afterwards.
+    loading: AtomicBool,
     pools: Box<[Pool]>,
     segment_bytes: usize,
     segment_shift: u32,
@@ -167,6 +169,7 @@ impl Space {
                 .map(|_| AtomicU32::new(0))
                 .collect(),
             tombstone_reserve,
+            loading: AtomicBool::new(false),
             segments: (0..windows).map(|_| Segment::default()).collect(),
             pools: pools.collect(),
             segment_shift: segment_bytes.trailing_zeros(),
@@ -317,17 +320,24 @@ impl Space {
         Some(window)
     }
 
-    /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded: leaves one window, for compaction. The
-    /// reserves fill up again before a head gets any.
+    /// True while segments are loaded. The reserves fill up again before a head gets any.
+    pub fn set_loading(&self, loading: bool) {
+        self.loading.store(loading, Ordering::Relaxed);
+    }
+
+    /// Bytes that a load leaves: one window, for compaction.
+    fn spare_of_loading(&self, node: usize) -> u64 {
+        match self.pools[node].backed() {
+            0 => self.segment_bytes as u64,
+            _ => 0,
+        }
+    }
+
+    /// As [`acquire_partial`](Self::acquire_partial), for a segment that is loaded.
     pub fn acquire_for_loading(&self, node: usize, bytes: usize, now_ms: u64) -> Option<u32> {
         let bytes = bytes.next_multiple_of(SEGLET_BYTES).min(self.segment_bytes);
-        let spare = if self.pools[node].backed() > 0 {
-            0
-        } else {
-            self.segment_bytes
-        };
         self.budget
-            .charge_leaving(bytes as u64, spare as u64)
+            .charge_leaving(bytes as u64, self.spare_of_loading(node))
             .then_some(())?;
         let Some(window) = self.pools[node].take_unbacked() else {
             self.budget.release(bytes as u64);
@@ -357,10 +367,14 @@ impl Space {
         (missing * self.segment_bytes) as u64
     }
 
-    /// Charges what is no part of a segment (index, tables); leaves the reserve alone.
+    /// Charges what is no part of a segment (index, tables); leaves the reserve alone, but for what is loaded.
     #[must_use]
     pub fn charge_beside_segments(&self, bytes: u64) -> bool {
-        let spare = (0..self.nodes()).map(|node| self.unbacked_reserve(node, Purpose::Head));
+        let loading = self.loading.load(Ordering::Relaxed);
+        let spare = (0..self.nodes()).map(|node| match loading {
+            true => self.spare_of_loading(node),
+            false => self.unbacked_reserve(node, Purpose::Head),
+        });
         self.budget.charge_leaving(bytes, spare.sum())
     }
 
