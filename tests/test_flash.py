@@ -289,6 +289,33 @@ def test_scan_and_keys_see_every_key(tiered):
         assert drawn <= seen and len(drawn) > 10
 
 
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("sizes", [(1 << 20,), (10, 100, 1 << 20), (10, 300_000)])
+def test_walks_over_values_that_cannot_be_fetched_together(tiered, threads, sizes):
+    """A thread of a small server fetches two of the longest values at once, and a bucket of the index has seven:
+    SCAN, KEYS, RANDOMKEY and DURAMEN.SCAN were refused."""
+    server = tiered(threads=threads)
+    with server.connect() as wire, Watch(server):
+        rng = random.Random(len(sizes))
+        stored = {key(n): bytes([n % 251]) * rng.choice(sizes) for n in range(320)}
+        for name, content in stored.items():
+            assert wire.call("SET", name, content) == b"OK"
+        assert on_flash(server)["segments_demoted"] > 0
+        for command in (("SCAN",), ("SCAN", "COUNT", 1000), ("DURAMEN.SCAN",), ("DURAMEN.SCAN", "COUNT", 30)):
+            seen, cursor = {}, b"0"
+            while True:
+                cursor, some = wire.call(command[0], cursor, *command[1:])
+                if command[0] == "SCAN":
+                    seen.update((name, stored[name]) for name in some)
+                else:
+                    seen.update(zip(some[::3], some[1::3]))
+                if cursor == b"0":
+                    break
+            assert seen == stored, command
+        assert sorted(wire.call("KEYS", "*")) == sorted(stored)
+        assert {wire.call("RANDOMKEY") for _ in range(40)} <= stored.keys()
+
+
 def test_expiry_of_what_lies_on_flash(tiered):
     server = tiered(threads=1)
     count = 2 * MEMORY // (VALUE_BYTES + 64)
@@ -502,6 +529,34 @@ def test_after_a_restart_everything_is_there(tiered, tmp_path, clean):
             got = wire.call("MGET", *(key(n) for n in some))
             assert got == [None if n in gone else value(n, turns[n]) for n in some]
         assert wire.call("SET", b"new", b"value") == b"OK"
+
+
+def test_a_nearly_full_store_starts_again(tiered, tmp_path):
+    """A load left no memory beside the writers' reserve, and the index had to leave that: a store that was full could not
+    be started again."""
+    chance = random.Random(8)
+    server = tiered(dir=tmp_path / "data", size="128mb", threads=2, level="synced")
+    stored = {}
+    for _ in range(4):
+        with server.connect() as wire:
+            refused = 0
+            while refused < 50:
+                name, content = b"%d" % chance.randrange(2000), chance.randbytes(chance.choice((10, 1000, 100_000, 300_000)))
+                reply = wire.pipeline([("SET", name, content)])[0]
+                if reply == b"OK":
+                    stored[name] = content
+                else:
+                    assert "OOM" in str(reply), reply
+                    refused += 1
+            for name in chance.sample(sorted(stored), 100):
+                assert wire.call("DEL", name) == 1
+                del stored[name]
+        server.kill()
+        server.start()
+        with server.connect() as wire:
+            assert wire.call("DBSIZE") == len(stored)
+            for name, content in stored.items():
+                assert wire.call("GET", name) == content
 
 
 def test_a_snapshot_has_what_lies_on_flash(tiered, start, tmp_path):

@@ -34,6 +34,7 @@ mod many;
 mod range;
 mod report;
 mod room;
+mod scan;
 mod session;
 mod side;
 mod space;

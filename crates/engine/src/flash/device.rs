@@ -87,6 +87,16 @@ impl Cold {
     }
 }
 
+/// How many of these lengths, from the first on, have room together in `most` bytes; at least one.
+pub fn first_within(lengths: impl Iterator<Item = usize>, most: usize) -> usize {
+    let mut sum = 0;
+    let fitting = lengths.take_while(|bytes| {
+        sum += bytes;
+        sum <= most
+    });
+    fitting.count().max(1)
+}
+
 /// What became of bytes that were read for a [`Cold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetched {

@@ -42,7 +42,7 @@ mod warmth;
 
 pub(crate) use bulk::{Gather, Image};
 pub(crate) use device::{Aligned, BLOCK_BYTES};
-pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES};
+pub use device::{Cold, Device, Fetched, FlashOptions, FlashStats, SECTOR_BYTES, first_within};
 pub(crate) use fetch::{Here, Holding, locate_now};
 pub use heat::{Heat, HotKey, Refill, Refilled};
 #[cfg(any(loom, shuttle))]

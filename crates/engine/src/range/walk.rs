@@ -6,6 +6,7 @@ use crate::cleaner::candidate::Candidate;
 use crate::core::Core;
 use crate::flash::{Cold, Gather};
 use crate::index::Index;
+use crate::index::bucket::Slot;
 use crate::load::Visitor;
 use crate::session::Guard;
 use crate::{Error, KeyHash, Object, Store, TableId};
@@ -58,19 +59,47 @@ impl Guard<'_> {
     /// hash are shown by one call.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
+    /// [`Error::NoSuchTable`]; [`Error::Cold`] if something lies on flash: the session has noted all of it, in the same order.
     pub fn scan_range(
         &self,
         table: TableId,
         range: &KeyRange,
         cursor: u64,
         count: usize,
+        show: impl FnMut(Object<'_>),
+    ) -> Result<Option<u64>, Error> {
+        self.scan_range_as((table, range), cursor, count, false, show)
+    }
+
+    /// As [`scan_range`](Self::scan_range), but ends before the first object that lies on flash, if it has come further than
+    /// `cursor`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan_range_part(
+        &self,
+        table: TableId,
+        range: &KeyRange,
+        cursor: u64,
+        count: usize,
+        show: impl FnMut(Object<'_>),
+    ) -> Result<Option<u64>, Error> {
+        self.scan_range_as((table, range), cursor, count, true, show)
+    }
+
+    fn scan_range_as(
+        &self,
+        (table, range): (TableId, &KeyRange),
+        cursor: u64,
+        count: usize,
+        partly: bool,
         mut show: impl FnMut(Object<'_>),
     ) -> Result<Option<u64>, Error> {
         let index = self.core.tables.index(table)?;
         let Some((partition, tag)) = index.at_position(cursor) else {
             return Ok(None);
         };
+        let begin = index.position(partition, tag);
         let mut place = Place { partition, tag };
         let (mut shown, mut looked) = (0, 0);
         let mut cold = None;
@@ -86,16 +115,8 @@ impl Guard<'_> {
                 self.observe_gaps(index, partition);
                 continue;
             };
-            view.each_homed(bucket, self.me, |slot| {
-                let entry = match self.entry_now(slot.location()) {
-                    Ok(entry) => entry,
-                    Err(error) => {
-                        shown += 1;
-                        cold = Some(error);
-                        return;
-                    }
-                };
-                if !place.includes(slot) || !contains(self.core, range, entry.key) {
+            let shows = |slot: Slot, entry: Entry<'_>| {
+                if !contains(self.core, range, entry.key) {
                     return;
                 }
                 if self.core.space.is_undurable(slot.location()) {
@@ -105,7 +126,17 @@ impl Guard<'_> {
                     shown += 1;
                     show(object);
                 }
-            });
+            };
+            if let Err(lacking) = self.show_bucket(view, (bucket, place.tag), shows) {
+                let at = index.position(place.partition, lacking.first_tag);
+                if partly && cold.is_none() && at > begin {
+                    self.observe_gaps(index, partition);
+                    self.take_colds();
+                    return Ok(Some(at));
+                }
+                shown += lacking.entries;
+                cold.get_or_insert(lacking.error);
+            }
             self.observe_gaps(index, partition); // now: what was removed before the look is known by now (M2)
             place = place.after(view, bucket);
         }

@@ -4,7 +4,7 @@ use super::planted::Bug;
 use super::{NOT_SERVED_MS, Servant, WhenCold, answer_error, without};
 use crate::view::View;
 use duramen_base::ids::{KeyRange, MapVersion, RouteHash, TableId};
-use duramen_engine::flash::Cold;
+use duramen_engine::flash::first_within;
 use duramen_engine::{Error, Guard};
 use duramen_wire::native::codec::{CLIENT_FRAME_BYTES_MAX, Envelope, ObjectsAnswer};
 use duramen_wire::native::message::{Object, Outcome, Problem};
@@ -136,7 +136,7 @@ impl Servant {
             && answer.body_bytes() < bytes_max
         {
             let is_first = at == piece.cursor;
-            match self.step(guard, piece.table, &part, at, STEP_OBJECTS) {
+            match self.step(guard, piece.table, &part, at, (STEP_OBJECTS, false)) {
                 Err(Error::Cold(_)) if !is_first => break,
                 Err(Error::Cold(_)) => match self.begin_cold(guard, piece, &part) {
                     // As much as was brought here for it.
@@ -166,8 +166,8 @@ impl Servant {
         Ok(())
     }
 
-    /// The first step of an answer has met what lies on flash (which the guard has noted): notes what to read, or takes the smallest
-    /// step that there is, if more than that can't be read at once. Returns where to go on.
+    /// The first step of an answer has met what lies on flash (which the guard has noted): answers with what comes before it, if
+    /// there is anything, and returns where to go on; else notes as much of what follows as can be read at once.
     fn begin_cold(
         &mut self,
         guard: &Guard<'_>,
@@ -178,39 +178,24 @@ impl Servant {
             Some(WhenCold::Waits { bytes_max }) => bytes_max,
             Some(WhenCold::Retries | WhenCold::Fails) | None => 0,
         };
-        let bytes_of = |colds: &[Cold]| colds.iter().map(|cold| cold.span().1).sum::<usize>();
-        self.wanted = guard.take_colds();
-        if bytes_of(&self.wanted) <= bytes_max {
-            let (table, at) = (piece.table, piece.cursor);
-            let ahead = guard.scan_range(table, part, at, AHEAD_OBJECTS, |_| {});
-            let mut colds = guard.take_colds();
-            if let Err(Error::Cold(cold)) = ahead {
-                let mut bytes = 0;
-                colds.retain(|cold| {
-                    bytes += cold.span().1;
-                    bytes <= bytes_max
-                });
-                // Those of the first step are the first of these.
-                if colds.len() > self.wanted.len() {
-                    self.wanted = colds;
-                }
-                return Err(Error::Cold(cold));
-            }
+        guard.take_colds();
+        let at = piece.cursor;
+        let (table, count) = (piece.table, STEP_OBJECTS);
+        let first = match self.step(guard, table, part, at, (count, true)) {
+            Ok((next, _)) => return Ok(next), // what comes before it is an answer
+            Err(Error::Cold(first)) => first,
+            Err(error) => return Err(error),
+        };
+        guard.take_colds();
+        if bytes_max > 0
+            && let Err(Error::Cold(_)) = guard.scan_range(table, part, at, AHEAD_OBJECTS, |_| {})
+        {
+            self.wanted = guard.take_colds();
+            let lengths = self.wanted.iter().map(|cold| cold.span().1);
+            let fitting = first_within(lengths, bytes_max);
+            self.wanted.truncate(fitting);
         }
-        match self.step(guard, piece.table, part, piece.cursor, 1) {
-            Ok((next, _)) => {
-                self.wanted.clear();
-                Ok(next)
-            }
-            Err(error) => {
-                let colds = guard.take_colds();
-                self.wanted = match (&error, self.when_cold) {
-                    (Error::Cold(_), Some(WhenCold::Waits { .. })) => colds,
-                    _ => Vec::new(),
-                };
-                Err(error)
-            }
-        }
+        Err(Error::Cold(first))
     }
 
     /// Collects what comes next; returns where to go on, and how much work it was.
@@ -220,18 +205,22 @@ impl Servant {
         table: TableId,
         part: &KeyRange,
         cursor: u64,
-        count: usize,
+        (count, partly): (usize, bool),
     ) -> Result<(Option<u64>, usize), Error> {
         let pieces = &mut self.pieces;
         pieces.clear();
-        let next = guard.scan_range(table, part, cursor, count, |object| {
+        let shows = |object: duramen_engine::Object<'_>| {
             let hash = guard.hash(object.key);
             // A cursor may stand amid a bucket, or amid what another server's index takes for one.
             let hash = guard.route(hash, object.key).hash();
             if hash >= cursor {
                 pieces.push(hash, &object);
             }
-        })?;
+        };
+        let next = match partly {
+            true => guard.scan_range_part(table, part, cursor, count, shows)?,
+            false => guard.scan_range(table, part, cursor, count, shows)?,
+        };
         pieces.found.sort_unstable_by_key(|found| found.hash);
         let looked = match pieces.found.len() {
             found if found >= STEP_OBJECTS => SHORT_STEP_BUCKETS,

@@ -4,11 +4,13 @@
 //! of the data lie with other members as segments of the log, which serve no requests, so there are none of Redis's replicas.
 //! What changes a Redis Cluster is refused, for here the coordinator decides it.
 
+use super::cold::Walk;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use super::group::Way;
 use super::slots::{Span, spans};
 use crate::cluster::Membership;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
+use duramen_engine::{Guard, Object};
 use duramen_format::hash::{SLOTS, slot};
 use duramen_node::View;
 use duramen_wire::native::message::Addresses;
@@ -332,29 +334,48 @@ fn slot_range(text: &[u8], wrong: Failure) -> Result<KeyRange, Failure> {
     ))
 }
 
-/// Shows the keys of a range that are served here, until `enough` says so.
+/// Counts the keys of a range that are served here, up to `most`, and encodes them if they are wanted.
 fn walk(
     ctx: &mut Context<'_>,
     way: Way<'_, '_>,
     range: &KeyRange,
-    mut show: impl FnMut(&[u8]) -> bool,
-) -> Done {
+    (most, encodes): (usize, bool),
+) -> Result<Walk, Failure> {
     let member = member(ctx)?;
     let Some(table) = ctx.shared.commands.table(0) else {
-        return Ok(());
+        return Ok(Walk::default());
     };
-    let (mut cursor, mut enough) = (0, false);
-    let mut step = |ctx: &mut Context<'_>, guard: &mut duramen_engine::Guard<'_>| {
+    let mut walk = ctx.client.take_walk(table);
+    let in_parts = ctx.client.take_in_parts();
+    let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
-        let next = guard.scan_range(table, range, cursor, STEP, |object| {
+        let before = (walk.keys, walk.found.len());
+        let mut reply = Encoder::new(&mut walk.found, ctx.client.protocol);
+        let shows = |object: Object<'_>| {
             let route = guard.hash(object.key).route(object.key);
-            if !enough && view.served().contains(table, route) {
-                enough = show(object.key);
+            if walk.keys < most && view.served().contains(table, route) {
+                walk.keys += 1;
+                if encodes {
+                    reply.bulk(object.key);
+                }
             }
-        });
-        let next = ctx.note_colds(guard, next)?;
-        cursor = next.unwrap_or(0);
-        Ok::<bool, Failure>(next.is_none() || enough)
+        };
+        let next = match in_parts {
+            true => guard.scan_range_part(table, range, walk.cursor, STEP, shows),
+            false => guard.scan_range(table, range, walk.cursor, STEP, shows),
+        };
+        match ctx.note_colds(guard, in_parts, next) {
+            Ok(next) => {
+                (walk.cursor, walk.moved) = (next.unwrap_or(0), true);
+                Ok(next.is_none() || walk.keys >= most)
+            }
+            Err(error) => {
+                walk.keys = before.0;
+                walk.found.truncate(before.1);
+                ctx.client.keep_walk(std::mem::take(&mut walk));
+                Err(Failure::from(error))
+            }
+        }
     };
     match way {
         Way::Session(session) => loop {
@@ -362,27 +383,21 @@ fn walk(
             let done = step(ctx, &mut guard);
             ctx.settle(&mut guard);
             if done? {
-                return Ok(());
+                break;
             }
         },
-        Way::Guarded(guard) => {
-            while !step(ctx, guard)? {}
-            Ok(())
-        }
+        Way::Guarded(guard) => while !step(ctx, guard)? {},
         Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
     }
+    Ok(walk)
 }
 
 /// Looks at the whole table: the index is not in the order of slots.
 pub(super) fn countkeysinslot(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     member(ctx)?;
     let range = slot_range(ctx.arg(2), Failure::Text("ERR Invalid slot"))?;
-    let mut keys = 0;
-    walk(ctx, way, &range, |_| {
-        keys += 1;
-        false
-    })?;
-    ctx.integer(keys)
+    let walk = walk(ctx, way, &range, (usize::MAX, false))?;
+    ctx.integer(walk.keys as i64)
 }
 
 pub(super) fn getkeysinslot(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
@@ -394,18 +409,12 @@ pub(super) fn getkeysinslot(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
         return Err(Failure::Text(WRONG));
     }
     let count = count.min(KEYS_MAX) as usize;
-    let mut keys: Vec<Box<[u8]>> = Vec::new();
+    let mut walked = Walk::default();
     if count > 0 {
-        walk(ctx, way, &range, |key| {
-            keys.push(key.into());
-            keys.len() >= count
-        })?;
+        walked = walk(ctx, way, &range, (count, true))?;
     }
-    let mut reply = ctx.reply();
-    reply.array(keys.len());
-    for key in keys {
-        reply.bulk(&key);
-    }
+    ctx.reply().array(walked.keys);
+    ctx.out.extend_from_slice(&walked.found);
     Ok(())
 }
 

@@ -8,7 +8,7 @@
 //! - C1: a request that parks has had no effect. A command that changes several keys asks for all of them, under their locks, before
 //!   it changes the first ([`Context::warm`]); a key that is locked and not on flash, or was lent, stays so.
 //! - C2: requests behind one that parks have not run.
-//! - C3: what a request needs at once is bounded ([`Tier::fetch_bytes`]); needing more is an error.
+//! - C3: what a request needs at once is bounded ([`Tier::fetch_bytes`]); needing more is an error, but a walk takes smaller steps.
 //! - C4: a request that is shown again comes further, unless others change the same keys meanwhile: it is lent all that it asked for, and before,
 //!   draws no other number, and does not begin its walk anew.
 //!
@@ -20,12 +20,16 @@ use super::group::Way;
 use super::local::Local;
 use super::state::global;
 use crate::shared::Shared;
-use duramen_engine::flash::Cold;
+use duramen_engine::flash::{Cold, first_within};
 use duramen_engine::{Error, Guard, KeyHash, TableId};
 use duramen_node::WhenCold;
 
 /// Of what may be fetched at once, one of so many parts may be for requests behind the one that parks.
 const AHEAD_PART: usize = 8;
+/// Entries that a walk in parts asks for at once.
+const PART_ENTRIES_MAX: usize = 16;
+/// A request gives up what it was lent so often. Entries that are cleaned meanwhile have moved, and their old copies are of no use.
+const GIVEN_UP_MAX: u32 = 16;
 
 /// How far KEYS has come.
 #[derive(Default)]
@@ -67,9 +71,40 @@ pub(crate) struct Parking {
     monitored: bool,
     /// Bytes that were lent for it.
     lent: usize,
+    /// A walk that lacks more than may be fetched at once: it asks for the first of it, and takes a part of that.
+    in_parts: bool,
+    /// How often what was lent for it was given up, as there was no room for more beside it.
+    given_up: u32,
 }
 
 impl Client {
+    /// Whether the first of what the request that parks needs is of use to it without the rest.
+    pub(crate) fn takes_part(&self) -> bool {
+        self.parking
+            .as_ref()
+            .is_some_and(|parking| parking.in_parts)
+    }
+
+    /// As [`takes_part`](Self::takes_part), of a walk that is shown; it says so anew if it parks again.
+    pub(super) fn take_in_parts(&mut self) -> bool {
+        let parking = self.parking.as_mut();
+        parking.is_some_and(|parking| std::mem::take(&mut parking.in_parts))
+    }
+
+    /// Its first request has ended, or has no use for what it was lent.
+    pub(crate) fn needs_nothing_lent(&mut self) {
+        if let Some(parking) = &mut self.parking {
+            parking.given_up = 0;
+        }
+    }
+
+    /// What was lent for the request is given up, for room; it asks for it again if it needs it. False: that has helped too seldom.
+    pub(crate) fn may_give_up(&mut self) -> bool {
+        let parking = self.parking.get_or_insert_default();
+        parking.given_up += 1;
+        parking.given_up <= GIVEN_UP_MAX
+    }
+
     /// What must be fetched before the verdict [`Verdict::Cold`] is over: for the request that parks, and for those behind it.
     pub(crate) fn take_wanted(&mut self) -> (Vec<Cold>, Vec<Cold>) {
         let Some(parking) = &mut self.parking else {
@@ -142,6 +177,7 @@ impl Client {
     pub(super) fn forget_kept(&mut self) {
         if let Some(parking) = &mut self.parking {
             (parking.draw, parking.walk) = (None, None);
+            parking.in_parts = false;
         }
     }
 
@@ -195,7 +231,9 @@ impl Client {
         if lent > 0 && lent + bytes_of(&wanted) > most {
             return Some(WhenCold::Retries);
         }
-        self.parking.get_or_insert_default().wanted = wanted;
+        let parking = self.parking.get_or_insert_default();
+        parking.wanted = wanted;
+        parking.in_parts = true; // an answer with objects ends where it must
         self.verdict = Verdict::Cold;
         None
     }
@@ -294,26 +332,31 @@ impl Context<'_> {
         )
     }
 
-    /// Notes all that a step of a walk met on flash: for commands whose guard is gone when they fail.
+    /// Notes what a step of a walk met on flash: all of it, or the first of it if all is too much at once (C3), or was for the steps
+    /// before (`in_parts`, [`Client::take_in_parts`]).
     pub(super) fn note_colds<T>(
         &mut self,
         guard: &Guard<'_>,
+        in_parts: bool,
         step: Result<T, Error>,
     ) -> Result<T, Error> {
-        if let Err(Error::Cold(_)) = &step {
-            self.local.colds = guard.take_colds();
+        if let (Err(Error::Cold(_)), Some(tier)) = (&step, self.shared.tier()) {
+            let mut colds = guard.take_colds();
+            let parking = self.client.parking.get_or_insert_default();
+            let failed = parking.failed.len();
+            parking
+                .failed
+                .retain(|(_, why)| !matches!(why, Unfetched::TooMuch(_)));
+            let most = tier.fetch_bytes();
+            parking.in_parts = in_parts || parking.failed.len() < failed || bytes_of(&colds) > most;
+            if parking.in_parts {
+                let lengths = colds.iter().map(|cold| cold.span().1);
+                let first = first_within(lengths.take(PART_ENTRIES_MAX), most);
+                colds.truncate(first);
+            }
+            self.local.colds = colds;
         }
         step
-    }
-
-    /// Whether what a step of a walk has met ([`note_colds`](Self::note_colds)) is more than may be fetched at once. Then it is forgotten.
-    pub(super) fn lacks_too_much(&mut self) -> bool {
-        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
-        let too_much = bytes_of(&self.local.colds) > most;
-        if too_much {
-            self.local.colds.clear();
-        }
-        too_much
     }
 
     /// Parks the request if it failed for want of what lies on flash. `Some`: it has failed for good, for this reason.
@@ -335,9 +378,11 @@ impl Context<'_> {
             }
             wanted.append(&mut guard.take_colds());
         }
-        wanted.push(first);
-        wanted.sort_unstable_by_key(Cold::key);
-        wanted.dedup_by_key(|cold| cold.key());
+        if !self.client.takes_part() {
+            wanted.push(first);
+            wanted.sort_unstable_by_key(Cold::key);
+            wanted.dedup_by_key(|cold| cold.key());
+        }
         match self.refusal(&wanted) {
             Some(text) => {
                 self.client.end_transaction(); // EXEC has failed for good

@@ -286,7 +286,9 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let own = OwnPart::of(ctx, guard);
     let (mut found, mut objects) = (Vec::new(), 0);
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
-    let next = walk(guard, ctx.table, cursor, count, VALUES_PER_STEP, |object| {
+    let in_parts = ctx.client.take_in_parts();
+    let step = (VALUES_PER_STEP, in_parts);
+    let next = walk(guard, ctx.table, cursor, count, step, |object| {
         let wanted = pattern.is_none_or(|pattern| glob::matches(pattern, object.key, false));
         if wanted && own.has(guard, object.key) {
             objects += 1;
@@ -296,7 +298,8 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             return object.key.len() + object.value.len();
         }
         0
-    })?;
+    });
+    let next = ctx.note_colds(guard, in_parts, next)?;
     let mut reply = ctx.reply();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(next).as_bytes());

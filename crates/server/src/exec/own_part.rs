@@ -11,14 +11,12 @@ use super::context::{Context, Done, Failure};
 use super::group::Way;
 use super::routing;
 use crate::cluster::Membership;
-use duramen_engine::{Error, Guard, KeyHash, Session, TableId};
+use duramen_engine::{Error, Guard, KeyHash, Object, Session, TableId};
 use duramen_node::View;
 use std::sync::Arc;
 
 /// Keys that a flush deletes under one guard: less than a millisecond, so that nobody waits long for this guard.
 const FLUSH_STEP: usize = 256;
-/// If that is too much to be read from flash at once, one of so many.
-const FEWER: usize = 8;
 /// Such steps in one round (P3).
 const STEPS_PER_ROUND: usize = 4;
 
@@ -114,21 +112,18 @@ fn flush_table(
     steps: &mut usize,
 ) -> (Done, u64) {
     let level = ctx.local.level_of_table(ctx.shared, table);
+    let in_parts = ctx.client.take_in_parts();
     let mut keys: Vec<(KeyHash, Box<[u8]>)> = Vec::new();
-    let mut count = FLUSH_STEP;
     loop {
         let mut guard = session.pin();
         keys.clear();
-        let step = guard.scan(table, cursor, count, |object| {
-            keys.push((guard.hash(object.key), object.key.into()));
-        });
-        let next = match ctx.note_colds(&guard, step) {
+        let shows = |object: Object<'_>| keys.push((guard.hash(object.key), object.key.into()));
+        let step = match in_parts {
+            true => guard.scan_part(table, cursor, FLUSH_STEP, shows),
+            false => guard.scan(table, cursor, FLUSH_STEP, shows),
+        };
+        let next = match ctx.note_colds(&guard, in_parts, step) {
             Ok(next) => next,
-            // More than may be read at once: fewer keys.
-            Err(Error::Cold(_)) if count > 1 && ctx.lacks_too_much() => {
-                count = (count / FEWER).max(1);
-                continue;
-            }
             Err(error) => return (Err(error.into()), cursor),
         };
         let done = keys

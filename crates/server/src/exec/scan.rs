@@ -47,7 +47,9 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let mut keys = 0;
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
     let (from, count) = (options.cursor, options.count);
-    let next = walk(guard, ctx.table, from, count, KEYS_PER_STEP, |object| {
+    let in_parts = ctx.client.take_in_parts();
+    let step = (KEYS_PER_STEP, in_parts);
+    let next = walk(guard, ctx.table, from, count, step, |object| {
         let wanted = options
             .pattern
             .is_none_or(|pattern| glob::matches(pattern, object.key, false));
@@ -57,7 +59,8 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             return object.key.len();
         }
         0
-    })?;
+    });
+    let next = ctx.note_colds(guard, in_parts, next)?;
     let mut reply = ctx.reply();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(next).as_bytes());
@@ -68,24 +71,29 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
 }
 
 /// Shows about `count` objects from `cursor` on, or fewer (W1); returns the next cursor, 0 =
-/// finished. Of `per_step` objects and those of the bucket where they end all are shown; `show`
-/// tells how many bytes of the object it has kept.
+/// finished. Of `per_step` objects and those of the bucket where they end all are shown, or if `in_parts` those before the first
+/// that lies on flash; `show` tells how many bytes of the object it has kept.
 pub(super) fn walk(
     guard: &Guard<'_>,
     table: TableId,
     mut cursor: u64,
     count: usize,
-    per_step: usize,
+    (per_step, in_parts): (usize, bool),
     mut show: impl FnMut(Object<'_>) -> usize,
 ) -> Result<u64, Error> {
     let count = count.clamp(1, SCAN_OBJECTS_MAX);
     let (mut left, mut found_bytes, mut empty_steps) = (count, 0, 0);
     for step in 0.. {
         let (before, wanted) = (left, left.min(per_step));
-        let shown = guard.scan(table, cursor, wanted, |object| {
+        let shows = |object: Object<'_>| {
             left = left.saturating_sub(1);
             found_bytes += show(object);
-        });
+        };
+        let shown = if in_parts || step > 0 {
+            guard.scan_part(table, cursor, wanted, shows)
+        } else {
+            guard.scan(table, cursor, wanted, shows)
+        };
         cursor = match shown {
             // What this step has met on flash is for the next SCAN to wait for, and what it has
             // shown, for that to show again.
@@ -153,6 +161,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let own = OwnPart::of(ctx, guard);
     let mut walk = ctx.client.take_walk(ctx.table);
     let goes_on = walk.cursor != 0;
+    let in_parts = ctx.client.take_in_parts();
     if !goes_on && walk.found.capacity() == 0 {
         walk.found = std::mem::take(&mut ctx.local.scratch);
         walk.found.clear();
@@ -166,7 +175,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             exceeded: false,
         };
         let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
-        let step = guard.scan(ctx.table, cursor, KEYS_STEP, |object| {
+        let shows = |object: Object<'_>| {
             // A bucket that grew meanwhile may be met twice, and a key is told once.
             let again = goes_on && guard.hash(object.key).is_before(cursor);
             let wanted = !again && glob::matches(pattern, object.key, false);
@@ -174,11 +183,15 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
                 walk.keys += 1;
                 reply.bulk(object.key);
             }
-        });
+        };
+        let step = match in_parts {
+            true => guard.scan_part(ctx.table, cursor, KEYS_STEP, shows),
+            false => guard.scan(ctx.table, cursor, KEYS_STEP, shows),
+        };
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.too_long());
         }
-        match step {
+        match ctx.note_colds(guard, in_parts, step) {
             Ok(0) => break,
             Ok(cursor) => (walk.cursor, walk.moved) = (cursor, true),
             Err(error) => {

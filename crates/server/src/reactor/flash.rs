@@ -29,7 +29,7 @@ use super::Reactor;
 use super::connection::{Connection, WaitsFor};
 use super::slots::Token;
 use crate::exec::cold::{Unfetched, too_much};
-use duramen_engine::flash::{Cold, Fetched};
+use duramen_engine::flash::{Cold, Fetched, first_within};
 use duramen_flash::SpanReader;
 use rustix::event::epoll;
 use std::collections::{HashMap, VecDeque};
@@ -62,6 +62,10 @@ pub(super) struct Parked {
     longer: Vec<Want>,
     /// Which of all this is not for its first request.
     ahead: Vec<(u64, u32)>,
+    /// Which of it was lent for its first request before.
+    kept: Vec<(u64, u32)>,
+    /// In what order the first request wants it, if a first part is of use to it.
+    order: Option<Vec<(u64, u32)>>,
     failed: Vec<(Cold, Unfetched)>,
 }
 
@@ -71,6 +75,12 @@ struct Want {
     asked: Cold,
     /// What is to be read.
     cold: Cold,
+}
+
+impl Want {
+    fn length(&self) -> usize {
+        self.cold.span().1
+    }
 }
 
 impl From<Cold> for Want {
@@ -198,12 +208,26 @@ impl Flash {
 impl Reactor {
     /// The requests of a connection met entries on flash. It is out of its slot, and waits for flash from now on. `kept`: what its
     /// first request was lent, if it came no further.
-    pub(super) fn park(&mut self, token: Token, connection: &mut Connection, kept: Vec<Come>) {
+    pub(super) fn park(&mut self, token: Token, connection: &mut Connection, mut kept: Vec<Come>) {
         let (needed, ahead) = connection.client.take_wanted();
         assert!(!needed.is_empty(), "who parks needs something");
+        let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
+        let kept_bytes = kept.iter().map(|come| come.bytes.len()).sum::<usize>();
+        let bytes = needed.iter().map(|cold| cold.span().1).sum::<usize>();
+        if kept_bytes > 0 && kept_bytes + bytes > most && connection.client.may_give_up() {
+            kept.clear();
+        }
+        let in_parts = connection.client.takes_part();
+        let asked: Vec<(u64, u32)> = needed.iter().map(Cold::key).collect();
         connection.waits_for = WaitsFor::Flash;
         connection.parked = Some(Box::new(Parked {
             ahead: ahead.iter().map(Cold::key).collect(),
+            kept: kept
+                .iter()
+                .map(|come| come.asked.key())
+                .filter(|key| !asked.contains(key))
+                .collect(),
+            order: in_parts.then_some(asked),
             wanted: needed.into_iter().chain(ahead).map(Want::from).collect(),
             fetched: kept,
             ..Parked::default()
@@ -450,13 +474,23 @@ impl Reactor {
             asked: come.asked,
             cold: come.cold,
         });
-        let wanted: Vec<Want> = come.filter(is_needed).chain(longer).collect();
-        let bytes = wanted.iter().map(|want| want.cold.span().1).sum();
-        if bytes > most {
-            parked.failed.push((
-                first.asked,
-                Unfetched::TooMuch(too_much(bytes, most).into()),
-            ));
+        let mut wanted: Vec<Want> = come.filter(is_needed).chain(longer).collect();
+        let over = |wanted: &[Want]| wanted.iter().map(Want::length).sum::<usize>() > most;
+        let needed: usize = wanted.iter().map(Want::length).sum();
+        let mut may_go_on = true;
+        if over(&wanted) && !parked.kept.is_empty() {
+            may_go_on = connection.client.may_give_up();
+            wanted.retain(|want| !parked.kept.contains(&want.asked.key()));
+        }
+        if over(&wanted)
+            && let Some(order) = &parked.order
+        {
+            wanted.sort_by_key(|want| order.iter().position(|key| *key == want.asked.key()));
+            wanted.truncate(first_within(wanted.iter().map(Want::length), most));
+        }
+        if over(&wanted) || !may_go_on {
+            let why = too_much(needed, most).into();
+            parked.failed.push((first.asked, Unfetched::TooMuch(why)));
             return self.is_whole(token, connection);
         }
         self.flash.bytes -= std::mem::take(&mut parked.bytes);
@@ -504,7 +538,10 @@ impl Reactor {
     pub(super) fn take_back(&mut self, connection: &mut Connection, executed: usize) -> Vec<Come> {
         match self.unpark(connection) {
             Some(parked) if executed == 0 && !connection.client.take_progress() => parked.fetched,
-            _ => Vec::new(),
+            _ => {
+                connection.client.needs_nothing_lent();
+                Vec::new()
+            }
         }
     }
 
