@@ -14,7 +14,7 @@ use crate::space::Purpose;
 use crate::{Error, Mode};
 use duramen_base::waits::{LongWait, NOTHING, Resource};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A writer looks at the memory pressure once per so many bytes appended: about 30 small objects.
@@ -131,9 +131,21 @@ pub struct Pacer {
     idle_looks: AtomicU64,
     /// 1 while a cache must evict though little is live: fragments of large objects fill its memory.
     forced_eviction: AtomicU64,
+    /// Passes gain nothing until more has died.
+    passes_in_vain: AtomicBool,
 }
 
 impl Pacer {
+    /// The last look for a pass found that passes are in vain, or not.
+    pub fn note_passes(&self, in_vain: bool) {
+        self.passes_in_vain.store(in_vain, Ordering::Relaxed);
+    }
+
+    /// True if nobody should wait for a pass.
+    pub fn passes_are_in_vain(&self) -> bool {
+        self.passes_in_vain.load(Ordering::Relaxed)
+    }
+
     pub fn note_victim(&self, live_bytes: u64, segment_bytes: u64) {
         let now = live_bytes * 1000 / segment_bytes.max(1);
         let average = self.victim_live.load(Ordering::Relaxed);

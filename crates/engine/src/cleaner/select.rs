@@ -249,8 +249,12 @@ pub fn select_disk(
     }
     drop(needs);
     let total = candidates.len() as u64;
-    if !oldest_first && !fruitless.may_gain(total, core.died_bytes(), segment_bytes) {
-        return Vec::new();
+    if !oldest_first {
+        let may_gain = fruitless.may_gain(total, core.died_bytes(), segment_bytes);
+        core.pacer.note_passes(!may_gain);
+        if !may_gain {
+            return Vec::new();
+        }
     }
     candidates.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
     let gains = |victims: usize, live: u64| victims as u64 > live.div_ceil(segment_bytes);

@@ -20,6 +20,8 @@ const JUDGED_SEGMENTS: u64 = 8;
 /// Windows that promoted copies leave free beside those that are open.
 const SPARE_WINDOWS: usize = 2;
 const VAIN_PART: f64 = 0.90;
+/// Segments whose unused parts differ by less than one of so many are alike to a load.
+const UNUSED_STEPS: usize = 16;
 /// Who lacks memory for the index looks again so often.
 #[cfg(not(any(loom, shuttle)))]
 const INDEX_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
@@ -216,6 +218,7 @@ impl Core {
             || tier.promoted.bytes() > 0
             || tier.has_room(false) && any(&tier.may_leave, &|window| self.may_turn_cold(window))
             || tier.is_short()
+                && !self.pacer.passes_are_in_vain()
                 && any(&tier.may_gain, &|window| {
                     self.gains_if_cleaned(tier, window)
                 })
@@ -267,8 +270,8 @@ impl Core {
                 .is_none_or(|log| log.may_leave_memory(window)) // F1, D8
     }
 
-    /// Writes the oldest segment of a node that may go to the device, those last that are to be kept. False: there is none, or
-    /// no room, or the device fails.
+    /// Writes the oldest segment of a node that may go to the device, those last that are to be kept; of a log that is loaded, the
+    /// longest. False: there is none, or no room, or the device fails.
     pub fn demote_one(&self, node: usize) -> bool {
         let Some(tier) = &self.space.tier else {
             return false;
@@ -277,18 +280,23 @@ impl Core {
             return false;
         }
         let segments = &self.space.segments;
+        let segment_bytes = self.space.segment_bytes();
+        let is_loading = self.is_loading();
         let rank = |window: u32| {
-            let tick = segments[window as usize].opened_tick();
-            (tier.is_kept(window), tick, window)
+            let segment = &segments[window as usize];
+            // A slot is as long as a segment can be. What is loaded has to fit, and does if the longest go there.
+            let unused = segment_bytes - segment.appended_bytes() as usize;
+            let unused = is_loading.then_some(unused * UNUSED_STEPS / segment_bytes);
+            (tier.is_kept(window), unused, segment.opened_tick(), window)
         };
-        let mut candidates: Vec<(bool, u64, u32)> = self
+        let mut candidates: Vec<(bool, Option<usize>, u64, u32)> = self
             .space
             .windows_of_node(node)
             .filter(|window| self.may_turn_cold(*window))
             .map(rank)
             .collect();
         candidates.sort_unstable();
-        for (_, _, window) in candidates {
+        for (.., window) in candidates {
             let segment = &segments[window as usize];
             if !segment.claim() {
                 continue;

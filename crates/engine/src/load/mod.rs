@@ -278,8 +278,13 @@ impl Loader {
     }
 
     /// If memory has not room for all, these segments should be in it, and those that are newer than all of them: advice, until
-    /// [`Store::end_refill`].
+    /// [`Store::end_refill`]. Where all segments just fit there is no choice, and no advice is taken.
     pub fn keep(&mut self, segments: &[SegmentId]) {
+        let core = self.core();
+        let room = core.flash_capacity() + core.segment_budget() / 2;
+        if self.listed * core.space.segment_bytes() as u64 > room {
+            return;
+        }
         self.kept = segments.iter().map(|segment| segment.0).collect();
         let newest = self.kept.iter().max();
         self.kept_from = newest.map_or(u64::MAX, |newest| newest.saturating_add(1));
