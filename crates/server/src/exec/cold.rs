@@ -378,7 +378,7 @@ impl Context<'_> {
             }
             wanted.append(&mut guard.take_colds());
         }
-        if !self.client.takes_part() {
+        if wanted.is_empty() || !self.client.takes_part() {
             wanted.push(first);
             wanted.sort_unstable_by_key(Cold::key);
             wanted.dedup_by_key(|cold| cold.key());

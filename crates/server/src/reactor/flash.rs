@@ -32,7 +32,7 @@ use crate::exec::cold::{Unfetched, too_much};
 use duramen_engine::flash::{Cold, Fetched, first_within};
 use duramen_flash::SpanReader;
 use rustix::event::epoll;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// Reads of a thread that are under way at once: what a device needs to be busy.
@@ -63,9 +63,9 @@ pub(super) struct Parked {
     /// Which of all this is not for its first request.
     ahead: Vec<(u64, u32)>,
     /// Which of it was lent for its first request before.
-    kept: Vec<(u64, u32)>,
+    kept: HashSet<(u64, u32)>,
     /// In what order the first request wants it, if a first part is of use to it.
-    order: Option<Vec<(u64, u32)>>,
+    order: Option<HashMap<(u64, u32), usize>>,
     failed: Vec<(Cold, Unfetched)>,
 }
 
@@ -218,14 +218,19 @@ impl Reactor {
             kept.clear();
         }
         let in_parts = connection.client.takes_part();
-        let asked: Vec<(u64, u32)> = needed.iter().map(Cold::key).collect();
+        // Of use for these alone; a request that parks for the first time pays nothing.
+        let ordered: &[Cold] = match in_parts || !kept.is_empty() {
+            true => &needed,
+            false => &[],
+        };
+        let asked: HashMap<(u64, u32), usize> = ordered.iter().map(Cold::key).zip(0..).collect();
         connection.waits_for = WaitsFor::Flash;
         connection.parked = Some(Box::new(Parked {
             ahead: ahead.iter().map(Cold::key).collect(),
             kept: kept
                 .iter()
                 .map(|come| come.asked.key())
-                .filter(|key| !asked.contains(key))
+                .filter(|key| !asked.contains_key(key))
                 .collect(),
             order: in_parts.then_some(asked),
             wanted: needed.into_iter().chain(ahead).map(Want::from).collect(),
@@ -485,7 +490,7 @@ impl Reactor {
         if over(&wanted)
             && let Some(order) = &parked.order
         {
-            wanted.sort_by_key(|want| order.iter().position(|key| *key == want.asked.key()));
+            wanted.sort_by_key(|want| order.get(&want.asked.key()));
             wanted.truncate(first_within(wanted.iter().map(Want::length), most));
         }
         if over(&wanted) || !may_go_on {
