@@ -214,7 +214,7 @@ def test_members_stay_within_their_budget_when_one_dies(large_cluster):
     for member, resident in watched:
         most = f"{resident.most / MIB:.0f} MiB resident: {member.page('/memory')}"
         assert resident.most <= bound + 16 * MIB, most  # what a recovery takes beside it
-        assert member.rss_bytes() <= bound
+        assert member.resident_bytes() <= bound
     for tag in tags.values():
         for n in (0, each // 2, each - 1):
             assert large_cluster.call("GET", f"{{{tag}}}:{n}", at=members[0]) == b"v" * 1000

@@ -248,7 +248,7 @@ def overwrite_within_the_budget(start, memory_mib, value_bytes, saves=False, **s
         in_threads(writers + saves, work)
     assert resident.most <= bound, f"{resident.most / 1e6:.0f} MB resident under load"
     harness.wait_until(
-        lambda: server.rss_bytes() <= bound,
+        lambda: server.resident_bytes() <= bound,
         f"{bound / 1e6:.0f} MB or less are resident when nothing is asked",
         patience_s=5,
     )
