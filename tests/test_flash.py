@@ -532,8 +532,7 @@ def test_after_a_restart_everything_is_there(tiered, tmp_path, clean):
 
 
 def test_a_nearly_full_store_starts_again(tiered, tmp_path):
-    """A load left no memory beside the writers' reserve, and the index had to leave that: a store that was full could not
-    be started again."""
+    """What fitted before a kill fits after it, whatever segments it lies in."""
     chance = random.Random(8)
     server = tiered(dir=tmp_path / "data", size="128mb", threads=2, level="synced")
     stored = {}
