@@ -43,21 +43,11 @@ impl<'s> Guard<'s> {
         self.scan_as(table, cursor, count, false, show)
     }
 
-    /// As [`scan`](Self::scan), but ends before the first object that lies on flash, if it has come further than `cursor`.
+    /// As [`scan`](Self::scan). `partly`: ends before the first object that lies on flash, if it has come further than `cursor`.
     ///
     /// # Errors
     /// As there.
-    pub fn scan_part(
-        &self,
-        table: TableId,
-        cursor: u64,
-        count: usize,
-        show: impl FnMut(Object<'_>),
-    ) -> Result<u64, Error> {
-        self.scan_as(table, cursor, count, true, show)
-    }
-
-    fn scan_as(
+    pub fn scan_as(
         &self,
         table: TableId,
         cursor: u64,

@@ -35,7 +35,7 @@ pub(crate) fn roll(
     }
     let is_full = core.refuses(Purpose::Head);
     if tail.is_for_deletes() && purpose == Purpose::Head && tail.fits(bytes) {
-        // What is kept for tombstones is whole again, in memory and on disk: this window is like any other now.
+        // The reserve for tombstones is whole again, in memory and on disk: the window becomes an ordinary one.
         let is_spare = core.space.free_windows(head.node) > 0 && core.disk_has_room(purpose);
         tail.set_for_deletes(!is_spare);
         return Ok(is_spare);

@@ -71,23 +71,12 @@ impl Guard<'_> {
         self.scan_range_as((table, range), cursor, count, false, show)
     }
 
-    /// As [`scan_range`](Self::scan_range), but ends before the first object that lies on flash, if it has come further than
+    /// As [`scan_range`](Self::scan_range). `partly`: ends before the first object that lies on flash, if it has come further than
     /// `cursor`.
     ///
     /// # Errors
     /// As there.
-    pub fn scan_range_part(
-        &self,
-        table: TableId,
-        range: &KeyRange,
-        cursor: u64,
-        count: usize,
-        show: impl FnMut(Object<'_>),
-    ) -> Result<Option<u64>, Error> {
-        self.scan_range_as((table, range), cursor, count, true, show)
-    }
-
-    fn scan_range_as(
+    pub fn scan_range_as(
         &self,
         (table, range): (TableId, &KeyRange),
         cursor: u64,

@@ -217,10 +217,7 @@ impl Servant {
                 pieces.push(hash, &object);
             }
         };
-        let next = match partly {
-            true => guard.scan_range_part(table, part, cursor, count, shows)?,
-            false => guard.scan_range(table, part, cursor, count, shows)?,
-        };
+        let next = guard.scan_range_as((table, part), cursor, count, partly, shows)?;
         pieces.found.sort_unstable_by_key(|found| found.hash);
         let looked = match pieces.found.len() {
             found if found >= STEP_OBJECTS => SHORT_STEP_BUCKETS,

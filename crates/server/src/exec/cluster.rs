@@ -14,8 +14,8 @@ use duramen_engine::{Guard, Object};
 use duramen_format::hash::{SLOTS, slot};
 use duramen_node::View;
 use duramen_wire::native::message::Addresses;
-use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::parse_integer;
+use duramen_wire::resp::{Encoder, Room};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -350,7 +350,11 @@ fn walk(
     let mut step = |ctx: &mut Context<'_>, guard: &mut Guard<'_>| {
         let view = Arc::clone(ctx.local.view(member, guard));
         let before = (walk.keys, walk.found.len());
-        let mut reply = Encoder::new(&mut walk.found, ctx.client.protocol);
+        let mut room = Room {
+            bytes_max: ctx.local.room.bytes_max.saturating_sub(ctx.out.len()),
+            exceeded: false,
+        };
+        let mut reply = Encoder::within(&mut walk.found, ctx.client.protocol, &mut room);
         let shows = |object: Object<'_>| {
             let route = guard.hash(object.key).route(object.key);
             if walk.keys < most && view.served().contains(table, route) {
@@ -360,10 +364,10 @@ fn walk(
                 }
             }
         };
-        let next = match in_parts {
-            true => guard.scan_range_part(table, range, walk.cursor, STEP, shows),
-            false => guard.scan_range(table, range, walk.cursor, STEP, shows),
-        };
+        let next = guard.scan_range_as((table, range), walk.cursor, STEP, in_parts, shows);
+        if room.is_exceeded_by(&walk.found) {
+            return Err(ctx.too_long());
+        }
         match ctx.note_colds(guard, in_parts, next) {
             Ok(next) => {
                 (walk.cursor, walk.moved) = (next.unwrap_or(0), true);

@@ -98,7 +98,8 @@ impl Client {
         }
     }
 
-    /// What was lent for the request is given up, for room; it asks for it again if it needs it. False: that has helped too seldom.
+    /// The request gives up the entries that it was lent, to make room. It asks again for those that it needs. False: it has given
+    /// up too often.
     pub(crate) fn may_give_up(&mut self) -> bool {
         let parking = self.parking.get_or_insert_default();
         parking.given_up += 1;

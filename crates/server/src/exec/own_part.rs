@@ -118,10 +118,7 @@ fn flush_table(
         let mut guard = session.pin();
         keys.clear();
         let shows = |object: Object<'_>| keys.push((guard.hash(object.key), object.key.into()));
-        let step = match in_parts {
-            true => guard.scan_part(table, cursor, FLUSH_STEP, shows),
-            false => guard.scan(table, cursor, FLUSH_STEP, shows),
-        };
+        let step = guard.scan_as(table, cursor, FLUSH_STEP, in_parts, shows);
         let next = match ctx.note_colds(&guard, in_parts, step) {
             Ok(next) => next,
             Err(error) => return (Err(error.into()), cursor),

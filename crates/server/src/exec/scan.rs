@@ -89,11 +89,7 @@ pub(super) fn walk(
             left = left.saturating_sub(1);
             found_bytes += show(object);
         };
-        let shown = if in_parts || step > 0 {
-            guard.scan_part(table, cursor, wanted, shows)
-        } else {
-            guard.scan(table, cursor, wanted, shows)
-        };
+        let shown = guard.scan_as(table, cursor, wanted, in_parts || step > 0, shows);
         cursor = match shown {
             // What this step has met on flash is for the next SCAN to wait for, and what it has
             // shown, for that to show again.
@@ -184,10 +180,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
                 reply.bulk(object.key);
             }
         };
-        let step = match in_parts {
-            true => guard.scan_part(ctx.table, cursor, KEYS_STEP, shows),
-            false => guard.scan(ctx.table, cursor, KEYS_STEP, shows),
-        };
+        let step = guard.scan_as(ctx.table, cursor, KEYS_STEP, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.too_long());
         }
