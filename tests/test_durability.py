@@ -163,6 +163,24 @@ def test_databases_tables_and_their_levels_are_back(durable):
         assert wire.call("SET", "k", "v") == b"OK"
 
 
+def test_the_first_write_to_a_new_table_has_its_level(durable):
+    """Other clients found a table before the server had noted its level: 107 of 200 first writes to tables of level `synced` were
+    answered at the level of the server, `memory`."""
+    server = durable(level="memory", threads=2)
+    count = 60
+
+    def work(number):
+        with server.connect() as wire:
+            for n in range(count):
+                if number == 0:
+                    wire.call("DURAMEN.TABLE", "CREATE", f"t{n}", "LEVEL", "synced")
+                    continue
+                harness.wait_until(lambda: wire.pipeline([("DURAMEN.USE", f"t{n}")]) == [b"OK"], "the table is there", pause_s=0)  # noqa: B023
+                assert wire.call("DURAMEN.WRITE", "k", "v") == [1, b"synced"]
+
+    in_threads(2, work)
+
+
 def test_transactions_are_kept_as_a_whole(durable):
     server = durable()
     with server.connect() as wire:
@@ -711,6 +729,29 @@ def test_removals_make_room_on_a_full_disk(small_disk, durable, value_bytes):
     restart(server)
     with server.connect() as wire:
         assert wire.call("GET", "last") == b"v" and wire.call("GET", "same0") is None
+
+
+def test_removals_make_room_after_a_command_that_spans_many_segments(durable):
+    """An MSET that was longer than what was left of `disk-size` took the segments that are kept for cleaning and for removals: `DEL` was
+    refused for ever, also after a restart."""
+    server = durable("--disk-size", "256mb", "--wal-size", "512mb", memory="1gb", level="buffered")
+    with server.connect() as wire:
+        value, stored, refused = b"v" * 200_000, 0, 0
+        while not refused:
+            replies = wire.pipeline([("SET", f"k{n}", value) for n in range(stored, stored + 20)])
+            stored += replies.count(b"OK")
+            refused = len(replies) - replies.count(b"OK")
+            # Below the last segments, small commands and a long one in turns.
+            if stored > 400:
+                big = [part for n in range(31) for part in (f"big{n}", b"v" * (1 << 20))]
+                wire.pipeline([("MSET", *big)])
+                assert wire.pipeline([("DEL", "big0"), ("DEL", "big1")]).count(1) in (0, 2)
+        for _ in range(3):
+            for n in range(0, stored, 2):
+                reply = wire.pipeline([("DEL", f"k{n}")])[0]
+                assert reply in (0, 1), reply
+        assert wire.call("DEL", *(f"k{n}" for n in range(stored))) > 0
+        harness.wait_until(lambda: wire.pipeline([("SET", "new", value)]) == [b"OK"], "there is room again")
 
 
 def test_removals_make_room_on_a_full_disk_after_kills(small_disk, durable):

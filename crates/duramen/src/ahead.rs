@@ -14,7 +14,7 @@ use crate::DiskState;
 use crate::commit::Durable;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Space is taken for so many segments more than there are.
+/// Space is taken for so many segments more than there are, and for those of the longest group.
 const AHEAD: u64 = 16;
 /// Frames for control segments, and for victims that are about to be freed; an eighth of all comes
 /// to that.
@@ -42,9 +42,13 @@ impl Durable {
         let Some(backup) = &self.backup else {
             return; // a member's segments are others' to place
         };
-        let segments = self.log().segments_listed() + AHEAD;
+        let geometry = backup.geometry();
+        let group = self
+            .log()
+            .group_segments_max(u64::from(geometry.segment_bytes));
+        let segments = self.log().segments_listed() + AHEAD + group;
         let wanted = segments + segments / 7 + FEW;
-        let most = backup.geometry().frames;
+        let most = geometry.frames;
         let wanted = wanted.min(u64::from(most)) as u32;
         let ready = self.ahead.ready.load(Ordering::Relaxed);
         let refused_ms = self.ahead.refused_ms.load(Ordering::Relaxed);

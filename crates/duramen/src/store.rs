@@ -243,8 +243,22 @@ impl Store {
     /// # Errors
     /// As [`set_level`](Self::set_level).
     pub fn create_table(&self, name: &str, level: Option<Level>) -> Result<TableId, Error> {
+        self.create_table_told(name, level, |_| {})
+    }
+
+    /// As [`create_table`](Self::create_table). `tell` learns the id before anybody can find the table.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn create_table_told(
+        &self,
+        name: &str,
+        level: Option<Level>,
+        tell: impl FnOnce(TableId),
+    ) -> Result<TableId, Error> {
         self.check_level(level)?;
-        let table = self.engine.create_table_with(name, level)?;
+        let table = self.engine.create_table_told(name, level, tell)?;
         self.wait_for_changes()?;
         Ok(table)
     }

@@ -11,7 +11,7 @@ use crate::exclusive::Exclusive;
 use crate::head::Head;
 use crate::index::arena::Arena;
 use crate::index::{Index, Resources};
-use crate::log::Log;
+use crate::log::{Log, Swaps};
 use crate::range::watch::Watches;
 use crate::space::Purpose;
 use crate::space::segment::State;
@@ -411,29 +411,41 @@ impl Core {
     /// `head`: the number of the head that it is for, 0 for survivors.
     pub fn open_window(&self, node: usize, purpose: Purpose, head: usize) -> Option<u32> {
         let window = self.set_window_aside(node, purpose)?;
-        match purpose {
-            Purpose::Head | Purpose::Rewrite | Purpose::Tombstones => {
-                self.name_window(window, head);
-            }
-            Purpose::Survivor | Purpose::Side | Purpose::Promoted => {
-                self.begin_counting(window);
-            }
+        if purpose.is_for_head() {
+            self.name_window(window, head);
+        } else {
+            self.begin_counting(window);
         }
         Some(window)
     }
 
-    /// Takes a window that is no segment yet; `None`: memory or disk have none.
+    /// Takes a window that is no segment yet; `None`: memory or disk have none. What a head takes is named, or given back.
     pub fn set_window_aside(&self, node: usize, purpose: Purpose) -> Option<u32> {
-        if self
-            .log
-            .as_ref()
-            .is_some_and(|log| !log.swaps().has_room(purpose))
-        {
+        let swaps = self.log.as_ref().map(|log| log.swaps());
+        let is_for_head = purpose.is_for_head();
+        let has_room = |swaps: &Swaps| match is_for_head {
+            true => swaps.take_room(purpose), // D9
+            false => swaps.has_room(purpose),
+        };
+        if !swaps.is_none_or(has_room) {
             return None;
         }
         let (now_ms, tick) = (self.clock.now_ms(), self.log_time());
-        self.space
-            .acquire(node, purpose, &self.epochs, now_ms, tick)
+        let window = self
+            .space
+            .acquire(node, purpose, &self.epochs, now_ms, tick);
+        if window.is_none() && is_for_head {
+            swaps.inspect(|swaps| swaps.give_back_room());
+        }
+        window
+    }
+
+    /// Gives back a window that was set aside for a head.
+    pub fn give_window_back(&self, window: u32) {
+        self.space.abandon(self.space.node_of(window), window);
+        if let Some(log) = &self.log {
+            log.swaps().give_back_room();
+        }
     }
 
     /// Makes a window that was set aside a segment of a head.
@@ -441,6 +453,7 @@ impl Core {
         self.begin_counting(window);
         if let Some(log) = &self.log {
             log.open_window(&self.space, window, head);
+            log.swaps().give_back_room();
         }
     }
 

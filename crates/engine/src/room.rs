@@ -80,7 +80,11 @@ impl Guard<'_> {
         if let Some(log) = &core.log {
             log.check_writable()?;
         }
-        self.settle_locked()?;
+        if self.alone {
+            self.settle_alone()?;
+        } else {
+            self.settle_locked()?;
+        }
         let transaction = self.transaction.as_ref();
         if room.objects_bytes > 0 && transaction.is_some_and(|keys| keys.is_crowded()) {
             return Err(Error::Crowded);
@@ -170,8 +174,7 @@ impl Guard<'_> {
     pub(crate) fn give_room_back(&mut self) {
         self.granted = false;
         for window in self.ahead.drain(..) {
-            let node = self.core.space.node_of(window);
-            self.core.space.abandon(node, window); // R2
+            self.core.give_window_back(window); // R2
         }
     }
 }
@@ -180,5 +183,13 @@ impl Log {
     /// How long a group may be, or a segment if that is longer (R3).
     fn group_bytes_max(&self) -> u64 {
         self.options().group_bytes_max
+    }
+
+    /// Segments that the longest group takes at once.
+    pub fn group_segments_max(&self, segment_bytes: u64) -> u64 {
+        // Each is filled until the next entry does not fit; of the longest entries two fill one.
+        self.group_bytes_max()
+            .saturating_mul(2)
+            .div_ceil(segment_bytes)
     }
 }

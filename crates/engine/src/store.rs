@@ -123,8 +123,23 @@ impl Store {
         name: &str,
         level: Option<Level>,
     ) -> Result<TableId, Error> {
+        self.create_table_told(name, level, |_| {})
+    }
+
+    /// As [`create_table_with`](Self::create_table_with). `tell` learns the id before anybody can find the table.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn create_table_told(
+        self: &Arc<Self>,
+        name: &str,
+        level: Option<Level>,
+        tell: impl FnOnce(TableId),
+    ) -> Result<TableId, Error> {
         let floor = self.version_floor();
         self.make_table(None, name, level, floor, |table| {
+            tell(table);
             if let Some(log) = self.log() {
                 log.publish_change(TableChange::Create {
                     table,

@@ -36,7 +36,7 @@ pub(crate) struct Locked<'s> {
     home: usize,
     tag: u64,
     /// The lock belongs to the guard's transaction and outlives the update.
-    in_transaction: bool,
+    pub(crate) in_transaction: bool,
     pub(crate) found: Option<(&'s AtomicU64, Slot, Entry<'s>)>,
 }
 

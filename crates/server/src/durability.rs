@@ -318,13 +318,14 @@ impl Durability {
     /// Makes a table; waits until it is durable.
     ///
     /// # Errors
-    /// As `duramen::Store::create_table`.
+    /// As `duramen::Store::create_table_told`.
     pub fn create_table(
         &self,
         name: &str,
         level: Option<Level>,
+        tell: impl FnOnce(TableId),
     ) -> Result<TableId, duramen::Error> {
-        self.store.create_table(name, level)
+        self.store.create_table_told(name, level, tell)
     }
 
     /// Drops a table; waits until that is durable.

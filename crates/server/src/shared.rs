@@ -311,12 +311,12 @@ impl Shared {
         name: &str,
         level: Option<Level>,
     ) -> Result<TableId, duramen::Error> {
-        let table = match self.durability() {
-            Some(durability) => durability.create_table(name, level)?,
-            None => self.store().create_table_with(name, level)?,
-        };
-        self.commands.set_level(table, level);
-        Ok(table)
+        // Before the table can be found: its first write is answered at its level.
+        let tell = |table| self.commands.set_level(table, level);
+        match self.durability() {
+            Some(durability) => durability.create_table(name, level, tell),
+            None => Ok(self.store().create_table_told(name, level, tell)?),
+        }
     }
 
     /// What keeps the data beyond this process; None: nothing does, or it is not loaded yet.

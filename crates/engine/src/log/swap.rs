@@ -24,6 +24,8 @@
 //! - D8: a held window may turn cold as soon as its frame is durable, and no sooner: until then the consumer reads it. It stays
 //!   held: only its memory goes. Who gives the side log up claims each of its windows first, so that nobody is at work on one
 //!   (F2) when its entries are taken out of the index and it is retired, and so that none turns cold afterwards.
+//! - D9: heads take room for a segment before they open it. So however many windows a group sets aside, and however many heads
+//!   open one at the same time, the reserves of survivors and of removals stay.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the queues. The list's
 //! lock may be taken under the queue's, never the other way round.
@@ -166,6 +168,8 @@ pub struct Swaps {
     refused: AtomicBool,
     pending_max: usize,
     count: AtomicU64,
+    /// Segments that heads have room for and have not opened yet (D9).
+    aside: AtomicU64,
     /// Swaps made durable since the start.
     done: AtomicU64,
     progress: AtomicU64,
@@ -217,6 +221,7 @@ impl Swaps {
             disk_room: AtomicU64::new(u64::MAX),
             refused: AtomicBool::new(false),
             count: AtomicU64::new(0),
+            aside: AtomicU64::new(0),
             done: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             taken: AtomicBool::new(false),
@@ -295,7 +300,7 @@ impl Swaps {
     /// Segments listed, and the number at which heads may not open another.
     pub fn room(&self) -> (u64, u64) {
         (
-            self.count.load(Ordering::Relaxed),
+            self.taken_room(),
             self.limit().saturating_sub(self.reserve()),
         )
     }
@@ -319,18 +324,43 @@ impl Swaps {
 
     /// True if a head may open another segment for this purpose.
     pub fn has_room(&self, purpose: Purpose) -> bool {
-        let spare = match purpose {
+        self.taken_room() + self.spare(purpose) < self.limit()
+    }
+
+    /// Segments listed, and those that heads have taken room for.
+    pub fn taken_room(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) + self.aside.load(Ordering::Relaxed)
+    }
+
+    /// Takes room for a segment of a head (D9); false: there is none.
+    pub fn take_room(&self, purpose: Purpose) -> bool {
+        self.aside.fetch_add(1, Ordering::Relaxed);
+        // Own room is counted by now, and so is that of others who ask at the same time.
+        let has_room = self.taken_room() <= self.limit().saturating_sub(self.spare(purpose));
+        if !has_room {
+            self.give_back_room();
+        }
+        has_room
+    }
+
+    /// The segment is listed by now, or is not needed (D9).
+    pub fn give_back_room(&self) {
+        let before = self.aside.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "room that nobody took (D9)");
+    }
+
+    /// Segments that are left free by who opens one for this purpose.
+    fn spare(&self, purpose: Purpose) -> u64 {
+        match purpose {
             Purpose::Head | Purpose::Side | Purpose::Promoted => self.reserve(),
             Purpose::Tombstones | Purpose::Rewrite => self.reserve_of_survivors(),
             Purpose::Survivor => 0,
-        };
-        self.count.load(Ordering::Relaxed) + spare < self.limit()
+        }
     }
 
     /// Survivors that a pass may open at most.
     pub fn room_for_survivors(&self) -> u64 {
-        self.limit()
-            .saturating_sub(self.count.load(Ordering::Relaxed))
+        self.limit().saturating_sub(self.taken_room())
     }
 
     /// Grows with every survivor and Swap that became durable.

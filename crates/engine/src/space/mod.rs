@@ -73,6 +73,13 @@ pub enum Purpose {
     Promoted,
 }
 
+impl Purpose {
+    /// True if a head wants the window.
+    pub fn is_for_head(self) -> bool {
+        matches!(self, Purpose::Head | Purpose::Rewrite | Purpose::Tombstones)
+    }
+}
+
 /// Region, budget, segment table and the pools of windows, one pool per NUMA node.
 pub struct Space {
     region: Region,

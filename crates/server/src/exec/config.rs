@@ -1,7 +1,7 @@
 //! CONFIG: the settings of the running server, by their own names and by Redis's.
 
 use super::context::{Context, Done, Failure};
-use super::glob;
+use super::glob::Pattern;
 use super::totals::Totals;
 use crate::config::{SETTINGS, ServerConfig, Setting};
 use crate::shared::Shared;
@@ -35,12 +35,18 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> [(&'static str, &'static str
 
 pub(super) fn get(ctx: &mut Context<'_>) -> Done {
     let config = ctx.shared.config();
-    let patterns = ctx.args.skip(2);
+    // One that is too long means no setting.
+    let patterns: Vec<(&[u8], Pattern)> = ctx
+        .args
+        .skip(2)
+        .into_iter()
+        .filter_map(|text| Some((text, Pattern::new(text, true)?)))
+        .collect();
     // The name as the first pattern that means it has it: a pattern without wildcards is a name, in the client's own case.
     let wanted = |name: &str| -> Option<String> {
-        let pattern = patterns
+        let (pattern, _) = patterns
             .iter()
-            .find(|pattern| glob::matches(pattern, name.as_bytes(), true))?;
+            .find(|(_, pattern)| pattern.matches(name.as_bytes()))?;
         let is_name = !pattern.iter().any(|byte| b"*?[".contains(byte));
         Some(if is_name {
             text(pattern)

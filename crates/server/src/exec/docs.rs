@@ -2,7 +2,8 @@
 
 use super::commands::COMMANDS;
 use super::context::{Context, Done, Failure, SYNTAX};
-use super::glob;
+use super::glob::Pattern;
+use super::scan::LONG_PATTERN;
 use super::table::{self, Group, Resolved, Spec, flag};
 use duramen_wire::resp::Encoder;
 
@@ -363,7 +364,8 @@ pub(super) fn list(ctx: &mut Context<'_>) -> Done {
             } else if kind.eq_ignore_ascii_case(b"aclcat") {
                 all.filter(|spec| in_category(spec, what)).collect()
             } else if kind.eq_ignore_ascii_case(b"pattern") {
-                all.filter(|spec| glob::matches(what, spec.name.as_bytes(), true))
+                let pattern = Pattern::new(what, true).ok_or(LONG_PATTERN)?;
+                all.filter(|spec| pattern.matches(spec.name.as_bytes()))
                     .collect()
             } else {
                 return Err(SYNTAX);

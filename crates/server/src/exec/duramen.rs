@@ -6,10 +6,10 @@
 use super::client::Db;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::databases;
-use super::glob;
+use super::glob::Pattern;
 use super::group::Way;
 use super::own_part::OwnPart;
-use super::scan::{VALUES_PER_STEP, parse_cursor, walk};
+use super::scan::{LONG_PATTERN, VALUES_PER_STEP, parse_cursor, walk};
 use super::string;
 use duramen_base::ids::Level;
 use duramen_engine::{Condition, Error, Guard, KeyHash, Outcome, TableId};
@@ -272,7 +272,7 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     while let Some(option) = rest.next() {
         let value = rest.next().ok_or(SYNTAX)?;
         if option.eq_ignore_ascii_case(b"match") {
-            pattern = Some(value);
+            pattern = Some(Pattern::new(value, false).ok_or(LONG_PATTERN)?);
         } else if option.eq_ignore_ascii_case(b"count") {
             let given = parse_integer(value).ok_or(NOT_AN_INTEGER)?;
             count = usize::try_from(given)
@@ -289,7 +289,8 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let in_parts = ctx.client.take_in_parts();
     let step = (VALUES_PER_STEP, in_parts);
     let next = walk(guard, ctx.table, cursor, count, step, |object| {
-        let wanted = pattern.is_none_or(|pattern| glob::matches(pattern, object.key, false));
+        let pattern = pattern.as_ref();
+        let wanted = pattern.is_none_or(|pattern: &Pattern| pattern.matches(object.key));
         if wanted && own.has(guard, object.key) {
             objects += 1;
             reply.bulk(object.key);
@@ -297,7 +298,7 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
             reply.integer(object.version as i64);
             return object.key.len() + object.value.len();
         }
-        0
+        pattern.map_or(0, |pattern| pattern.steps(object.key.len()))
     });
     let next = ctx.note_colds(guard, in_parts, next)?;
     let mut reply = ctx.reply();
@@ -383,7 +384,6 @@ pub(super) fn table_drop(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
         Some(durability) => durability.drop_table(table)?,
         None => ctx.shared.store().drop_table(table)?,
     }
-    ctx.shared.commands.set_level(table, None);
     ctx.ok()
 }
 

@@ -1,79 +1,169 @@
 //! Patterns of `KEYS`, `SCAN MATCH` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^a]`, `\x`, over bytes.
 //!
-//! Linear in pattern × text: only the last `*` is ever returned to, so that no pattern is exponential.
+//! A pattern is an automaton with one state for each element that matches a byte, and a `*` lets a state stay. All states are
+//! the bits of a few words and take a byte at once: the time for a text is its length times the words of the pattern,
+//! whatever the two are.
 
-/// Whether `text` matches `pattern`; `fold` ignores ASCII case.
-pub(crate) fn matches(pattern: &[u8], text: &[u8], fold: bool) -> bool {
-    let (mut p, mut t) = (pattern, text);
-    let mut retry: Option<(&[u8], &[u8])> = None;
-    loop {
-        if let [b'*', rest @ ..] = p {
-            if rest.is_empty() {
-                return true;
-            }
-            retry = Some((rest, t));
-            p = rest;
-            continue;
+/// Longest pattern in bytes: a byte of a key takes at most 16 steps.
+const PATTERN_BYTES_MAX: usize = 1024;
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// A pattern that can be matched against many texts.
+pub(crate) struct Pattern {
+    /// Elements that match a byte each.
+    elements: usize,
+    /// Words of a set of states.
+    words: usize,
+    /// For each byte the elements that match it, one set after the other.
+    takes: Vec<u64>,
+    /// States that a `*` lets stay. State `n`: the first `n` elements have matched.
+    stays: Vec<u64>,
+}
+
+impl Pattern {
+    /// `fold` ignores ASCII case. `None`: the pattern is longer than [`PATTERN_BYTES_MAX`].
+    pub(crate) fn new(text: &[u8], fold: bool) -> Option<Pattern> {
+        if text.len() > PATTERN_BYTES_MAX {
+            return None;
         }
-        if let [first, t_rest @ ..] = t {
-            if let Some(p_rest) = step(p, *first, fold) {
-                (p, t) = (p_rest, t_rest);
-                continue;
+        let words = text.len() / WORD_BITS + 1; // there is one state more than elements
+        let mut pattern = Pattern {
+            elements: 0,
+            words,
+            takes: vec![0; (1 << u8::BITS) * words],
+            stays: vec![0; words],
+        };
+        let mut rest = text;
+        while let Some((first, mut after)) = rest.split_first() {
+            match first {
+                b'*' => {
+                    set(&mut pattern.stays, pattern.elements);
+                    rest = after;
+                    continue;
+                }
+                b'?' => pattern.element(|_| true),
+                b'[' => {
+                    let class = after;
+                    after = class_end(class);
+                    pattern.element(|byte| class_matches(class, byte, fold));
+                }
+                b'\\' if !after.is_empty() => {
+                    let (escaped, behind) = (after[0], &after[1..]);
+                    after = behind;
+                    pattern.element(|byte| same(escaped, byte, fold));
+                }
+                literal => pattern.element(|byte| same(*literal, byte, fold)),
             }
-        } else if p.is_empty() {
-            return true;
+            rest = after;
         }
-        // A mismatch: let the last `*` take one byte more.
-        match retry {
-            Some((after_star, [_, rest @ ..])) => {
-                retry = Some((after_star, rest));
-                (p, t) = (after_star, rest);
+        Some(pattern)
+    }
+
+    fn element(&mut self, matches: impl Fn(u8) -> bool) {
+        for byte in 0..=u8::MAX {
+            if matches(byte) {
+                let at = usize::from(byte) * self.words;
+                set(&mut self.takes[at..at + self.words], self.elements);
             }
-            _ => return false,
         }
+        self.elements += 1;
+    }
+
+    /// Whether the whole text matches.
+    pub(crate) fn matches(&self, text: &[u8]) -> bool {
+        if text.len() < self.elements {
+            return false;
+        }
+        match self.words {
+            1 => self.matches_in_one(text),
+            _ => self.matches_in_many(text),
+        }
+    }
+
+    fn matches_in_one(&self, text: &[u8]) -> bool {
+        let stays = self.stays[0];
+        let mut states = 1;
+        for byte in text {
+            states = (states & self.takes[usize::from(*byte)]) << 1 | states & stays;
+            if states == 0 {
+                return false;
+            }
+        }
+        states >> self.elements & 1 == 1
+    }
+
+    fn matches_in_many(&self, text: &[u8]) -> bool {
+        let mut states = vec![0; self.words];
+        states[0] = 1;
+        for byte in text {
+            let at = usize::from(*byte) * self.words;
+            let (mut carry, mut any) = (0, 0);
+            for (word, (takes, stays)) in self.takes[at..at + self.words]
+                .iter()
+                .zip(&self.stays)
+                .enumerate()
+            {
+                let taken = states[word] & takes;
+                states[word] = taken << 1 | carry | states[word] & stays;
+                carry = taken >> (WORD_BITS - 1);
+                any |= states[word];
+            }
+            if any == 0 {
+                return false;
+            }
+        }
+        states[self.elements / WORD_BITS] >> (self.elements % WORD_BITS) & 1 == 1
+    }
+
+    /// Steps that a text of so many bytes takes at most.
+    pub(crate) fn steps(&self, text_bytes: usize) -> usize {
+        self.words * text_bytes
     }
 }
 
-/// The pattern after its first element, if that element matches `byte`.
-fn step(pattern: &[u8], byte: u8, fold: bool) -> Option<&[u8]> {
-    let same = |a: u8| a == byte || fold && a.eq_ignore_ascii_case(&byte);
-    match pattern {
-        [] => None,
-        [b'?', rest @ ..] => Some(rest),
-        [b'[', class @ ..] => {
-            let (hit, rest) = class_matches(class, byte, fold);
-            hit.then_some(rest)
-        }
-        [b'\\', escaped, rest @ ..] => same(*escaped).then_some(rest),
-        [literal, rest @ ..] => same(*literal).then_some(rest),
-    }
+fn set(bits: &mut [u64], bit: usize) {
+    bits[bit / WORD_BITS] |= 1 << (bit % WORD_BITS);
 }
 
-/// Whether `byte` is in the class that starts after `[`, and the pattern after its `]` (an unclosed class ends with the
-/// pattern, as in Redis).
-fn class_matches(class: &[u8], byte: u8, fold: bool) -> (bool, &[u8]) {
+fn same(a: u8, b: u8, fold: bool) -> bool {
+    a == b || fold && a.eq_ignore_ascii_case(&b)
+}
+
+/// What follows the class that starts after `[`. One that is not closed ends with the pattern, as in Redis.
+fn class_end(class: &[u8]) -> &[u8] {
+    class_items(class).1
+}
+
+/// Whether `byte` is in the class that starts after `[`.
+fn class_matches(class: &[u8], byte: u8, fold: bool) -> bool {
     let lower = |b: u8| if fold { b.to_ascii_lowercase() } else { b };
     let byte = lower(byte);
-    let (negated, mut class) = match class {
-        [b'^', rest @ ..] => (true, rest),
-        _ => (false, class),
-    };
-    let mut hit = false;
+    let negated = class.first() == Some(&b'^');
+    let hit = class_items(class).0.into_iter().any(|(from, to)| {
+        let (from, to) = (lower(from), lower(to));
+        (from.min(to)..=from.max(to)).contains(&byte)
+    });
+    hit != negated
+}
+
+/// The ranges of the class that starts after `[`, and the pattern after its `]`.
+fn class_items(class: &[u8]) -> (Vec<(u8, u8)>, &[u8]) {
+    let mut items = Vec::new();
+    let mut rest = class.strip_prefix(b"^").unwrap_or(class);
     loop {
-        class = match class {
-            [] => return (hit != negated, class),
-            [b']', rest @ ..] => return (hit != negated, rest),
+        rest = match rest {
+            [] => return (items, rest),
+            [b']', rest @ ..] => return (items, rest),
             [b'\\', escaped, rest @ ..] => {
-                hit |= *escaped == byte;
+                items.push((*escaped, *escaped));
                 rest
             }
             [from, b'-', to, rest @ ..] => {
-                let (from, to) = (lower(*from), lower(*to));
-                hit |= (from.min(to)..=from.max(to)).contains(&byte);
+                items.push((*from, *to));
                 rest
             }
             [one, rest @ ..] => {
-                hit |= lower(*one) == byte;
+                items.push((*one, *one));
                 rest
             }
         };
@@ -82,7 +172,12 @@ fn class_matches(class: &[u8], byte: u8, fold: bool) -> (bool, &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{PATTERN_BYTES_MAX, Pattern};
+
+    fn matches(pattern: &[u8], text: &[u8], fold: bool) -> bool {
+        let pattern = Pattern::new(pattern, fold).expect("a short pattern");
+        pattern.matches(text)
+    }
 
     #[test]
     fn patterns_match_as_in_redis() {
@@ -121,13 +216,38 @@ mod tests {
         assert!(!matches(b"MAX*", b"maxmemory", false));
     }
 
+    /// Patterns around the length of a word, against the plain rule.
     #[test]
-    fn many_stars_take_no_exponential_time() {
-        let pattern = "a*".repeat(60) + "b";
-        assert!(!matches(
-            pattern.as_bytes(),
-            "a".repeat(20_000).as_bytes(),
-            false
-        ));
+    fn long_patterns_match_as_short_ones() {
+        for length in [62, 63, 64, 65, 127, 128, 129, 300] {
+            let text = "ab".repeat(length).into_bytes();
+            for (pattern, expected) in [
+                ("?".repeat(2 * length), true),
+                ("?".repeat(2 * length - 1), false),
+                (format!("{}*", "?".repeat(length)), true),
+                (format!("*{}", "ab".repeat(length / 2)), true),
+                (format!("*{}", "ba".repeat(length / 2)), false),
+                ("[a-b]".repeat(40) + "*b", length >= 21),
+                ("*b*a".repeat(30) + "*", length >= 31),
+            ] {
+                let found = matches(pattern.as_bytes(), &text, false);
+                assert_eq!(found, expected, "{pattern} against {length} x ab");
+            }
+        }
+    }
+
+    /// A pattern of 32 KB held a thread for minutes over keys of 64 KB: each `*` tried all places of the text.
+    #[test]
+    fn no_pattern_takes_long() {
+        let text = "a".repeat(65_000).into_bytes();
+        let began = std::time::Instant::now();
+        for pattern in [
+            "a*".repeat(500) + "b",
+            "*".to_owned() + &"a".repeat(1000) + "b",
+        ] {
+            assert!(!matches(pattern.as_bytes(), &text, false));
+        }
+        assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+        assert!(Pattern::new(&vec![b'a'; PATTERN_BYTES_MAX + 1], false).is_none());
     }
 }

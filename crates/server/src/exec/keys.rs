@@ -1,4 +1,7 @@
 //! Keys as such: TYPE, RENAME, COPY, MOVE, OBJECT, FLUSHDB, FLUSHALL, SWAPDB.
+//!
+//! **Invariant** K1: the table behind a database is looked up under the guard under which the command uses it. SWAPDB
+//! is alone in the store, so no guard sees it happen.
 
 use super::admit;
 use super::client::Db;
@@ -164,7 +167,8 @@ pub(super) fn select(ctx: &mut Context<'_>) -> Done {
 
 /// Where COPY and MOVE write to.
 struct Target<'a> {
-    table: TableId,
+    /// None: the database of the source.
+    db: Option<u8>,
     key: &'a [u8],
     replace: bool,
     /// Remove the source.
@@ -186,16 +190,12 @@ pub(super) fn copy(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
             return Err(SYNTAX);
         }
     }
-    let table = db.map_or(Ok(ctx.table), |db| table_in(ctx, db))?;
     let key = ctx.arg(2);
-    if table == ctx.table && key == ctx.arg(1) {
-        return Err(SAME_OBJECTS);
-    }
     transfer(
         ctx,
         way,
         &Target {
-            table,
+            db,
             key,
             replace,
             moves: false,
@@ -209,16 +209,12 @@ pub(super) fn move_to(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
         ctx.arg(2),
         Failure::Text("ERR value is not an integer or out of range"),
     )?;
-    let table = table_in(ctx, db)?;
-    if table == ctx.table {
-        return Err(SAME_OBJECTS);
-    }
     let key = ctx.arg(1);
     transfer(
         ctx,
         way,
         &Target {
-            table,
+            db: Some(db),
             key,
             replace: false,
             moves: true,
@@ -228,21 +224,33 @@ pub(super) fn move_to(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
 
 fn transfer(ctx: &mut Context<'_>, way: Way<'_, '_>, target: &Target<'_>) -> Done {
     match way {
-        Way::Guarded(guard) => transfer_locked(ctx, guard, target, &mut Room::default()),
+        Way::Guarded(guard) => {
+            let table = target.db.map_or(Ok(ctx.table), |db| table_in(ctx, db))?;
+            transfer_locked(ctx, guard, target, table, &mut Room::default())
+        }
         Way::Session(session) => {
+            if let Some(db) = target.db {
+                table_for(ctx.shared, db)?;
+            }
             let mut guard = session.pin();
+            // K1: SWAPDB may have been since.
+            ctx.table = admit::table_of(ctx.client, ctx.shared);
+            let table = match target.db {
+                None => ctx.table,
+                Some(db) => ctx.shared.commands.table(db).ok_or(DROPPED_NOW)?,
+            };
             let (from, to) = (guard.hash(ctx.arg(1)), guard.hash(target.key));
             if let Some(member) = ctx.shared.membership() {
                 let view = ctx.local.view(member, &mut guard);
                 routing::find(view, None, ctx.table, ctx.spec, &ctx.args, &[from, to])?;
             }
             guard.rewrites(target.moves);
-            let keys = [(ctx.table, from), (target.table, to)];
+            let keys = [(ctx.table, from), (table, to)];
             let done = ctx.locked_for_room(&mut guard, &keys, |ctx, guard, room| {
-                transfer_locked(ctx, guard, target, room)
+                transfer_locked(ctx, guard, target, table, room)
             });
             // The stricter of both tables' levels.
-            let other = ctx.local.level_of_table(ctx.shared, target.table);
+            let other = ctx.local.level_of_table(ctx.shared, table);
             let level = ctx.level().max(other);
             ctx.client.settle(&mut guard, level);
             done
@@ -255,20 +263,21 @@ fn transfer_locked(
     ctx: &mut Context<'_>,
     guard: &mut Guard<'_>,
     target: &Target<'_>,
+    table: TableId,
     room: &mut Room,
 ) -> Done {
     let source_key = ctx.arg(1);
+    if table == ctx.table && (target.moves || target.key == source_key) {
+        return Err(SAME_OBJECTS);
+    }
     let (from, to) = (guard.hash(source_key), guard.hash(target.key));
-    let keys = [
-        (ctx.table, from, source_key),
-        (target.table, to, target.key),
-    ];
+    let keys = [(ctx.table, from, source_key), (table, to, target.key)];
     ctx.warm(guard, keys.into_iter())?;
     let Some(source) = guard.read(ctx.table, from, source_key)? else {
         return ctx.integer(0);
     };
     let (value, expires_at_ms) = (source.value.to_vec(), source.expires_at_ms);
-    if !target.replace && guard.read(target.table, to, target.key)?.is_some() {
+    if !target.replace && guard.read(table, to, target.key)?.is_some() {
         return ctx.integer(0);
     }
     *room = Room::default();
@@ -277,7 +286,7 @@ fn transfer_locked(
         room.remove(source_key);
     }
     ctx.set_aside(guard, *room)?;
-    guard.write(target.table, to, target.key, &value, expires_at_ms)?;
+    guard.write(table, to, target.key, &value, expires_at_ms)?;
     if target.moves {
         guard.remove(ctx.table, from, source_key)?;
     }
@@ -286,28 +295,32 @@ fn transfer_locked(
 
 pub(super) fn flushdb(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     check_flush(ctx)?;
-    flush(ctx, way, &[ctx.table])?;
+    flush(ctx, way, |ctx| vec![ctx.table])?;
     ctx.ok()
 }
 
 pub(super) fn flushall(ctx: &mut Context<'_>, way: Way<'_, '_>) -> Done {
     check_flush(ctx)?;
-    let tables: Vec<TableId> = databases::tables(ctx.shared)
-        .iter()
-        .map(|table| table.id)
-        .collect();
-    flush(ctx, way, &tables)?;
+    flush(ctx, way, |ctx| {
+        let tables = databases::tables(ctx.shared);
+        tables.iter().map(|table| table.id).collect()
+    })?;
     ctx.ok()
 }
 
-/// Empties tables, all at one instant. EXEC with a FLUSH is alone in the store already.
-fn flush(ctx: &mut Context<'_>, way: Way<'_, '_>, tables: &[TableId]) -> Done {
+/// Empties `tables`, all at one instant. EXEC with a FLUSH is alone in the store already.
+fn flush(
+    ctx: &mut Context<'_>,
+    way: Way<'_, '_>,
+    tables: fn(&Context<'_>) -> Vec<TableId>,
+) -> Done {
     if let Some(member) = ctx.shared.membership() {
-        return own_part::flush(ctx, member, way, tables);
+        let tables = tables(ctx);
+        return own_part::flush(ctx, member, way, &tables);
     }
-    let clear = |guard: &Guard<'_>| {
-        for table in tables {
-            match guard.clear(*table) {
+    let clear = |ctx: &Context<'_>, guard: &Guard<'_>| {
+        for table in tables(ctx) {
+            match guard.clear(table) {
                 Ok(()) | Err(Error::NoSuchTable(_)) => {}
                 Err(error) => return Err(Failure::from(error)),
             }
@@ -317,11 +330,13 @@ fn flush(ctx: &mut Context<'_>, way: Way<'_, '_>, tables: &[TableId]) -> Done {
     match way {
         Way::Session(session) => {
             let mut guard = session.pin_exclusive();
-            let done = clear(&guard);
+            // K1: SWAPDB may have been while it waited to be alone.
+            ctx.table = admit::table_of(ctx.client, ctx.shared);
+            let done = clear(ctx, &guard);
             ctx.settle(&mut guard);
             done
         }
-        Way::Guarded(guard) => clear(guard),
+        Way::Guarded(guard) => clear(ctx, guard),
         Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
     }
 }

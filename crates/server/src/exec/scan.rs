@@ -5,16 +5,18 @@
 //! else has had a turn and no pin is held. Inside EXEC, which is one step, `KEYS` walks to the end.
 
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
-use super::glob;
+use super::glob::Pattern;
 use super::own_part::OwnPart;
 use duramen_engine::{Error, Guard, KeyHash, Object, TableId};
 use duramen_wire::resp::number::{IntegerText, parse_integer};
 use duramen_wire::resp::{Encoder, Room};
 
-/// Objects that KEYS looks at in one step of its walk.
+/// Objects that KEYS looks at in one step of its walk, with a short pattern.
 const KEYS_STEP: usize = 1024;
-/// Steps of KEYS in one slice (W1): one or two milliseconds.
-const KEYS_STEPS_PER_SLICE: usize = 8;
+/// Objects of KEYS in one slice (W1): one or two milliseconds.
+const KEYS_PER_SLICE: usize = 8 * KEYS_STEP;
+/// Steps of matching in one slice of KEYS (W1), as long.
+const MATCHING_PER_SLICE: usize = 1 << 20;
 /// Objects that SCAN looks at in one step: after each it looks how much it has found, and a key may
 /// be 64 KiB.
 pub(super) const KEYS_PER_STEP: usize = 16;
@@ -25,15 +27,18 @@ const SCAN_OBJECTS_MAX: usize = 8_192;
 /// One SCAN ends after so many steps that found less than they looked for: each has passed a
 /// thousand empty buckets.
 const EMPTY_STEPS_MAX: usize = 16;
-/// One SCAN ends after the step that takes what it has found beyond this, in bytes.
+/// One SCAN ends after the step that takes what it has found, or its steps of matching, beyond this; in bytes.
 const SCAN_BYTES_MAX: usize = 1 << 20;
 /// Draws before RANDOMKEY gives up on meeting an object that has not expired.
 const RANDOM_DRAWS: usize = 64;
 
+pub(super) const LONG_PATTERN: Failure =
+    Failure::Text("ERR the pattern is too long: it may have 1024 bytes");
+
 /// Options of `SCAN`.
-struct Options<'a> {
+struct Options {
     cursor: u64,
-    pattern: Option<&'a [u8]>,
+    pattern: Option<Pattern>,
     count: usize,
     /// Only objects of this type: all of them are strings.
     of_other_type: bool,
@@ -50,15 +55,15 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let in_parts = ctx.client.take_in_parts();
     let step = (KEYS_PER_STEP, in_parts);
     let next = walk(guard, ctx.table, from, count, step, |object| {
-        let wanted = options
-            .pattern
-            .is_none_or(|pattern| glob::matches(pattern, object.key, false));
+        let pattern = options.pattern.as_ref();
+        let wanted = pattern.is_none_or(|pattern| pattern.matches(object.key));
         if wanted && !options.of_other_type && own.has(guard, object.key) {
             keys += 1;
             reply.bulk(object.key);
-            return object.key.len();
+        } else if pattern.is_none() {
+            return 0;
         }
-        0
+        pattern.map_or(object.key.len(), |pattern| pattern.steps(object.key.len()))
     });
     let next = ctx.note_colds(guard, in_parts, next)?;
     let mut reply = ctx.reply();
@@ -72,7 +77,7 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
 
 /// Shows about `count` objects from `cursor` on, or fewer (W1); returns the next cursor, 0 =
 /// finished. Of `per_step` objects and those of the bucket where they end all are shown, or if `in_parts` those before the first
-/// that lies on flash; `show` tells how many bytes of the object it has kept.
+/// that lies on flash; `show` tells what the object took, in bytes kept or in steps of matching.
 pub(super) fn walk(
     guard: &Guard<'_>,
     table: TableId,
@@ -115,7 +120,7 @@ fn give_back(ctx: &mut Context<'_>, mut buffer: Vec<u8>) {
     ctx.local.scratch = buffer;
 }
 
-fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
+fn parse(ctx: &Context<'_>) -> Result<Options, Failure> {
     let cursor = parse_cursor(ctx.arg(1))?;
     let mut options = Options {
         cursor,
@@ -133,7 +138,10 @@ fn parse<'a>(ctx: &Context<'a>) -> Result<Options<'a>, Failure> {
             }
             options.count = usize::try_from(count).unwrap_or(usize::MAX);
         } else if option.eq_ignore_ascii_case(b"match") {
-            options.pattern = (value != b"*").then_some(value);
+            options.pattern = match value {
+                b"*" => None,
+                value => Some(Pattern::new(value, false).ok_or(LONG_PATTERN)?),
+            };
         } else if option.eq_ignore_ascii_case(b"type") {
             options.of_other_type = !value.eq_ignore_ascii_case(b"string");
         } else {
@@ -153,7 +161,8 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, Failure> {
 }
 
 pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
-    let pattern = ctx.arg(1);
+    let pattern = Pattern::new(ctx.arg(1), false).ok_or(LONG_PATTERN)?;
+    let step_objects = (KEYS_STEP / pattern.steps(1)).max(KEYS_PER_STEP);
     let own = OwnPart::of(ctx, guard);
     let mut walk = ctx.client.take_walk(ctx.table);
     let goes_on = walk.cursor != 0;
@@ -162,7 +171,7 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         walk.found = std::mem::take(&mut ctx.local.scratch);
         walk.found.clear();
     }
-    let mut steps = 0;
+    let (mut objects, mut matching) = (0, 0);
     loop {
         let cursor = walk.cursor;
         let before = (walk.keys, walk.found.len());
@@ -174,13 +183,15 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         let shows = |object: Object<'_>| {
             // A bucket that grew meanwhile may be met twice, and a key is told once.
             let again = goes_on && guard.hash(object.key).is_before(cursor);
-            let wanted = !again && glob::matches(pattern, object.key, false);
+            objects += 1;
+            matching += pattern.steps(object.key.len());
+            let wanted = !again && pattern.matches(object.key);
             if wanted && own.has(guard, object.key) {
                 walk.keys += 1;
                 reply.bulk(object.key);
             }
         };
-        let step = guard.scan_as(ctx.table, cursor, KEYS_STEP, in_parts, shows);
+        let step = guard.scan_as(ctx.table, cursor, step_objects, in_parts, shows);
         if room.is_exceeded_by(&walk.found) {
             return Err(ctx.too_long());
         }
@@ -195,8 +206,8 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
                 return Err(error.into());
             }
         }
-        steps += 1;
-        if steps == KEYS_STEPS_PER_SLICE && !ctx.locked {
+        let is_long = objects >= KEYS_PER_SLICE || matching >= MATCHING_PER_SLICE;
+        if is_long && !ctx.locked {
             ctx.client.keep_walk(walk);
             return Err(Failure::GoesOn);
         }

@@ -249,11 +249,10 @@ fn run(
     );
     search.map_or(Ok(()), Search::outcome)?;
     if lock {
-        locks.extend(
-            watched
-                .iter()
-                .map(|(table, key, _)| (table, guard.hash(key))),
-        );
+        // A watched key of a table that was dropped has changed; there is nothing to lock.
+        let store = ctx.shared.store();
+        let alive = watched.iter().filter(|(table, ..)| store.has_table(*table));
+        locks.extend(alive.map(|(table, key, _)| (table, guard.hash(key))));
         locks.sort_unstable();
         locks.dedup();
     }

@@ -20,6 +20,8 @@
 //!   have gone.
 //! - F5: replies of requests before one that waits are sent with its own, if others wait too: that saves the system calls and the
 //!   wake-up of their client, which cost more than the requests did. But they wait for [`CORK_MS`] at most, and only once.
+//! - F6: an entry that the first request needs is never given up as one of those that later requests need, even if both name
+//!   it: the first request would ask for it again without end.
 //!
 //! **Concurrency.** Everything here belongs to the thread; its reader is watched by its epoll instance.
 //!
@@ -60,7 +62,7 @@ pub(super) struct Parked {
     fetched: Vec<Come>,
     /// What is longer than it was taken to be, and had no room.
     longer: Vec<Want>,
-    /// Which of all this is not for its first request.
+    /// Which of all this is for later requests only (F6).
     ahead: Vec<(u64, u32)>,
     /// Which of it was lent for its first request before.
     kept: HashSet<(u64, u32)>,
@@ -209,13 +211,18 @@ impl Reactor {
     /// The requests of a connection met entries on flash. It is out of its slot, and waits for flash from now on. `kept`: what its
     /// first request was lent, if it came no further.
     pub(super) fn park(&mut self, token: Token, connection: &mut Connection, mut kept: Vec<Come>) {
-        let (needed, ahead) = connection.client.take_wanted();
-        assert!(!needed.is_empty(), "who parks needs something");
+        let (needed, mut ahead) = connection.client.take_wanted();
+        assert!(!needed.is_empty(), "a request that parks needs something");
         let most = self.shared.tier().map_or(0, |tier| tier.fetch_bytes());
         let kept_bytes = kept.iter().map(|come| come.bytes.len()).sum::<usize>();
         let bytes = needed.iter().map(|cold| cold.span().1).sum::<usize>();
         if kept_bytes > 0 && kept_bytes + bytes > most && connection.client.may_give_up() {
             kept.clear();
+        }
+        if !ahead.is_empty() {
+            let kept = kept.iter().map(|come| come.asked.key());
+            let mut first: HashSet<_> = needed.iter().map(Cold::key).chain(kept).collect();
+            ahead.retain(|cold| first.insert(cold.key())); // F6
         }
         let in_parts = connection.client.takes_part();
         // Of use for these alone; a request that parks for the first time pays nothing.
