@@ -121,6 +121,49 @@ def test_flushall_beside_writers(server, wire):
     assert wire.call("SCAN", 0)[1] == []
 
 
+def test_commands_on_whole_databases_and_swapdb_keep_to_their_database(start):
+    """FLUSHDB, COPY and MOVE found their table before they entered the store. A SWAPDB in between made that the table of another
+    database: acknowledged writes of a database that nobody flushed were gone, and its keys were copied and moved."""
+    server = start(threads=8, memory="64mb")
+    done = threading.Event()
+
+    def again(db, *command):
+        with server.connect() as wire:
+            wire.call("SELECT", db)
+            while not done.is_set():
+                replies = wire.pipeline([command] * 100)
+                assert set(replies) <= {b"OK", 0}, replies  # `k` is never in database 0
+
+    def swap():
+        with server.connect() as wire, server.connect() as other:
+            other.call("SELECT", 1)
+            until = time.monotonic() + 6
+            number = 0
+            while time.monotonic() < until:
+                number += 1
+                wire.call("SWAPDB", 0, 1)
+                other.call("SET", "k", number)
+                assert other.call("MGET", "k", "kk") == [b"%d" % number, None]
+                assert other.call("MGET", "k", "kk") == [b"%d" % number, None]
+                other.call("DEL", "k")
+            assert number > 20
+
+    def work(number):
+        if number == 0:
+            try:
+                swap()
+            finally:
+                done.set()
+        elif number == 1:
+            again(0, "FLUSHDB")
+        elif number < 4:
+            again(9, "FLUSHDB")
+        else:
+            again(0, *(("COPY", "k", "kk"), ("MOVE", "k", 5))[number % 2])
+
+    in_threads(8, work)
+
+
 def test_a_slow_keys_command_does_not_stop_others_for_long(server, wire):
     wire.load([b"key:%07d" % i for i in range(200_000)], b"v")
     with server.connect() as other:

@@ -52,6 +52,13 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// How long a writer waits while the log's writer, which cleaning waits for, gets nothing done.
 const DISK_STUCK_AFTER: Duration = Duration::from_secs(10);
+/// Longest wait of a writer for memory, whatever others gain meanwhile: its thread serves nobody else, and what they gain may be
+/// what others take again, as recoveries do that fail for want of room.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// The same for a segment of a disk that has none for this purpose.
+const FULL_DISK_AFTER: Duration = Duration::from_secs(2);
+/// The same when a writer was refused already and no head has got a segment since.
+const FULL_DISK_AGAIN: Duration = Duration::from_millis(50);
 #[cfg(not(any(loom, shuttle)))]
 const DISK_LOOK_AGAIN: Duration = Duration::from_micros(50);
 
@@ -116,6 +123,17 @@ pub enum Waiting {
     Inside(SlotId),
     /// As `Inside`, for who lets go of its keys if there is none at once, and waits outside (T5).
     Briefly(SlotId),
+}
+
+impl Waiting {
+    /// Longest wait. A side log is filled by a thread that serves nobody else.
+    fn most(self, purpose: Purpose) -> Duration {
+        match self {
+            Waiting::Briefly(_) => BRIEFLY,
+            Waiting::Outside | Waiting::Inside(_) if purpose.is_for_head() => WAIT_MAX,
+            Waiting::Outside | Waiting::Inside(_) => Duration::MAX,
+        }
+    }
 }
 
 /// What the cleaners know of the load.
@@ -369,7 +387,8 @@ impl Core {
         let mut long = LongWait::new(Resource::Memory, holding);
         loop {
             long.look();
-            if matches!(waiting, Waiting::Briefly(_)) && whole.look(Instant::now()) > BRIEFLY {
+            let waited = whole.look(Instant::now());
+            if waited > waiting.most(purpose) {
                 return Err(self.out_of_memory());
             }
             if let Waiting::Inside(slot) | Waiting::Briefly(slot) = waiting {
@@ -394,6 +413,9 @@ impl Core {
             }
             if purpose != Purpose::Promoted && self.refuses(purpose) {
                 return Err(self.out_of_memory());
+            }
+            if !disk_has_room && waited > self.disk_patience() {
+                return Err(self.disk_full());
             }
             match self.help(node, WAITING_STEP_BYTES, me, alone, true) {
                 Some(Step::Worked) => {}
@@ -449,6 +471,15 @@ impl Core {
     fn is_disk_full(&self) -> bool {
         let mut log = self.log.iter();
         log.any(|log| log.is_disk_full_for_cleaners())
+    }
+
+    /// How long a writer waits for a segment of a disk that has none, whatever others gain meanwhile.
+    fn disk_patience(&self) -> Duration {
+        let mut log = self.log.iter();
+        match log.any(|log| log.swaps().is_short_of_disk()) {
+            true => FULL_DISK_AGAIN,
+            false => FULL_DISK_AFTER,
+        }
     }
 
     /// What a writer is told that gets no segment for want of disk.
