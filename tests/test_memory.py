@@ -207,6 +207,26 @@ def test_a_small_server_keeps_its_budget_beside_snapshots(start, tmp_path, threa
     overwrite_within_the_budget(start, 64, 1000, level="buffered", saves=True, **more)
 
 
+def test_memory_of_clients_that_have_gone_is_given_back(start):
+    """What WATCH and MULTI keep are small pieces. Freed, they stayed resident for good: 858 MB of 60 clients that had gone."""
+    server = start(memory="64mb", threads=2)
+    watched = [b"%0100d" % n for n in range(20_000)]
+    before = server.resident_bytes()
+    clients = [server.connect() for _ in range(30)]
+    for wire in clients:
+        wire.send(b"".join(encode("WATCH", *watched[at : at + 1000]) for at in range(0, len(watched), 1000)))
+    for wire in clients:
+        assert [wire.reply() for _ in range(20)] == [b"OK"] * 20
+    for wire in clients[::2]:
+        wire.send(encode("MULTI") + b"".join(encode("SET", key, key) for key in watched[:5000]))
+        assert [wire.reply() for _ in range(5001)][-1] == b"QUEUED"
+    most = server.resident_bytes()
+    assert most > before + 80 * MIB, "it took too little to tell"
+    for wire in clients:
+        wire.close()
+    harness.wait_until(lambda: server.resident_bytes() < before + 16 * MIB, "their memory is given back", patience_s=10)
+
+
 def test_short_segments_take_what_they_are_charged(start, tmp_path):
     """Each start leaves short segments. A huge page backed all of each while they were loaded: 131 MB of 64 MiB."""
     server = start(memory="64mb", threads=2, level="buffered", dir=tmp_path / "data")

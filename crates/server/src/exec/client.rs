@@ -4,6 +4,7 @@ use super::cold::Parking;
 use super::own_part::Flushing;
 use super::wait::Wait;
 use super::watches::Watches;
+use crate::heap;
 use crate::shared::ClientRecord;
 use duramen_base::ids::Level;
 use duramen_engine::TableId;
@@ -64,6 +65,12 @@ pub(crate) struct Transaction {
     pub(crate) writes: bool,
     /// A request was refused: EXEC will refuse the rest.
     pub(crate) broken: bool,
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        heap::freed(self.queued_bytes);
+    }
 }
 
 /// What a client selected.

@@ -8,6 +8,7 @@ use super::client::Client;
 use super::context::{Context, Done, Failure};
 use super::local::Local;
 use super::table::{self, REDACTED, Spec, flag};
+use crate::heap;
 use crate::shared::Shared;
 use duramen_wire::resp::number::parse_integer;
 use duramen_wire::resp::{Args, Encoder};
@@ -178,8 +179,12 @@ pub(super) fn len(ctx: &mut Context<'_>) -> Done {
     ctx.integer(len as i64)
 }
 
+/// What an entry takes, about.
+const ENTRY_BYTES: usize = 512;
+
 pub(super) fn reset(ctx: &mut Context<'_>) -> Done {
-    log(ctx.shared).entries.clear();
+    let entries = std::mem::take(&mut log(ctx.shared).entries);
+    heap::freed(entries.len() * ENTRY_BYTES);
     ctx.ok()
 }
 

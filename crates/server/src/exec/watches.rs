@@ -7,6 +7,7 @@
 //!    bytes have a limit.
 
 use super::client::Db;
+use crate::heap;
 use duramen_base::ids::TabletsVersion;
 use duramen_engine::{Stamp, TableId};
 use std::collections::{BTreeMap, HashMap};
@@ -36,6 +37,15 @@ pub(crate) struct Watches {
     tables: BTreeMap<TableId, HashMap<Box<[u8]>, Watched>>,
     len: usize,
     key_bytes: usize,
+}
+
+/// What a watched key takes beside its own bytes.
+const WATCHED_BYTES: usize = size_of::<Watched>() + 48;
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        heap::freed(self.key_bytes + self.len * WATCHED_BYTES);
+    }
 }
 
 impl Watches {
