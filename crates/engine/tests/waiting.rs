@@ -1,7 +1,10 @@
 //! Who waits for whom: heads shared by sessions, memory that is short, transactions, sessions that are alone. Each of
 //! these once was a ring of waiters, or memory that was there and could not be had.
 
-use duramen_engine::{Clock, Error, Guard, Mode, Options, Session, Store, TableId};
+use duramen_base::ids::Level;
+use duramen_engine::{
+    Clock, Collected, Error, Guard, LogOptions, Mode, Options, Room, Session, Store, TableId,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
@@ -441,4 +444,66 @@ fn tables_come_and_go_under_writers_that_wait_for_memory() {
         stop.store(true, Ordering::Relaxed);
     }));
     all_end(&store, jobs);
+}
+
+/// A step that had its room waited, before its second key, for the removal of another key in another head, and was refused with the first
+/// key written when the disk was found full meanwhile (`room`, R1).
+#[test]
+fn a_step_with_room_is_done_whatever_others_remove_and_the_disk_says() {
+    for seed in 1..=6 {
+        let mut options = Options::new(64 * MIB);
+        (options.hash_seed, options.heads, options.cleaners) = (Some(seed), 2, 0);
+        options.log = Some(LogOptions::new(7));
+        let store = Store::new(options).unwrap();
+        let (mut ours, mut others) = (store.session().unwrap(), store.session().unwrap());
+        const OTHERS: u64 = 30_000;
+        for key in 0..OTHERS {
+            put(&mut others.pin(), key, b"v").unwrap();
+        }
+        let log = store.log().unwrap();
+        let mut collected = Collected::default();
+        log.collect(&mut collected);
+        log.complete(&mut collected, Level::Synced);
+
+        let mut guard = ours.pin();
+        let (first, second) = (OTHERS, OTHERS + 1);
+        let mut room = Room::default();
+        let mut locks = Vec::new();
+        for key in [first, second] {
+            room.put(&key.to_le_bytes(), 1);
+            locks.push((TABLE, guard.hash(&key.to_le_bytes())));
+        }
+        guard.lock_keys_for(&locks, room).unwrap();
+        put(&mut guard, first, b"1").unwrap();
+        let removed = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut guard = others.pin();
+                for key in 0..OTHERS {
+                    let key = key.to_le_bytes();
+                    let hash = guard.hash(&key);
+                    if guard.remove(TABLE, hash, &key).is_err() {
+                        break;
+                    }
+                    removed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            // It may have to wait for a key that is locked.
+            let began = Instant::now();
+            while removed.load(Ordering::Relaxed) < OTHERS
+                && began.elapsed() < Duration::from_secs(1)
+            {
+                std::thread::yield_now();
+            }
+            log.disk_full(true);
+            let done = put(&mut guard, second, b"1");
+            guard.unlock_keys();
+            drop(guard);
+            log.disk_full(false);
+            assert!(done.is_ok(), "seed {seed}: {done:?}");
+        });
+        let mut session = store.session().unwrap();
+        let guard = session.pin();
+        assert!(get(&guard, first).is_some() && get(&guard, second).is_some());
+    }
 }

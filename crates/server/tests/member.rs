@@ -49,7 +49,9 @@ impl Member {
         assert!(server.wait_loaded().expect("loads"));
         let shared = server.shared();
         let table = match shared.durability() {
-            Some(durability) => durability.create_table("db0", None).expect("a table"),
+            Some(durability) => durability
+                .create_table("db0", None, |_| {})
+                .expect("a table"),
             None => shared.store().create_table("db0").expect("a table"),
         };
         let read_until = Arc::<ReadUntil>::default();

@@ -106,7 +106,9 @@ impl Cluster {
         assert!(server.wait_loaded().expect("loads"));
         let shared = server.shared();
         let table = match shared.durability() {
-            Some(durability) => durability.create_table("t", None).expect("a new table"),
+            Some(durability) => durability
+                .create_table("t", None, |_| {})
+                .expect("a new table"),
             None => shared.store().create_table("t").expect("a new table"),
         };
         let read_until = Arc::<ReadUntil>::default();
