@@ -1,0 +1,94 @@
+//! For how many segments the disk has room, and who may take it.
+//!
+//! **Invariant** D9 of `swap`: heads take room before they open a segment.
+
+use super::Swaps;
+use crate::space::Purpose;
+use std::sync::atomic::Ordering;
+
+impl Swaps {
+    fn limit(&self) -> u64 {
+        self.limit_max.min(self.disk_room.load(Ordering::Relaxed))
+    }
+
+    /// The disk has space for so many segments, however many there may be.
+    pub fn set_disk_room(&self, segments: u64) {
+        self.disk_room.store(segments, Ordering::Relaxed);
+    }
+
+    /// True if writes were refused last because the disk has no space for another segment.
+    pub fn is_short_of_disk(&self) -> bool {
+        self.refused.load(Ordering::Relaxed) && !self.has_room(Purpose::Head)
+    }
+
+    /// A head got no segment, for want of disk.
+    pub fn refused(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Segments listed, and the number at which heads may not open another.
+    pub fn room(&self) -> (u64, u64) {
+        (
+            self.taken_room(),
+            self.limit().saturating_sub(self.reserve()),
+        )
+    }
+
+    /// Segments that heads leave free when they add data.
+    fn reserve(&self) -> u64 {
+        self.reserve_of_survivors() + self.reserve_of_removals()
+    }
+
+    /// Segments that only survivors may take: without them a full disk could never be cleaned. A pass of this many less one
+    /// gains where a quarter of its victims is dead.
+    fn reserve_of_survivors(&self) -> u64 {
+        (self.limit() / 32).clamp(4, 8)
+    }
+
+    /// A restart closes what is open, so each head may need a segment for its first tombstone. With one more there are two
+    /// short ones when all are taken, and the cleaner makes one of them.
+    fn reserve_of_removals(&self) -> u64 {
+        (self.limit() / 32).clamp(1, 8) + self.heads
+    }
+
+    /// True if a head may open another segment for this purpose.
+    pub fn has_room(&self, purpose: Purpose) -> bool {
+        self.taken_room() + self.spare(purpose) < self.limit()
+    }
+
+    /// Segments listed, and those that heads have taken room for.
+    pub fn taken_room(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) + self.aside.load(Ordering::Relaxed)
+    }
+
+    /// Takes room for a segment of a head (D9); false: there is none.
+    pub fn take_room(&self, purpose: Purpose) -> bool {
+        self.aside.fetch_add(1, Ordering::Relaxed);
+        // Own room is counted by now, and so is that of others who ask at the same time.
+        let has_room = self.taken_room() <= self.limit().saturating_sub(self.spare(purpose));
+        if !has_room {
+            self.give_back_room();
+        }
+        has_room
+    }
+
+    /// The segment is listed by now, or is not needed (D9).
+    pub fn give_back_room(&self) {
+        let before = self.aside.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "room that nobody took (D9)");
+    }
+
+    /// Segments that are left free by who opens one for this purpose.
+    fn spare(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::Head | Purpose::Side | Purpose::Promoted => self.reserve(),
+            Purpose::Tombstones | Purpose::Rewrite => self.reserve_of_survivors(),
+            Purpose::Survivor => 0,
+        }
+    }
+
+    /// Survivors that a pass may open at most.
+    pub fn room_for_survivors(&self) -> u64 {
+        self.limit().saturating_sub(self.taken_room())
+    }
+}
