@@ -171,6 +171,30 @@ def test_config_print_is_a_valid_file(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_config_check_looks_at_what_serve_would(tmp_path):
+    """It took its file in another way than `serve` and `config print`, and saw neither DURAMEN_CONFIG nor other variables."""
+    path = tmp_path / "mine.toml"
+    path.write_text("maxclients = 11\nmaxmemory = '1.5gb'\n")
+    for arguments, environment in (
+        (("--config", path), {}),
+        ((path,), {}),
+        ((), {"DURAMEN_CONFIG": str(path)}),
+    ):
+        done = duramen("config", "check", *arguments, folder=tmp_path, environment=environment)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        assert "mine.toml: correct, 2 of " in done.stdout, done
+    bad = duramen("config", "check", folder=tmp_path, environment={"DURAMEN_PORT": "70000"})
+    assert bad.returncode == 2 and "70000" in bad.stderr and "DURAMEN_PORT" in bad.stderr, bad
+    none = duramen("config", "check", folder=tmp_path)
+    assert none.returncode == 0 and "no duramen.toml here" in none.stdout, none
+    assert duramen("config", "check", path, "--config", path).returncode == 2
+
+
+def test_flags_of_redis_have_advice(tmp_path):
+    done = duramen("serve", "--appendonly", "yes", folder=tmp_path)
+    assert done.returncode == 2 and "--appendonly" in done.stderr and "`level`" in done.stderr, done
+
+
 def test_every_setting_is_in_the_operations_page():
     page = (harness.pathlib.Path(__file__).parent.parent / "docs/operations.md").read_text()
     printed = duramen("config", "print").stdout

@@ -5,7 +5,7 @@
 use clap::{Arg, ArgMatches, Subcommand};
 use duramen_server::ServerConfig;
 use duramen_server::config::file::{self, Entry};
-use duramen_server::config::{Kind, SETTINGS, Setting};
+use duramen_server::config::{Kind, SETTINGS, Setting, hint};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -87,9 +87,7 @@ impl Loaded {
             loaded.file = Some(path);
         }
         for (n, setting) in SETTINGS.iter().enumerate() {
-            if let Some(text) = environment.get(&setting.env_name()) {
-                loaded.apply(n, text, Origin::Environment, &mut problems);
-            }
+            loaded.read_environment(n, &environment, &mut problems);
             if let Some(text) = flags.get(setting.name) {
                 loaded.apply(n, text, Origin::Flag, &mut problems);
             }
@@ -104,6 +102,52 @@ impl Loaded {
             Ok(loaded)
         } else {
             Err(Problems(problems))
+        }
+    }
+
+    /// Says what is strange, and no mistake.
+    fn warn(&self) {
+        for warning in &self.warnings {
+            eprintln!("duramen: {warning}");
+        }
+    }
+
+    /// One line for people: where settings come from.
+    fn summary(&self) -> String {
+        let count = |is: fn(&Origin) -> bool| self.origins.iter().filter(|origin| is(origin)).count();
+        let in_file = count(|origin| matches!(origin, Origin::File { .. }));
+        let variables = count(|origin| *origin == Origin::Environment);
+        let file = match &self.file {
+            Some(file) => format!("{}: correct, {in_file}", file.display()),
+            None => format!("no {FILE_DEFAULT} here: correct, 0"),
+        };
+        let variables = match variables {
+            0 => String::new(),
+            n => format!(", {n} by variables"),
+        };
+        format!("{file} of {} settings set{variables}", SETTINGS.len())
+    }
+
+    fn read_environment(
+        &mut self,
+        n: usize,
+        environment: &HashMap<String, String>,
+        problems: &mut Vec<String>,
+    ) {
+        let names = SETTINGS[n].env_names();
+        let said: Vec<(String, &String)> = names
+            .filter_map(|name| environment.get(&name).map(|text| (name, text)))
+            .collect();
+        match &said[..] {
+            [] => {}
+            [(_, text)] => self.apply(n, text, Origin::Environment, problems),
+            several => {
+                let names: Vec<&str> = several.iter().map(|(name, _)| &**name).collect();
+                problems.push(format!(
+                    "{} are the same setting: say one of them",
+                    names.join(" and ")
+                ));
+            }
         }
     }
 
@@ -131,36 +175,54 @@ impl Loaded {
                 return;
             }
         };
-        for Entry {
+        for entry in entries {
+            self.read_entry(path, &entry, problems);
+        }
+    }
+
+    fn read_entry(&mut self, path: &Path, entry: &Entry, problems: &mut Vec<String>) {
+        let Entry {
             key, text, line, ..
-        } in entries
-        {
-            let Some(n) = SETTINGS.iter().position(|setting| setting.name == key) else {
-                problems.push(format!(
-                    "{}:{line}: unknown setting `{key}`; did you mean `{}`?",
-                    path.display(),
-                    Setting::nearest(&key)
-                ));
-                continue;
-            };
-            let origin = Origin::File {
-                path: path.to_owned(),
-                line,
-            };
-            match text {
-                Some(text) => self.apply(n, &text, origin, problems),
-                None => problems.push(format!(
-                    "{}:{line}: {key} must be text, a number, true or false, or a list of texts",
-                    path.display()
-                )),
-            }
+        } = entry;
+        let place = path.display();
+        let known = SETTINGS
+            .iter()
+            .position(|setting| setting.names().any(|name| name == key));
+        let Some(n) = known else {
+            problems.push(match entry.is_table {
+                true => format!(
+                    "{place}:{line}: there are no sections, and `{key}` is no setting: let the settings stand without `[{key}]`"
+                ),
+                false => format!("{place}:{line}: unknown setting `{key}`; {}", hint(key)),
+            });
+            return;
+        };
+        if let Origin::File { line: first, .. } = &self.origins[n] {
+            let names: Vec<&str> = SETTINGS[n].names().collect();
+            problems.push(format!(
+                "{place}:{line}: `{}` are the same setting, which stands in line {first} already",
+                names.join("` and `")
+            ));
+            return;
+        }
+        let origin = Origin::File {
+            path: path.to_owned(),
+            line: *line,
+        };
+        match text {
+            Some(text) => self.apply(n, text, origin, problems),
+            None => problems.push(format!(
+                "{place}:{line}: {key} must be text, a number, true or false, or a list of texts"
+            )),
         }
     }
 
     /// Variables are shared with other programs of this name: a strange one is worth a line, not a refusal.
     fn warn_of_unknown(&mut self, environment: &HashMap<String, String>) {
         for name in environment.keys() {
-            let known = SETTINGS.iter().any(|setting| setting.env_name() == *name);
+            let known = SETTINGS
+                .iter()
+                .any(|setting| setting.env_names().any(|known| known == *name));
             let others = [
                 FILE_ENV,
                 "DURAMEN_HOST",
@@ -185,6 +247,7 @@ pub(crate) fn setting_args() -> impl Iterator<Item = Arg> {
     SETTINGS.iter().map(|setting| {
         let mut arg = Arg::new(setting.name)
             .long(setting.name)
+            .visible_aliases(setting.redis_name)
             .help(help(setting));
         arg = match setting.kind {
             Kind::Size { .. } => arg.value_name("SIZE"),
@@ -242,8 +305,12 @@ pub(crate) fn given(matches: &ArgMatches) -> Given {
 
 #[derive(clap::Args)]
 #[command(after_help = "\
+Both look at what `duramen serve` would: the file of --config, else of DURAMEN_CONFIG, else duramen.toml if it exists; and
+the variables DURAMEN_*, which win over the file.
+
 EXAMPLES
-  duramen config check duramen.toml
+  duramen config check
+  duramen config check --config /etc/duramen.toml
   duramen config print --show-origin
   duramen config print > duramen.toml     start a file from the defaults
 
@@ -255,10 +322,14 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Check a configuration file: every key and value, and how they fit together.
+    /// Check the settings that `duramen serve` would use here: every key and value, and how they fit together.
     Check {
-        #[arg(value_name = "FILE", default_value = FILE_DEFAULT)]
-        file: PathBuf,
+        /// The configuration file to read.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// The same.
+        #[arg(value_name = "FILE", conflicts_with = "config")]
+        file: Option<PathBuf>,
     },
     /// Print the settings that `duramen serve` would use here, as a configuration file.
     Print {
@@ -276,19 +347,12 @@ enum ConfigCommand {
 
 pub(crate) fn run(args: ConfigArgs) -> ExitCode {
     match args.command {
-        ConfigCommand::Check { file } => {
-            match Loaded::new(Some(&file), std::iter::empty(), &Given::new()) {
+        ConfigCommand::Check { config, file } => {
+            let file = config.or(file);
+            match Loaded::new(file.as_deref(), std::env::vars(), &Given::new()) {
                 Ok(loaded) => {
-                    let set = loaded
-                        .origins
-                        .iter()
-                        .filter(|o| **o != Origin::Default)
-                        .count();
-                    println!(
-                        "{}: correct, {set} of {} settings set",
-                        file.display(),
-                        SETTINGS.len()
-                    );
+                    loaded.warn();
+                    println!("{}", loaded.summary());
                     ExitCode::SUCCESS
                 }
                 Err(problems) => refuse(&problems),
@@ -300,9 +364,7 @@ pub(crate) fn run(args: ConfigArgs) -> ExitCode {
             json,
         } => match Loaded::new(config.as_deref(), std::env::vars(), &Given::new()) {
             Ok(loaded) => {
-                for warning in &loaded.warnings {
-                    eprintln!("duramen: {warning}");
-                }
+                loaded.warn();
                 let text = if json {
                     print_json(&loaded)
                 } else {

@@ -114,12 +114,30 @@ fn survive_file_limit() {
     }
 }
 
+/// Prints help, or what is wrong with the command line, and ends the process.
+fn refuse(error: &clap::Error) -> ! {
+    let advice = match error.get(clap::error::ContextKind::InvalidArg) {
+        Some(clap::error::ContextValue::String(flag)) => {
+            duramen_server::config::redis_hint(flag.trim_start_matches('-'))
+        }
+        _ => None,
+    };
+    let Some(advice) = advice else { error.exit() };
+    // Where standard error is gone there is nobody to tell.
+    let _ = error.print();
+    eprintln!("\n{advice}");
+    std::process::exit(error.exit_code())
+}
+
 fn main() -> ExitCode {
     duramen_server::heap::settle();
     up::tie_to_parent();
     die_of_panics();
     survive_file_limit();
-    let matches = command().get_matches();
+    let matches = match command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => refuse(&error),
+    };
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),

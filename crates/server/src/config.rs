@@ -15,10 +15,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub mod file;
+mod hints;
 mod parse;
 mod table;
 
 pub use file::ConfigFile;
+pub use hints::{hint, redis_hint};
 pub use parse::{format_size, parse_size};
 pub use table::SETTINGS;
 
@@ -461,7 +463,7 @@ pub struct Setting {
     /// Name of the flag (`--name`), of the key in `duramen.toml`, and in `CONFIG GET`; upper case with `_` and
     /// `DURAMEN_` before it is the environment variable.
     pub name: &'static str,
-    /// The name Redis's `CONFIG GET` has for the same thing, if it is not `name`.
+    /// Redis's name for the same thing, if it is not `name`: understood wherever `name` is.
     pub redis_name: Option<&'static str>,
     pub kind: Kind,
     /// Unit of the number: `bytes`, `seconds`, … or empty.
@@ -477,14 +479,20 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// Its name, then Redis's if that is another one.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.redis_name)
+    }
+
     /// Looks a setting up by its name or Redis's.
     pub fn find(name: &str) -> Option<&'static Setting> {
-        SETTINGS.iter().find(|setting| {
-            setting.name.eq_ignore_ascii_case(name)
-                || setting
-                    .redis_name
-                    .is_some_and(|redis| redis.eq_ignore_ascii_case(name))
-        })
+        let is_name = |known: &str| known.eq_ignore_ascii_case(name);
+        SETTINGS.iter().find(|s| s.names().any(is_name))
+    }
+
+    /// The setting that a file calls so: by its name or Redis's, in lower case.
+    pub fn of_key(key: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|s| s.names().any(|name| name == key))
     }
 
     /// The known name that `name` was probably meant to be.
@@ -500,10 +508,12 @@ impl Setting {
 
     /// Name of the environment variable.
     pub fn env_name(&self) -> String {
-        format!(
-            "DURAMEN_{}",
-            self.name.to_ascii_uppercase().replace('-', "_")
-        )
+        env_name(self.name)
+    }
+
+    /// Names of all environment variables for it: one for each of its names.
+    pub fn env_names(&self) -> impl Iterator<Item = String> {
+        self.names().map(env_name)
     }
 
     /// Parses `text`, checks it and stores it.
@@ -528,6 +538,10 @@ impl Setting {
     pub fn show_plain(&self, config: &ServerConfig) -> String {
         parse::plain(&(self.get)(config))
     }
+}
+
+fn env_name(name: &str) -> String {
+    format!("DURAMEN_{}", name.to_ascii_uppercase().replace('-', "_"))
 }
 
 #[cfg(test)]

@@ -93,10 +93,8 @@ fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     let known = duramen_server::config::Setting::find(name);
     if known.is_none() {
-        let nearest = duramen_server::config::Setting::nearest(name);
-        return Err(format!(
-            "unknown setting `{name}`; did you mean `{nearest}`?"
-        ));
+        let hint = duramen_server::config::hint(name);
+        return Err(format!("unknown setting `{name}`; {hint}"));
     }
     Ok((name.to_owned(), value.to_owned()))
 }

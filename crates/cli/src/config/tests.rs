@@ -110,3 +110,41 @@ fn secrets_are_not_printed() {
         Loaded::new(Some(printed.path()), std::iter::empty(), &Given::new()).expect("loads");
     assert_eq!(again.config.requirepass, "");
 }
+
+/// `maxmemory` was shown as Redis's name of `memory`, and refused in files, flags and variables. Sections were told to be text,
+/// and `appendonly` to be `admin-port`.
+#[test]
+fn names_of_redis_are_understood_or_have_advice() {
+    let by_file = file("maxmemory = \"1.5gb\"\n");
+    let loaded = Loaded::new(Some(by_file.path()), std::iter::empty(), &Given::new());
+    assert_eq!(loaded.expect("loads").config.memory_bytes, 3 << 29);
+    let empty = file("");
+    let variables = environment(&[("DURAMEN_MAXMEMORY", "96mb")]);
+    let loaded = Loaded::new(Some(empty.path()), variables, &Given::new()).expect("loads");
+    assert_eq!(loaded.config.memory_bytes, 96 << 20);
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let matches = clap::Command::new("test")
+        .args(setting_args())
+        .try_get_matches_from(["test", "--maxmemory", "80mb"]);
+    let flags = given(&matches.expect("a flag"));
+    assert_eq!(flags.get("memory").map(String::as_str), Some("80mb"));
+
+    assert_eq!(
+        problems("memory = \"1gb\"\nmaxmemory = \"2gb\"\n"),
+        "FILE:2: `memory` and `maxmemory` are the same setting, which stands in line 1 already"
+    );
+    let variables = environment(&[("DURAMEN_MAXMEMORY", "1gb"), ("DURAMEN_MEMORY", "1gb")]);
+    let refused = Loaded::new(Some(empty.path()), variables, &Given::new()).expect_err("twice");
+    assert_eq!(
+        refused.to_string(),
+        "DURAMEN_MEMORY and DURAMEN_MAXMEMORY are the same setting: say one of them"
+    );
+    let said = problems("appendonly = true\nmaxmemory-policy = \"allkeys-lru\"\n");
+    assert!(said.contains("FILE:1: unknown setting `appendonly`; it is one of Redis: "), "{said}");
+    assert!(said.contains("`level` says when a write is acknowledged"), "{said}");
+    assert!(said.contains("`mode = \"cache\"` evicts"), "{said}");
+    assert_eq!(
+        problems("[server]\nport = 1\n"),
+        "FILE:1: there are no sections, and `server` is no setting: let the settings stand without `[server]`"
+    );
+}

@@ -29,6 +29,8 @@ pub struct Entry {
     pub key: String,
     /// The value as the text that a flag would have; None: a table, a float, a date.
     pub text: Option<String>,
+    /// A section, or keys of one.
+    pub is_table: bool,
     /// From 1.
     pub line: usize,
     /// Bytes of the value, quotes included.
@@ -57,6 +59,7 @@ pub fn read(text: &str) -> Result<Vec<Entry>, NotToml> {
     let entries = table.get_ref().iter().map(|(key, value)| Entry {
         key: key.get_ref().to_string(),
         text: plain(value.get_ref()),
+        is_table: value.get_ref().is_table(),
         line: line(key.span().start),
         value: value.span(),
     });
@@ -165,8 +168,7 @@ fn settings(entries: &[Entry]) -> Result<ServerConfig, String> {
         key, text, line, ..
     } in entries
     {
-        let setting = SETTINGS.iter().find(|setting| setting.name == key);
-        let (Some(setting), Some(text)) = (setting, text) else {
+        let (Some(setting), Some(text)) = (Setting::of_key(key), text) else {
             return Err(format!(
                 "line {line}: `{key}` is not a correct setting; see `duramen config check`"
             ));
@@ -202,7 +204,7 @@ fn edit(
         }
         (setting.set)(&mut wanted, value);
         let value = written(setting, setting.show(running));
-        match entries.iter().find(|entry| entry.key == setting.name) {
+        match entries.iter().find(|entry| setting.names().any(|name| name == entry.key)) {
             Some(entry) => replaced.push((entry.value.clone(), value)),
             None => added.push(format!("{} = {value}", setting.name)),
         }

@@ -6,14 +6,14 @@ use crate::error::ServerError;
 use std::net::IpAddr;
 
 /// Parses a size: a number and an optional unit. As in `redis.conf`, `k m g t` are powers of 1000 and `kb mb gb tb`
-/// powers of 1024; `kib mib gib tib` are accepted too. Case does not matter.
+/// powers of 1024; `kib mib gib tib` are accepted too. With a unit the number may be a fraction, `1.5gb`; a part of a byte
+/// is left out. Case does not matter.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text
-        .find(|c: char| !c.is_ascii_digit())
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(digits)?;
-    let number: u64 = number.parse().ok()?;
     let factor: u64 = match unit.trim() {
         "" | "b" => 1,
         "k" => 1_000,
@@ -26,7 +26,18 @@ pub fn parse_size(text: &str) -> Option<u64> {
         "tb" | "tib" => 1 << 40,
         _ => return None,
     };
-    number.checked_mul(factor)
+    let Some((whole, fraction)) = number.split_once('.') else {
+        return number.parse::<u64>().ok()?.checked_mul(factor);
+    };
+    if factor == 1 {
+        return None;
+    }
+    // More digits than this are less than a byte of the largest unit.
+    let places = u32::try_from(fraction.len()).ok().filter(|n| *n <= 12)?;
+    let (whole, fraction): (u64, u64) = (whole.parse().ok()?, fraction.parse().ok()?);
+    let part = u128::from(fraction) * u128::from(factor) / 10u128.pow(places);
+    let part = u64::try_from(part).ok()?;
+    whole.checked_mul(factor)?.checked_add(part)
 }
 
 /// Writes a size with the largest unit that divides it: `1gb`, `1536mb`, `100`.
@@ -61,7 +72,7 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
         Kind::Size { min, max } => {
             let bytes = parse_size(text).ok_or_else(|| {
                 refuse(format!(
-                    "`{text}` is not a size; write for example 512mb or 1gb"
+                    "`{text}` is not a size; write for example 512mb or 1.5gb"
                 ))
             })?;
             if bytes < min {

@@ -33,11 +33,20 @@ fn sizes() {
     assert_eq!(parse_size("512MB"), Some(512 << 20));
     assert_eq!(parse_size("1k"), Some(1000));
     assert_eq!(parse_size("7"), Some(7));
+    assert_eq!(parse_size("1.5gb"), Some(1536 << 20));
+    assert_eq!(parse_size("0.25mb"), Some(256 << 10));
+    assert_eq!(parse_size("1.1kb"), Some(1126), "a part of a byte is left out");
+    assert_eq!(parse_size("2.5k"), Some(2500));
     for bad in [
         "",
         "gb",
         "-1",
-        "1.5gb",
+        "1.5",
+        ".5gb",
+        "1.gb",
+        "1.2.3gb",
+        "1.-5gb",
+        "16777216.1tb",
         "1 giraffe",
         "99999999999tb",
         "１gb",
@@ -94,7 +103,7 @@ fn refusals_say_what_is_allowed() {
     );
     assert_eq!(
         refusal("maxmemory", "lots"),
-        "memory: `lots` is not a size; write for example 512mb or 1gb"
+        "memory: `lots` is not a size; write for example 512mb or 1.5gb"
     );
     assert_eq!(
         refusal("port", "70000"),

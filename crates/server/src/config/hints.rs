@@ -1,0 +1,119 @@
+//! Advice about names that are no settings: Redis's, and misspelled ones.
+
+use super::Setting;
+
+/// Settings of Redis that have no counterpart of the same meaning here, each with what to do instead.
+const REDIS: &[(&[&str], &str)] = &[
+    (
+        &[
+            "appendonly",
+            "appendfsync",
+            "appendfilename",
+            "appenddirname",
+            "aof-use-rdb-preamble",
+            "no-appendfsync-on-rewrite",
+            "auto-aof-rewrite-percentage",
+            "auto-aof-rewrite-min-size",
+        ],
+        "there is always a log; `level` says when a write is acknowledged: memory, buffered or synced",
+    ),
+    (
+        &["save", "dbfilename", "rdbcompression", "rdbchecksum"],
+        "all data are in the log; `duramen snapshot`, `SAVE` and `BGSAVE` make copies, in `snapshot-dir`",
+    ),
+    (
+        &["maxmemory-policy"],
+        "`mode = \"cache\"` evicts what was not read recently or often, `mode = \"store\"` refuses writes",
+    ),
+    (
+        &["maxmemory-samples", "maxmemory-eviction-tenacity"],
+        "eviction has no settings; `mode = \"cache\"` turns it on",
+    ),
+    (
+        &["daemonize", "supervised", "pidfile"],
+        "the server runs in the foreground: let a supervisor start it",
+    ),
+    (
+        &["logfile", "syslog-enabled"],
+        "the log goes to standard error: `log-format` and `log-level` say how",
+    ),
+    (&["loglevel"], "here it is `log-level`"),
+    (&["io-threads"], "here it is `threads`: each runs commands"),
+    (
+        &["protected-mode"],
+        "here it is `insecure-bind`: without it, only loopback addresses are listened on",
+    ),
+    (
+        &["client-output-buffer-limit"],
+        "here it is `output-limit`, one for all clients",
+    ),
+    (
+        &["client-query-buffer-limit"],
+        "here it is `request-limit`",
+    ),
+    (
+        &["replicaof", "slaveof", "masterauth", "masteruser"],
+        "there are no replicas of single servers: a member of a cluster names its `coordinator`",
+    ),
+    (
+        &["cluster-enabled", "cluster-config-file", "cluster-node-timeout"],
+        "a member of a cluster names its `coordinator`",
+    ),
+    (
+        &["cluster-announce-ip", "cluster-announce-hostname", "replica-announce-ip"],
+        "here it is `announce`",
+    ),
+    (
+        &["aclfile", "user", "rename-command"],
+        "there is one user: `requirepass` is the password",
+    ),
+    (
+        &["tls-port", "tls-cert-file", "tls-key-file", "tls-ca-cert-file"],
+        "connections are not encrypted: put a tunnel in front of the server",
+    ),
+    (
+        &["unixsocket", "unixsocketperm"],
+        "clients connect over TCP: `bind` and `port`",
+    ),
+    (
+        &["include", "loadmodule"],
+        "there is one file, and there are no modules",
+    ),
+];
+
+/// Advice about a setting of Redis that is none here.
+pub fn redis_hint(name: &str) -> Option<String> {
+    let plain = name.to_ascii_lowercase().replace('_', "-");
+    let (_, advice) = REDIS.iter().find(|(names, _)| names.contains(&&*plain))?;
+    Some(format!("it is one of Redis: {advice}"))
+}
+
+/// What to say about a name that is no setting.
+pub fn hint(name: &str) -> String {
+    redis_hint(name).unwrap_or_else(|| format!("did you mean `{}`?", Setting::nearest(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `appendonly` was answered with "did you mean `admin-port`?".
+    #[test]
+    fn names_of_redis_have_advice_that_names_settings() {
+        for (names, advice) in REDIS {
+            for name in *names {
+                assert!(Setting::find(name).is_none(), "{name} is a setting");
+                assert_eq!(hint(name), format!("it is one of Redis: {advice}"));
+            }
+            // A name in backquotes that looks like a setting is one.
+            for quoted in advice.split('`').skip(1).step_by(2) {
+                let name = quoted.split(' ').next().unwrap_or_default();
+                let is_setting = Setting::find(name).is_some();
+                let is_command = quoted.starts_with("duramen ") || quoted.ends_with("SAVE");
+                assert!(is_setting || is_command, "{quoted}");
+            }
+        }
+        assert_eq!(hint("MAXMEMORY_POLICY"), hint("maxmemory-policy"));
+        assert_eq!(hint("memroy"), "did you mean `memory`?");
+    }
+}
