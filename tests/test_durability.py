@@ -384,7 +384,7 @@ def test_a_snapshot_while_writing_is_one_moment(durable, start, tmp_path):
         writer.join()
     with server.connect() as wire:
         most = int(wire.call("GET", "last"))
-    copy = durable(dir=tmp_path / "copy")
+    copy = durable("--use-snapshot", dir=tmp_path / "copy")
     with copy.connect() as wire:
         pairs = wire.call("MGET", *(f"pair{i}" for i in range(8)))
         assert len(set(pairs)) == 1 and least <= int(pairs[0]) <= most
@@ -412,7 +412,7 @@ def test_save_bgsave_and_lastsave(durable, tmp_path):
         assert wire.call("BGREWRITEAOF")
         with pytest.raises(ErrorReply, match="syntax"):
             wire.call("BGSAVE", "NOW")
-    copy = durable(dir=tmp_path / "data" / "snapshots" / "dump")
+    copy = durable("--use-snapshot", dir=tmp_path / "data" / "snapshots" / "dump")
     with copy.connect() as wire:
         assert wire.call("GET", "k") == b"two"
 
@@ -954,6 +954,37 @@ def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
             assert wire.call("GET", f"k{n}") == (None if n == 1234 else b"%04d" % n * 500)
         wire.call("SELECT", 1)
         assert wire.call("GET", "there") == b"v"
+
+
+@pytest.mark.parametrize(
+    "name, keep, words",
+    [
+        ("wal", None, "the file `wal` is damaged: it is gone"),
+        ("wal", 4096, "the file `wal` is damaged: it has 4096 bytes of "),
+        ("frames", None, "the file `frames` is damaged: it is gone"),
+        ("frames", 4096, "the file `frames` is damaged: it has 4096 bytes, and its slots alone take "),
+        ("superblock", None, "both copies of the superblock are damaged: the file is gone"),
+        ("superblock", 100, "both copies of the superblock are damaged: "),
+    ],
+)
+def test_fsck_names_the_file_that_is_short_or_missing(durable, tmp_path, name, keep, words):
+    """A deleted `wal` was "cannot look", truncated `frames` were a damaged superblock."""
+    server = durable()
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(1000)], b"x" * 300)
+    assert server.stop() == 0
+    file = tmp_path / "data" / name
+    if keep is None:
+        file.unlink()
+    else:
+        os.truncate(file, keep)
+    said = offline("fsck", tmp_path / "data", code=1).splitlines()
+    assert [line for line in said if line.startswith("problem: ")][0].startswith(f"problem: {words}"), said
+    assert sum(words in line for line in said) == 1 and said[-1] == "damaged: 1 problem", said
+    advice = [line for line in said if line.startswith("what to do: ")][0]
+    assert ("fsck --repair" in advice) == (name != "superblock"), said
+    report = json.loads(offline("fsck", "--json", tmp_path / "data", code=1))
+    assert words in report["problems"][0], report
 
 
 def test_there_is_nothing_to_look_at(tmp_path):

@@ -633,7 +633,7 @@ def test_a_snapshot_has_what_lies_on_flash(tiered, start, tmp_path):
         fill(wire, range(0, count, 2), turn=1)
         assert wire.call("GET", key(0)) == value(0, 1)
     server.kill()
-    copy = start("--wal-size", "16mb", dir=tmp_path / "data" / "snapshots" / "dump", level="buffered", memory="256mb")
+    copy = start("--use-snapshot", "--wal-size", "16mb", dir=tmp_path / "data" / "snapshots" / "dump", level="buffered", memory="256mb")
     with copy.connect() as wire:
         assert wire.call("DBSIZE") == count
         for start_at in range(0, count, 400):

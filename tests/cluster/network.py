@@ -82,8 +82,8 @@ class Network:
         self.link("link", "set", "lo", "up", host=host)
         return host
 
-    def host(self, name):
-        number = len(self.hosts) + 10
+    def host(self, name, number=None):
+        number = number or len(self.hosts) + 10
         host = self.add(name, number)
         port = f"port{number}"
         self.link("link", "add", port, "type", "veth", "peer", "name", "wire", "netns", host.namespace)

@@ -16,6 +16,7 @@ use duramen_format::wal::{self, HEADER_AT, Header, RING_AT};
 use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
 use crate::error::Error;
 use crate::region::{self, FRAMES, LOCK, SUPERBLOCK, SUPERBLOCK_BYTES, WAL};
+use crate::scan;
 use crate::types::{Expected, Geometry, Identity, WAL_BYTES_MIN};
 
 /// Largest segment, in bytes: eight times what an engine makes of the largest memory. Bounds what a forged superblock can
@@ -24,6 +25,15 @@ const SEGMENT_BYTES_MAX: u32 = 64 << 20;
 
 /// Sequence of the header block that creation writes; every opening writes a greater one.
 const FIRST_SEQUENCE: u64 = 1;
+
+/// Generation of the superblock of a store that was made, of a snapshot when it is finished, and of
+/// what was restored from one.
+const FIRST_GENERATION: u64 = 1;
+const SNAPSHOT_GENERATION: u64 = FIRST_GENERATION + 1;
+pub(crate) const RESTORED_GENERATION: u64 = SNAPSHOT_GENERATION + 1;
+/// Generation of the write-ahead log in a snapshot that nobody has opened since: each opening adds
+/// one.
+const SNAPSHOT_OPENINGS: u64 = 1;
 
 /// What a device writes as a whole or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -256,7 +266,7 @@ pub(crate) fn format(
         server: identity.server,
         hash_seed: identity.hash_seed,
         created_ms: now_ms(),
-        generation: 1,
+        generation: FIRST_GENERATION,
         unfinished: purpose == Purpose::Copy,
         wal_bytes: geometry.wal_bytes,
         segment_bytes: geometry.segment_bytes,
@@ -305,7 +315,11 @@ pub(crate) fn format(
 }
 
 /// Writes the superblock where there was none, durably and under a durable name.
-fn write_first(disk: &dyn Disk, place: &str, superblock: &Superblock) -> Result<(), Error> {
+pub(crate) fn write_first(
+    disk: &dyn Disk,
+    place: &str,
+    superblock: &Superblock,
+) -> Result<(), Error> {
     let step = |error| Error::io(place, "create the superblock", error);
     let how = if disk.is_raw() {
         OpenHow::ReadWrite
@@ -342,6 +356,20 @@ pub(crate) fn finish(disk: &dyn Disk) -> Result<(), Error> {
         region.write_durably(at, &block).map_err(step)?;
     }
     Ok(())
+}
+
+/// Whether there is a snapshot that no server has used as its data directory. Writes nothing.
+pub(crate) fn is_snapshot(disk: &dyn Disk) -> bool {
+    let Ok(Probe::Store(found)) = probe(disk) else {
+        return false;
+    };
+    let Ok(wal) = region::wal(disk, OpenHow::Read) else {
+        return false;
+    };
+    let (header, _) = scan::headers(&wal, found.server);
+    !found.unfinished
+        && found.generation == SNAPSHOT_GENERATION
+        && header.is_some_and(|header| header.generation <= SNAPSHOT_OPENINGS)
 }
 
 fn now_ms() -> u64 {

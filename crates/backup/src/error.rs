@@ -46,7 +46,7 @@ pub enum Error {
     )]
     DamagedSuperblock { place: String, reason: String },
     #[error(
-        "`{place}` holds the beginning of a snapshot that was never completed, so it is no store. Remove it, and use an older snapshot or make a new one"
+        "`{place}` holds the beginning of a snapshot or a restore that was never completed, so it is no store. Restore into it again, or remove it and use another snapshot"
     )]
     Unfinished { place: String },
     #[error(
@@ -148,10 +148,20 @@ pub enum Error {
 }
 
 impl Error {
-    /// What is wrong with a replica, without the advice: for a message that names segment and place itself.
+    /// What is damaged, without place and advice: for messages that have their own. (Of a segment
+    /// only what is wrong with it.)
     pub fn damage(&self) -> String {
         match self {
             Error::DamagedSegment { reason, .. } => reason.clone(),
+            Error::DamagedFile { file, reason, .. } => {
+                format!("the file `{file}` is damaged: {reason}")
+            }
+            Error::DamagedWal { lsn, offset, .. } => format!(
+                "the write-ahead log is damaged at byte {offset}: commit {lsn} was acknowledged and can't be read"
+            ),
+            Error::DamagedSuperblock { reason, .. } => {
+                format!("both copies of the superblock are damaged: {reason}")
+            }
             other => other.to_string(),
         }
     }

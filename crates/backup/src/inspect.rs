@@ -75,12 +75,24 @@ impl Inspector {
     /// # Errors
     /// There is no store, or its superblock can't be read at all.
     pub fn new(disk: &dyn Disk) -> Result<Inspector, Error> {
+        Inspector::with_purpose(disk, Purpose::Store)
+    }
+
+    /// Looks at a copy that may not be finished.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_copy(disk: &dyn Disk) -> Result<Inspector, Error> {
+        Inspector::with_purpose(disk, Purpose::Copy)
+    }
+
+    fn with_purpose(disk: &dyn Disk, purpose: Purpose) -> Result<Inspector, Error> {
         let place = disk.label();
         let Probe::Store(superblock) = create::probe(disk)? else {
             return Err(Error::Absent { place });
         };
         let (identity, geometry) =
-            create::accept(&place, &superblock, &Expected::default(), Purpose::Store)?;
+            create::accept(&place, &superblock, &Expected::default(), purpose)?;
         let how = OpenHow::Read;
         let region = region::superblock(disk, how)
             .map_err(|error| Error::io(&place, "open the superblock", error))?;
@@ -208,7 +220,28 @@ pub fn check_replicas(
     progress: &mut dyn FnMut(u64, u64),
     visit: &mut dyn FnMut(&ReplicaCheck, &[u8]),
 ) -> Result<(), Error> {
-    let (backup, replicas) = Backup::open_to_read(disk, &Options::default())?;
+    check_as(Purpose::Store, disk, progress, visit)
+}
+
+/// As [`check_replicas`], of a copy that may not be finished.
+///
+/// # Errors
+/// As there.
+pub fn check_copy(
+    disk: Arc<dyn Disk>,
+    progress: &mut dyn FnMut(u64, u64),
+    visit: &mut dyn FnMut(&ReplicaCheck, &[u8]),
+) -> Result<(), Error> {
+    check_as(Purpose::Copy, disk, progress, visit)
+}
+
+fn check_as(
+    purpose: Purpose,
+    disk: Arc<dyn Disk>,
+    progress: &mut dyn FnMut(u64, u64),
+    visit: &mut dyn FnMut(&ReplicaCheck, &[u8]),
+) -> Result<(), Error> {
+    let (backup, replicas) = Backup::open_to_read_as(purpose, disk, &Options::default())?;
     let total = replicas.iter().map(|info| u64::from(info.length)).sum();
     let mut done = 0;
     let mut bytes = vec![0; backup.geometry().segment_bytes as usize];

@@ -31,6 +31,7 @@ mod read;
 mod rebuild;
 mod region;
 mod replica;
+pub mod restore;
 mod ring;
 pub mod salvage;
 mod scan;

@@ -117,6 +117,16 @@ impl Backup {
         disk: Arc<dyn Disk>,
         options: &Options,
     ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
+        Backup::open_to_read_as(Purpose::Store, disk, options)
+    }
+
+    /// As [`open_to_read`](Self::open_to_read), also of a copy that is not finished, if that is the
+    /// purpose.
+    pub(crate) fn open_to_read_as(
+        purpose: Purpose,
+        disk: Arc<dyn Disk>,
+        options: &Options,
+    ) -> Result<(Backup, Vec<ReplicaInfo>), Error> {
         let anybody = Expected::default();
         Backup::open_locked(
             disk,
@@ -124,7 +134,7 @@ impl Backup {
             &anybody,
             Box::new(()),
             OpenHow::Read,
-            Purpose::Store,
+            purpose,
         )
     }
 
@@ -200,7 +210,7 @@ fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Resu
         .map_err(|error| Error::io(place, "sync the files", error))
 }
 
-fn lock(disk: &dyn Disk, place: &str) -> Result<Box<dyn Any + Send + Sync>, Error> {
+pub(crate) fn lock(disk: &dyn Disk, place: &str) -> Result<Box<dyn Any + Send + Sync>, Error> {
     disk.lock().map_err(|error| {
         if error.kind() == io::ErrorKind::WouldBlock {
             Error::Locked {

@@ -223,6 +223,11 @@ pub fn is_store(dir: &Path) -> io::Result<bool> {
     }
 }
 
+/// Whether this directory is a snapshot that no server has used as its data directory.
+pub fn is_snapshot(dir: &Path) -> bool {
+    create::is_snapshot(&OsDisk::new(dir, Mode::Buffered))
+}
+
 /// Removes a store, or the beginning of one, with its directory; nothing, if there is no such directory.
 ///
 /// # Errors

@@ -15,10 +15,16 @@ use std::process::ExitCode;
 
 /// Measures Duramen: each figure is one subcommand that prints a table and writes JSON and plots.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = HELP)]
 pub struct BenchArgs {
     #[command(subcommand)]
     figure: Figure,
 }
+
+const HELP: &str = "\
+Interrupted (SIGINT, SIGTERM, SIGHUP), it ends the servers that it started and removes their files; a second signal ends it at once.
+
+Exit codes: 0 measured, 1 could not measure, 2 wrong usage, 128 + n ended by signal n.";
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Figure {
@@ -72,9 +78,12 @@ enum Figure {
 }
 
 impl BenchArgs {
-    /// Runs the figure; errors go to standard error. Exit code 0 = measured, 1 = could not measure.
+    /// Runs the figure; errors go to standard error. Exit code 0 = measured, 1 = could not measure,
+    /// 128 + n = ended by signal n.
     pub fn run(self) -> ExitCode {
-        match self.figure.run() {
+        let result = harness::interrupt::watch().and_then(|()| self.figure.run());
+        harness::interrupt::yield_to_signals();
+        match result {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 eprintln!("error: {failure}");

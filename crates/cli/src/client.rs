@@ -3,6 +3,7 @@
 mod ask;
 mod connection;
 mod print;
+mod router;
 mod snapshot;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 pub(crate) use connection::{ConnectArgs, Connection};
+use router::Servers;
 
 use crate::cluster::{self, Cluster, ClusterArgs, ClusterTable};
 use crate::failure::{EXIT_CODES, Failure};
@@ -78,7 +80,7 @@ pub(crate) enum ClientCommand {
         #[arg(required = true)]
         keys: Vec<OsString>,
     },
-    /// Store several values at once, all or none.
+    /// Store several values at once, all or none; in a cluster their keys have one slot.
     #[command(after_help = "EXAMPLE\n  duramen mset user:1 ada user:2 grace")]
     Mset {
         /// Keys and values in turn.
@@ -115,7 +117,7 @@ pub(crate) enum ClientCommand {
     /// Give a key another name; what had that name is replaced.
     #[command(after_help = EXIT_CODES)]
     Rename { key: OsString, new_key: OsString },
-    /// Print all keys, in no order, while the server goes on working.
+    /// Print all keys, of all members in a cluster, in no order, while the server goes on working.
     #[command(after_help = SCAN_HELP)]
     Scan(ScanArgs),
     /// Print all keys that match a pattern, in one request: it stops other clients meanwhile, see `scan`.
@@ -124,7 +126,7 @@ pub(crate) enum ClientCommand {
         #[arg(default_value = "*")]
         pattern: OsString,
     },
-    /// Print how many keys there are.
+    /// Print how many keys there are, in all of a cluster.
     #[command(after_help = EXIT_CODES)]
     Dbsize,
     /// Ask whether the server answers, and how fast.
@@ -390,7 +392,7 @@ pub(crate) fn run(command: &ClientCommand, connect: &ConnectArgs) -> Result<(), 
             ));
         }
     }
-    ask::run(command, &mut Connection::open(connect)?, connect.json)
+    ask::run(command, &mut Servers::open(connect)?, connect.json)
 }
 
 #[cfg(test)]

@@ -114,7 +114,8 @@ impl Loaded {
 
     /// One line for people: where settings come from.
     fn summary(&self) -> String {
-        let count = |is: fn(&Origin) -> bool| self.origins.iter().filter(|origin| is(origin)).count();
+        let count =
+            |is: fn(&Origin) -> bool| self.origins.iter().filter(|origin| is(origin)).count();
         let in_file = count(|origin| matches!(origin, Origin::File { .. }));
         let variables = count(|origin| *origin == Origin::Environment);
         let file = match &self.file {
@@ -322,7 +323,8 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Check the settings that `duramen serve` would use here: every key and value, and how they fit together.
+    /// Check the settings that `duramen serve` would use here: every key and value, and how they
+    /// fit together.
     Check {
         /// The configuration file to read.
         #[arg(long, value_name = "FILE")]

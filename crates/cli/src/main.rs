@@ -35,6 +35,7 @@ EXAMPLES
   duramen get greeting                    print it
   duramen top                             watch the server live
   duramen snapshot /backup/monday         copy all data while the server goes on
+  duramen restore /backup/monday data     make a data directory of the copy, for `serve --dir data`
   echo -n \"$BLOB\" | duramen set blob -    store what stdin holds
   duramen help set                        more about one command
 
@@ -44,9 +45,11 @@ EXIT CODES
   2  wrong usage: an option, argument or configuration was not understood
   3  the server answered with an error
   4  the server could not be reached, or the connection broke
-  5  `duramen serve` could not start; `fsck` and `log dump` have nothing to look at
+  5  `serve`, `coordinator` and `up` could not start, or failed; `fsck`, `log dump` and `restore` have nothing to look
+     at, or no room
+  6  `serve`: a thread did not end in time
 
-`duramen fsck` and `log dump` end with 1 if something is damaged.";
+`duramen fsck`, `log dump` and `restore` end with 1 if something is damaged, `bench` if it could not measure.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -70,6 +73,8 @@ enum Command {
     Cluster(ClusterCommand),
     /// Verify a data directory that no server uses, without writing to it.
     Fsck(offline::FsckArgs),
+    /// Copy a snapshot into a new data directory for a server, and verify the copy.
+    Restore(offline::RestoreArgs),
     /// Look into the log of a data directory that no server uses.
     #[command(subcommand)]
     Log(offline::LogCommand),
@@ -165,6 +170,7 @@ fn main() -> ExitCode {
         Command::Up(args) => return up::run(&args),
         Command::Config(args) => return config::run(args),
         Command::Fsck(args) => return offline::fsck(&args),
+        Command::Restore(args) => return offline::restore(&args),
         Command::Log(command) => return offline::log(&command),
         Command::Bench(args) => return args.run(),
         Command::Completions(args) => documents::completions(&args, command()),

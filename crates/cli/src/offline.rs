@@ -1,10 +1,13 @@
-//! Tools for a data directory that no server uses: `duramen fsck`, `duramen log dump`.
+//! Tools for a data directory that no server uses: `duramen fsck`, `duramen log dump`, `duramen
+//! restore`.
 //!
-//! They read, and never write: not even the lock file, whose lock they hold while they look.
+//! They read the directory, and never write to it: not even the lock file, whose lock they hold
+//! while they look.
 
 mod dump;
 mod fsck;
 mod repair;
+mod restore;
 
 use clap::{Args, Subcommand, ValueEnum};
 use duramen_backup::Mode;
@@ -54,6 +57,18 @@ EXAMPLES
 
 Exit codes: 0 sound (--repair: everything was copied and proved), 1 damaged (--repair: something is lost or not proved), 2 wrong usage, 5 cannot
 look (no store, in use, no permission), or --repair could not write.";
+
+#[derive(Args)]
+#[command(after_help = restore::HELP)]
+pub(crate) struct RestoreArgs {
+    /// A snapshot, or any data directory that no server uses.
+    snapshot: PathBuf,
+    /// The new data directory; it must not exist, or be empty.
+    dir: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
 
 #[derive(Subcommand)]
 pub(crate) enum LogCommand {
@@ -106,6 +121,13 @@ pub(crate) fn log(command: &LogCommand) -> ExitCode {
             let part = args.part.or(part);
             dump::run(&place, part, args.segment, args.json)
         }
+        Err(why) => cannot_look(&why),
+    }
+}
+
+pub(crate) fn restore(args: &RestoreArgs) -> ExitCode {
+    match restore::run(args) {
+        Ok(code) => code,
         Err(why) => cannot_look(&why),
     }
 }
@@ -176,8 +198,9 @@ fn lock(file: &Path, place: &Path) -> Result<Option<File>, String> {
     }
 }
 
-/// Shows on a terminal how far the reading is.
+/// Shows on a terminal how far something is.
 struct Meter {
+    doing: &'static str,
     shown: Option<Instant>,
     live: bool,
 }
@@ -186,8 +209,9 @@ impl Meter {
     /// How often the line changes.
     const EVERY: Duration = Duration::from_millis(100);
 
-    fn new() -> Meter {
+    fn new(doing: &'static str) -> Meter {
         Meter {
+            doing,
             shown: None,
             live: io::stderr().is_terminal(),
         }
@@ -201,7 +225,7 @@ impl Meter {
         {
             self.shown = Some(Instant::now());
             let percent = (done * 100).checked_div(total).unwrap_or(100);
-            eprint!("\r\x1b[2Kreading: {percent} % of {} MB", total >> 20);
+            eprint!("\r\x1b[2K{}: {percent} % of {} MB", self.doing, total >> 20);
             let _ = io::stderr().flush();
         }
     }

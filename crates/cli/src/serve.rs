@@ -1,7 +1,9 @@
 //! `duramen serve`: settings, log, signals, one server, its progress while it loads, one line that says where it listens.
 
+mod dir;
+
 use crate::config::{self, Given, Loaded};
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
 use duramen_server::durability::Stopping;
 use duramen_server::shared::{Shared, Stop};
@@ -30,7 +32,8 @@ Settings come from flags, then DURAMEN_* variables, then the configuration file,
 
 EXAMPLES
   duramen serve --dir /var/lib/duramen --memory 4gb
-  duramen serve --dir snapshots/dump          serve a copy that BGSAVE made
+  duramen restore duramen-data/snapshots/dump restored && duramen serve --dir restored
+                                              serve a copy that BGSAVE made
   duramen serve --level memory                no files: nothing survives the process
   duramen serve --port 0 --admin=no           any free port, no HTTP
   duramen serve --mode cache --memory 512mb   evict instead of refusing writes
@@ -47,6 +50,7 @@ Exit codes: 0 stopped as asked, 2 wrong settings, 3 the coordinator belongs to a
 /// Flags of `duramen serve`: one per setting, and the file.
 pub(crate) struct ServeArgs {
     file: Option<PathBuf>,
+    use_snapshot: bool,
     given: Given,
 }
 
@@ -57,8 +61,13 @@ impl clap::Args for ServeArgs {
             .value_name("FILE")
             .value_parser(clap::value_parser!(PathBuf))
             .help("Configuration file [default duramen.toml if it exists; DURAMEN_CONFIG]");
+        let use_snapshot = Arg::new("use-snapshot")
+            .long("use-snapshot")
+            .action(ArgAction::SetTrue)
+            .help("Take a snapshot as the data directory: it is changed, and no backup any more. (Without: `duramen restore`.)");
         command
             .arg(file)
+            .arg(use_snapshot)
             .args(config::setting_args())
             .after_help(AFTER_HELP)
     }
@@ -72,6 +81,7 @@ impl clap::FromArgMatches for ServeArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<ServeArgs, clap::Error> {
         Ok(ServeArgs {
             file: matches.get_one::<PathBuf>("config").cloned(),
+            use_snapshot: matches.get_flag("use-snapshot"),
             given: config::given(matches),
         })
     }
@@ -105,7 +115,8 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    match serve(loaded.config, loaded.file.as_deref(), started) {
+    let checked = dir::check(&loaded.config, args.use_snapshot).map_err(ServerError::Config);
+    match checked.and_then(|()| serve(loaded.config, loaded.file.as_deref(), started)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("duramen: {error}");

@@ -465,7 +465,20 @@ fn tables() {
     server
         .ask(&["get", "k", "--table", "users"])
         .expect(0, "in users\n");
-    assert!(String::from_utf8_lossy(&server.ask(&["table", "list"]).out).contains("users"));
+    // It was one flat list: ["name", "default", "id", 0, …].
+    let list = server.ask(&["table", "list", "--json"]);
+    let list: serde_json::Value = serde_json::from_slice(&list.out).expect("JSON");
+    let table = |id: u32, name: &str, objects: u32| serde_json::json!({ "id": id, "name": name, "level": "memory", "objects": objects });
+    assert_eq!(
+        list,
+        serde_json::json!([table(0, "default", 0), table(1, "users", 1)])
+    );
+    server.ask(&["table", "list"]).expect(
+        0,
+        "id     table                    level     objects\n\
+         0      default                  memory    0\n\
+         1      users                    memory    1\n",
+    );
     server.ask(&["table", "drop", "users"]).expect(0, "");
     server
         .ask(&["get", "k", "--table", "users"])

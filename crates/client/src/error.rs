@@ -15,6 +15,11 @@ pub enum Error {
     /// Create it, or look at its name.
     #[error("there is no table `{0}`")]
     NoSuchTable(String),
+    /// Create it: over how many servers is for a person to say.
+    #[error(
+        "the table `{0}` has no tablets, so no server has its keys: create them with `duramen table create {0}` or `Client::create_table`. (Redis clients of a cluster use the table `db0`)"
+    )]
+    NoTablets(String),
     #[error("the value is not a number")]
     NotANumber,
     #[error("the result would be beyond the range of numbers")]

@@ -5,7 +5,7 @@
 //!
 //! # fn main() -> Result<(), duramen_client::Error> {
 //! let client = Client::connect(Options::new(["127.0.0.1:7400", "127.0.0.1:7401"]))?;
-//! let table = client.table("default")?;
+//! let table = client.table("db0")?; // what Redis clients see; `Client::create_table` makes others
 //! let version = table.set(b"key", b"value")?;
 //! assert_eq!(table.get(b"key")?.expect("just written").version, version);
 //! # Ok(())

@@ -283,6 +283,42 @@ fn a_table_that_a_fresh_map_does_not_know_is_none() {
     assert!(now_us < END_US, "long before the deadline");
 }
 
+/// The first example of the crate used `default`, which a new cluster has without tablets: calls
+/// waited for 30 s, and spoke of a recovery.
+#[test]
+fn a_table_without_tablets_is_told_at_once() {
+    let mut core = Core::new(vec!["a".to_owned()], true, 1_000_000, 7);
+    let mut empty = map(1, FIRST);
+    empty.tablets.clear();
+    core.learn(empty.clone());
+    let mut now_us = 5;
+    let mut batch = batch(now_us, &[work(b"k", Operation::Read)]);
+    // The map may be older than the tablets: it is asked for once.
+    loop {
+        match core.next(now_us, &mut batch) {
+            Next::Ask(ask) => {
+                core.coordinator_answered(now_us, &ask, CoordinatorAnswer::MapIsCurrent)
+            }
+            Next::Wait { until_us } => now_us = until_us,
+            Next::Done => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(now_us < 1_000_000, "after {now_us} us");
+    let error = result(batch).expect_err("no server has the key");
+    assert_eq!(error, Error::NoTablets("t".to_owned()));
+    assert!(
+        error.to_string().contains("duramen table create t"),
+        "{error}"
+    );
+    // If somebody has created them meanwhile, it goes on.
+    let mut core = Core::new(vec!["a".to_owned()], true, 1_000_000, 7);
+    core.learn(empty);
+    let mut batch = Batch::new(now_us, DEADLINE, [work(b"k", Operation::Read)]);
+    let sent = send(&mut core, &mut now_us, &mut batch, &map(2, FIRST));
+    assert_eq!(sent.server, FIRST);
+}
+
 #[test]
 fn what_no_try_changes_ends_at_once() {
     let (mut core, mut now_us) = (core(), 0);

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 pub enum Phase {
     /// Reading the write-ahead log.
     Log,
+    /// There was no store: the files of a new one are laid out, which takes as long as the disk
+    /// needs to write them.
+    Making,
     /// Reading segments and building the index.
     Segments,
     /// Copying segments (a snapshot).

@@ -67,6 +67,7 @@ pub(crate) fn open(
     match Backup::open(disk.clone(), &settings, &expected) {
         Ok((backup, replicas)) => restart(backup, &replicas, options, threads, started, progress),
         Err(duramen_backup::Error::Absent { .. }) => {
+            progress(&Progress::new(Phase::Making, started));
             let backup = create(disk, &settings, options)?;
             restart(backup, &[], options, threads, started, progress)
         }

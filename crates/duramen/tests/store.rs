@@ -286,7 +286,16 @@ fn cleaning_and_restarts_keep_everything() {
 #[test]
 fn progress_is_shown() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path());
+    let phases = Mutex::new(Vec::new());
+    let store = Store::open(options(dir.path()), |p| {
+        phases.lock().unwrap().push(p.phase)
+    })
+    .unwrap();
+    let phases = phases.into_inner().unwrap();
+    assert!(
+        phases.starts_with(&[Phase::Log, Phase::Making]),
+        "{phases:?}"
+    );
     let mut session = store.session().unwrap();
     session.set_level(Some(Level::Memory));
     for n in 0..10_000u32 {
@@ -298,6 +307,7 @@ fn progress_is_shown() {
     let store = Store::open(options(dir.path()), |p| seen.lock().unwrap().push(*p)).unwrap();
     let seen = seen.into_inner().unwrap();
     assert_eq!(seen.first().map(|p| p.phase), Some(Phase::Log));
+    assert!(seen.iter().all(|p| p.phase != Phase::Making));
     let last = seen.last().unwrap();
     assert_eq!(last.phase, Phase::Done);
     assert!(last.entries_done >= 10_000 && last.bytes_done == last.bytes_total);

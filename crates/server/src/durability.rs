@@ -30,6 +30,10 @@ impl std::fmt::Display for Progress {
         let Some(now) = &self.now else {
             return f.write_str("it has just begun");
         };
+        if now.phase == duramen::Phase::Making {
+            return f
+                .write_str("there is nothing to load: the files of a new directory are laid out");
+        }
         if now.bytes_total == 0 {
             return write!(f, "{} entries so far", now.entries_done);
         }

@@ -192,6 +192,13 @@ fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
         "duramen-workload",
         "--quiet",
     ]))?;
+    // The page about it installs the allocator and compiles programs with it.
+    process::run(&mut process::cargo(&[
+        "build",
+        "--package",
+        "duramen-alloc",
+        "--quiet",
+    ]))?;
     // Histories of simulated clusters, for the checker of real ones.
     process::run(&mut process::cargo(&[
         "build",

@@ -11,10 +11,22 @@ struct Tool {
     packages: &'static [&'static str],
 }
 
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 13] = [
     Tool {
         program: "redis-cli",
         packages: &["redis-tools"],
+    },
+    Tool {
+        program: "pkg-config",
+        packages: &["pkg-config"],
+    },
+    Tool {
+        program: "curl",
+        packages: &["curl"],
+    },
+    Tool {
+        program: "openssl",
+        packages: &["openssl"],
     },
     Tool {
         program: "etcd",

@@ -1,11 +1,15 @@
 //! Memory cgroups: what a process and its part of the page cache may take. They need root, and are taken away again.
 
+use crate::harness::Undo;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A memory cgroup; it goes when this is dropped, which must be after its processes.
-pub struct Group(PathBuf);
+pub struct Group {
+    path: PathBuf,
+    _undo: Undo,
+}
 
 impl Group {
     /// Limited to so many bytes; what does not fit may go to swap, if there is one.
@@ -18,8 +22,16 @@ impl Group {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = place.join(format!("duramen-bench-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path)?;
-        let group = Group(path);
-        std::fs::write(group.0.join(limit), limit_bytes.to_string())?;
+        let made = path.clone();
+        let group = Group {
+            path,
+            _undo: Undo::new(move || {
+                // The kernel refuses as long as it still has memory of the group: it stays empty
+                // then, which harms nobody.
+                let _ = std::fs::remove_dir(made);
+            }),
+        };
+        std::fs::write(group.path.join(limit), limit_bytes.to_string())?;
         Ok(group)
     }
 
@@ -33,7 +45,7 @@ impl Group {
     /// # Errors
     /// The process has gone, or may not be moved.
     pub fn take(&self, process: u32) -> std::io::Result<()> {
-        std::fs::write(self.0.join("cgroup.procs"), process.to_string())
+        std::fs::write(self.path.join("cgroup.procs"), process.to_string())
     }
 
     /// A program that is within the limit from its start.
@@ -42,16 +54,9 @@ impl Group {
         command
             .arg("-c")
             .arg(r#"echo $$ > "$0" && exec "$@""#)
-            .arg(self.0.join("cgroup.procs"))
+            .arg(self.path.join("cgroup.procs"))
             .arg(program);
         command
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The kernel refuses as long as it still has memory of the group: it stays empty then, which harms nobody.
-        let _ = std::fs::remove_dir(&self.0);
     }
 }
 

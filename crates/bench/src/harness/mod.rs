@@ -3,6 +3,7 @@
 pub mod alternate;
 pub mod cgroup;
 pub mod error;
+pub mod interrupt;
 pub mod keys;
 pub mod latency;
 pub mod machine;
@@ -15,6 +16,7 @@ pub mod ticks;
 pub use alternate::{Contender, alternate, median};
 pub use cgroup::Group;
 pub use error::{Doing, Failure, Result};
+pub use interrupt::Undo;
 pub use keys::{Chooser, Distribution, Rng, Zipf, fresh_seed};
 pub use latency::Latencies;
 pub use plot::{Chart, Scale, Series};

@@ -5,7 +5,7 @@ mod group;
 
 pub use group::{Cluster, RedisGroup, Up};
 
-use crate::harness::{Doing, Failure, Result, machine};
+use crate::harness::{Doing, Failure, Result, Undo, machine};
 use crate::load::client;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -69,9 +69,12 @@ impl Redis {
     }
 }
 
-/// A directory that goes when this is dropped.
+/// A directory that goes when this is dropped, or the program is interrupted.
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+pub struct Scratch {
+    path: PathBuf,
+    _undo: Undo,
+}
 
 impl Scratch {
     /// Makes one in `parent`.
@@ -80,11 +83,17 @@ impl Scratch {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("duramen-bench-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path)?;
-        Ok(Scratch(path))
+        let made = path.clone();
+        let undo = Undo::new(move || {
+            // What cannot be removed stays in the temporary directory: no reason to fail a
+            // measurement.
+            let _ = std::fs::remove_dir_all(made);
+        });
+        Ok(Scratch { path, _undo: undo })
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// Bytes that the files in it take on the disk.
@@ -102,14 +111,7 @@ impl Scratch {
                 })
                 .sum()
         }
-        of(&self.0)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed stays in the temporary directory: no reason to fail a measurement.
-        let _ = std::fs::remove_dir_all(&self.0);
+        of(&self.path)
     }
 }
 

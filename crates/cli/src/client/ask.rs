@@ -2,20 +2,21 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Instant;
 
 use duramen_wire::resp::Reply;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::print::{self, Printer};
-use super::{ClientCommand, Connection, ScanArgs, SetArgs, TableCommand};
+use super::router::Member;
+use super::{ClientCommand, ScanArgs, Servers, SetArgs, TableCommand};
 use crate::failure::Failure;
 
 /// Asks what `command` says and prints the answer.
 pub(super) fn run(
     command: &ClientCommand,
-    server: &mut Connection,
+    server: &mut Servers,
     json: bool,
 ) -> Result<(), Failure> {
     let mut out = Printer::new(json);
@@ -25,12 +26,8 @@ pub(super) fn run(
             out.value(&reply, !no_newline)
         }
         ClientCommand::Set(args) => set(args, server, &mut out),
-        ClientCommand::Del { keys } => {
-            counted(&server.ask(&request("DEL", keys))?, "no such key", &mut out)
-        }
-        ClientCommand::Exists { keys } => {
-            counted(&server.ask(&request("EXISTS", keys))?, "", &mut out)
-        }
+        ClientCommand::Del { keys } => counted(&sum(server, "DEL", keys)?, "no such key", &mut out),
+        ClientCommand::Exists { keys } => counted(&sum(server, "EXISTS", keys)?, "", &mut out),
         ClientCommand::Incr { key, by } => {
             let reply = server.ask(&[&b"INCRBY"[..], key.as_bytes(), by.to_string().as_bytes()])?;
             out.reply(&reply)
@@ -96,8 +93,8 @@ pub(super) fn run(
             out.done(&server.ask(&request("RENAME", [key, new_key]))?)
         }
         ClientCommand::Scan(args) => scan(args, server, &mut out),
-        ClientCommand::Keys { pattern } => out.reply(&server.ask(&request("KEYS", [pattern]))?),
-        ClientCommand::Dbsize => out.reply(&server.ask(&["DBSIZE"])?),
+        ClientCommand::Keys { pattern } => keys(pattern, server, &mut out),
+        ClientCommand::Dbsize => dbsize(server, &mut out),
         ClientCommand::Ping { count } => ping(*count, server, &mut out),
         ClientCommand::Info { sections } => {
             let reply = server.ask(&request("INFO", sections))?;
@@ -115,6 +112,56 @@ pub(super) fn run(
         }
     }
     .and_then(|()| out.flush())
+}
+
+/// Whether keys of one request lie in slots of their own.
+fn is_crossed(asked: &Result<Reply, Failure>) -> bool {
+    matches!(asked, Err(Failure::Server(text)) if text.starts_with("CROSSSLOT"))
+}
+
+/// What a command that counts keys answers for all of them. In a cluster they may lie with several
+/// members: then each key is asked for on its own.
+fn sum(server: &mut Servers, name: &str, keys: &[OsString]) -> Result<Reply, Failure> {
+    let whole = server.ask(&request(name, keys));
+    if !is_crossed(&whole) {
+        return whole;
+    }
+    let mut total = 0;
+    for key in keys {
+        total += server.ask(&request(name, [key]))?.as_integer().unwrap_or(0);
+    }
+    Ok(Reply::Integer(total))
+}
+
+/// Values in the order of their keys; of several members, as in [`sum`].
+fn values(server: &mut Servers, keys: &[OsString]) -> Result<Reply, Failure> {
+    let whole = server.ask(&request("MGET", keys));
+    if !is_crossed(&whole) {
+        return whole;
+    }
+    let each = keys.iter().map(|key| server.ask(&request("GET", [key])));
+    each.collect::<Result<Vec<Reply>, Failure>>()
+        .map(Reply::Array)
+}
+
+fn keys(pattern: &OsString, server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
+    let mut all = Vec::new();
+    for member in server.all()? {
+        match server.ask_at(&member, &request("KEYS", [pattern]))? {
+            Reply::Array(keys) => all.extend(keys),
+            other => all.push(other),
+        }
+    }
+    out.reply(&Reply::Array(all))
+}
+
+fn dbsize(server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
+    let mut total = 0;
+    for member in server.all()? {
+        let count = server.ask_at(&member, &["DBSIZE"])?.as_integer();
+        total += count.unwrap_or(0);
+    }
+    out.reply(&Reply::Integer(total))
 }
 
 fn request<'a>(name: &'a str, args: impl IntoIterator<Item = &'a OsString>) -> Vec<&'a [u8]> {
@@ -168,7 +215,7 @@ fn counted(reply: &Reply, none: &str, out: &mut Printer) -> Result<(), Failure> 
     Ok(())
 }
 
-fn set(args: &SetArgs, server: &mut Connection, out: &mut Printer) -> Result<(), Failure> {
+fn set(args: &SetArgs, server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
     let value = value_of(&args.value)?;
     let ttl_ms = args.ttl.map(|ttl| ttl.ms.to_string());
     let mut words = vec![&b"SET"[..], args.key.as_bytes(), &value];
@@ -206,8 +253,8 @@ fn set(args: &SetArgs, server: &mut Connection, out: &mut Printer) -> Result<(),
     }
 }
 
-fn mget(keys: &[OsString], server: &mut Connection, out: &mut Printer) -> Result<(), Failure> {
-    let reply = server.ask(&request("MGET", keys))?;
+fn mget(keys: &[OsString], server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
+    let reply = values(server, keys)?;
     out.reply(&reply)?;
     let missing: Vec<String> = keys
         .iter()
@@ -225,14 +272,29 @@ fn mget(keys: &[OsString], server: &mut Connection, out: &mut Printer) -> Result
     )))
 }
 
-fn scan(args: &ScanArgs, server: &mut Connection, out: &mut Printer) -> Result<(), Failure> {
+fn scan(args: &ScanArgs, server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
+    let mut left = match args.limit {
+        0 => u64::MAX,
+        limit => limit,
+    };
+    for member in server.all()? {
+        scan_one(args, server, &member, &mut left, out)?;
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn scan_one(
+    args: &ScanArgs,
+    server: &mut Servers,
+    member: &Member,
+    left: &mut u64,
+    out: &mut Printer,
+) -> Result<(), Failure> {
     let batch = args.batch.to_string();
     let mut cursor = b"0".to_vec();
-    let mut left = if args.limit == 0 {
-        u64::MAX
-    } else {
-        args.limit
-    };
     loop {
         let words = [
             &b"SCAN"[..],
@@ -242,7 +304,7 @@ fn scan(args: &ScanArgs, server: &mut Connection, out: &mut Printer) -> Result<(
             b"COUNT",
             batch.as_bytes(),
         ];
-        let reply = server.ask(&words)?;
+        let reply = server.ask_at(member, &words)?;
         let Some([next, keys]) = reply.as_array() else {
             return Err(Failure::Server(format!(
                 "an answer to SCAN that is none: {}",
@@ -256,33 +318,40 @@ fn scan(args: &ScanArgs, server: &mut Connection, out: &mut Printer) -> Result<(
             .filter_map(Reply::as_bytes)
             .collect();
         let keys = keys
-            .get(..usize::try_from(left).unwrap_or(usize::MAX).min(keys.len()))
+            .get(..usize::try_from(*left).unwrap_or(usize::MAX).min(keys.len()))
             .unwrap_or_default();
-        left -= keys.len() as u64;
+        *left -= keys.len() as u64;
         if args.values && !keys.is_empty() {
-            let words: Vec<&[u8]> = std::iter::once(&b"MGET"[..])
-                .chain(keys.iter().copied())
-                .collect();
-            let values = server.ask(&words)?;
-            for (key, value) in keys.iter().zip(values.as_array().unwrap_or_default()) {
-                // Gone since the scan met it.
-                if let Some(value) = value.as_bytes() {
-                    out.pair(key, value)?;
-                }
-            }
+            pairs(server, keys, out)?;
         } else {
             for key in keys {
                 out.line(key)?;
             }
         }
         cursor = next.as_bytes().unwrap_or(b"0").to_vec();
-        if cursor == b"0" || left == 0 {
+        if cursor == b"0" || *left == 0 {
             return Ok(());
         }
     }
 }
 
-fn ping(count: u32, server: &mut Connection, out: &mut Printer) -> Result<(), Failure> {
+/// Keys with their values.
+fn pairs(server: &mut Servers, keys: &[&[u8]], out: &mut Printer) -> Result<(), Failure> {
+    let owned: Vec<OsString> = keys
+        .iter()
+        .map(|key| OsString::from_vec(key.to_vec()))
+        .collect();
+    let values = values(server, &owned)?;
+    for (key, value) in keys.iter().zip(values.as_array().unwrap_or_default()) {
+        // Gone since the scan met it.
+        if let Some(value) = value.as_bytes() {
+            out.pair(key, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn ping(count: u32, server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
     for _ in 0..count {
         let began = Instant::now();
         let reply = server.ask(&["PING"])?;
@@ -297,13 +366,9 @@ fn ping(count: u32, server: &mut Connection, out: &mut Printer) -> Result<(), Fa
     Ok(())
 }
 
-fn table(
-    command: &TableCommand,
-    server: &mut Connection,
-    out: &mut Printer,
-) -> Result<(), Failure> {
+fn table(command: &TableCommand, server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
     match command {
-        TableCommand::List => out.reply(&server.ask(&["DURAMEN.TABLE", "LIST"])?),
+        TableCommand::List => list_tables(server, out),
         TableCommand::Create { name, level, .. } => {
             let mut words = table_words("CREATE", name).to_vec();
             if let Some(level) = level {
@@ -314,6 +379,29 @@ fn table(
         TableCommand::Id { name } => out.reply(&server.ask(&table_words("ID", name))?),
         TableCommand::Drop { name } => out.done(&server.ask(&table_words("DROP", name))?),
     }
+}
+
+/// A heading and one line per table, as of a cluster's; with JSON an array of objects.
+fn list_tables(server: &mut Servers, out: &mut Printer) -> Result<(), Failure> {
+    let reply = server.ask(&["DURAMEN.TABLE", "LIST"])?;
+    let tables = reply.as_array().unwrap_or_default();
+    let tables: Vec<Value> = tables.iter().map(print::object_of).collect();
+    if out.is_json() {
+        return out.json(&Value::Array(tables));
+    }
+    let line = |id: &str, name: &str, level: &str, objects: &str| {
+        format!("{id:<6} {name:<24} {level:<9} {objects}")
+    };
+    out.line(line("id", "table", "level", "objects").as_bytes())?;
+    for table in &tables {
+        let field = |name: &str| match &table[name] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let [id, name, level, objects] = ["id", "name", "level", "objects"].map(field);
+        out.line(line(&id, &name, &level, &objects).as_bytes())?;
+    }
+    Ok(())
 }
 
 fn table_words<'a>(action: &'a str, name: &'a OsString) -> [&'a [u8]; 3] {

@@ -15,7 +15,8 @@ use crate::failure::Failure;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectArgs {
-    /// Server's host name or address.
+    /// Server's host name or address; of a cluster, any member's: requests go on to the member that
+    /// has the key.
     #[arg(long, global = true, env = "DURAMEN_HOST", default_value = "127.0.0.1")]
     pub(crate) host: String,
     /// Server's RESP port.
@@ -36,7 +37,8 @@ pub(crate) struct ConnectArgs {
     /// Table to work in, by name.
     #[arg(long, global = true, env = "DURAMEN_TABLE")]
     pub(crate) table: Option<String>,
-    /// Longest wait for the server, in seconds; 0 = for ever.
+    /// Longest wait for the server, in seconds, while it loads or its keys are recovered too; 0 =
+    /// for ever.
     #[arg(long, global = true, default_value_t = 30, value_name = "SECONDS")]
     pub(crate) timeout: u64,
     /// Print JSON.
@@ -187,6 +189,12 @@ fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
 fn with_advice(mut text: String) -> String {
     let advice = match text.split(' ').next() {
         Some("NOAUTH") => "Give --password, or set DURAMEN_PASSWORD.",
+        Some("CROSSSLOT") => {
+            "In a cluster, keys of one request have one slot: ask for them one by one, or give them a hash tag, as in {user:7}:name."
+        }
+        Some("TRYAGAIN" | "CLUSTERDOWN") => {
+            "See `duramen status`; a longer --timeout waits for longer."
+        }
         Some("WRONGPASS") => "Check --user and --password (or DURAMEN_USER and DURAMEN_PASSWORD).",
         Some("OOM") => {
             "Delete something, give the server more --memory, or start it with --mode cache."

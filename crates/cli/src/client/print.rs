@@ -188,6 +188,19 @@ fn json_string(bytes: &[u8]) -> Value {
     }
 }
 
+/// Named fields as a JSON object: a map, or what stands for one in RESP2, names and values in turn.
+pub(super) fn object_of(reply: &Reply) -> Value {
+    let Some(fields) = reply.as_array() else {
+        return json_of(reply);
+    };
+    let named = fields.as_chunks::<2>().0.iter();
+    let named = named.map(|[name, value]| {
+        let name = String::from_utf8_lossy(&line_of(name)).into_owned();
+        (name, json_of(value))
+    });
+    Value::Object(named.collect())
+}
+
 /// A reply as JSON.
 pub(super) fn json_of(reply: &Reply) -> Value {
     match reply {

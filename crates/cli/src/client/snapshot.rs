@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use duramen_wire::resp::Reply;
 use serde_json::json;
 
-use super::Connection;
+use super::Servers;
 use super::print::Printer;
 use crate::failure::Failure;
 
@@ -41,7 +41,7 @@ impl Status {
         }
     }
 
-    fn ask(server: &mut Connection) -> Result<Status, Failure> {
+    fn ask(server: &mut Servers) -> Result<Status, Failure> {
         let reply = server.ask(&["INFO", "persistence"])?;
         let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default());
         Ok(Status::parse(&text))
@@ -51,7 +51,7 @@ impl Status {
 pub(super) fn run(
     dir: &Path,
     background: bool,
-    server: &mut Connection,
+    server: &mut Servers,
     out: &mut Printer,
 ) -> Result<(), Failure> {
     // Relative to where the person is, not to where the server was started.

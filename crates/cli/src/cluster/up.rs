@@ -3,6 +3,8 @@
 //! **Invariants**
 //! - U1: no child outlives this process: it is told to end as this one does, and by the kernel if this one is killed.
 //! - U2: a directory that was made here is removed at the end; one that was named is left.
+//! - U3: server N of a new cluster is the member that `duramen status` calls N.1: they join one
+//!   after the other.
 
 mod child;
 mod ready;
@@ -15,7 +17,6 @@ use child::{Child, Ended};
 use clap::Args;
 use duramen_client::{Admin, AdminAnswer};
 use duramen_wire::native::message::ServerStatus;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,8 @@ pub(crate) struct UpArgs {
     /// Keep everything in this directory, and go on with what is in it. Without, a temporary one that is removed at the end.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// RESP ports from this one on; native ports are 100 higher, admin ports 200, the coordinator is 300 higher. Without: free ones.
+    /// RESP ports from this one on; native ports are 100 higher, admin ports 200, the coordinator
+    /// 300 and its admin port 301. Without: free ones.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1024..=65_000))]
     port: Option<u16>,
     /// Memory of each server.
@@ -83,6 +85,8 @@ EXAMPLES
 When all servers are up and database 0 is served, one line goes to standard output:
 
   ready coordinator=127.0.0.1:7301 resp=127.0.0.1:7001,… native=… admin=… pids=…
+
+The lists of servers begin with the one that `duramen status` calls 0.1. SIGTERM, SIGINT (Ctrl-C) or SIGHUP end all processes.
 
 Everything else goes to standard error, what servers say to server-N.log in the directory. Servers that end are not started again.
 It is for trying: all servers share one machine, and one power cut.
@@ -131,7 +135,7 @@ pub(crate) fn run(args: &UpArgs) -> ExitCode {
 /// Signals that end it, as they come.
 fn signals() -> Receiver<i32> {
     let (tell, told) = std::sync::mpsc::channel();
-    match signal_hook::iterator::Signals::new([SIGTERM, SIGINT]) {
+    match signal_hook::iterator::Signals::new(duramen_base::signals::ending()) {
         Ok(mut signals) => {
             std::thread::spawn(move || {
                 for signal in signals.forever() {
@@ -197,7 +201,7 @@ impl UpArgs {
 
     fn ports(&self, from: u16) -> Vec<u16> {
         let servers = (0..3).flat_map(|kind| (0..self.servers).map(move |n| kind * 100 + n));
-        servers.chain([300]).map(|more| from + more).collect()
+        servers.chain([300, 301]).map(|more| from + more).collect()
     }
 
     fn replicas(&self) -> u32 {
@@ -218,7 +222,7 @@ impl UpArgs {
             ("--cluster", self.cluster.clone()),
             ("--store", store),
             ("--listen", listen),
-            ("--admin", "127.0.0.1:0".to_owned()),
+            ("--admin", format!("127.0.0.1:{}", self.port(301))),
             ("--replicas", self.replicas().to_string()),
         ];
         for (flag, value) in flags {
@@ -283,23 +287,22 @@ impl Up {
         }
         let coordinator = self.said("coordinator");
         let address = coordinator.first().cloned().unwrap_or_default();
-        for n in 0..args.servers {
-            let log = self.dir.join(format!("server-{n}.log"));
-            let words = args.server(n, &self.dir.join(format!("server-{n}")), &address);
-            self.servers
-                .push(Child::start(&format!("server {n}"), &words, &log)?);
-        }
-        if !self.until_ready(until, signals)? {
-            return Ok(false);
-        }
         let cluster = Cluster::open(&ClusterArgs {
-            coordinator: vec![address],
+            coordinator: vec![address.clone()],
             cluster: Some(args.cluster.clone()),
             cluster_token_file: None,
             timeout: Duration { ms: 10_000 },
             json: false,
         })
         .map_err(|error| error.to_string())?;
+        for n in 0..args.servers {
+            if !self.start_server(n, args, &address, &cluster, until, signals)? {
+                return Ok(false);
+            }
+        }
+        if !self.until_ready(until, signals)? {
+            return Ok(false);
+        }
         let is_up = |up: &mut Up| up.are_up(&cluster);
         if !self.until("all servers are up", until, signals, is_up)? {
             return Ok(false);
@@ -312,6 +315,30 @@ impl Up {
         }
         self.announce(&resp);
         Ok(true)
+    }
+
+    /// U3: a new one is waited for until it is a member. False: told to stop.
+    fn start_server(
+        &mut self,
+        n: u16,
+        args: &UpArgs,
+        coordinator: &str,
+        cluster: &Cluster,
+        until: Instant,
+        signals: &Receiver<i32>,
+    ) -> Result<bool, String> {
+        let dir = self.dir.join(format!("server-{n}"));
+        let log = self.dir.join(format!("server-{n}.log"));
+        let is_new = !dir.join("member").exists();
+        let words = args.server(n, &dir, coordinator);
+        let child = Child::start(&format!("server {n}"), &words, &log)?;
+        self.servers.push(child);
+        let is_member = |_: &mut Up| {
+            let overview = cluster.overview().map_err(|error| error.to_string())?;
+            Ok(overview.status.servers.len() > usize::from(n))
+        };
+        let what = format!("server {n} is a member");
+        Ok(!is_new || self.until(&what, until, signals, is_member)?)
     }
 
     fn children(&mut self) -> impl Iterator<Item = &mut Child> {
@@ -360,15 +387,19 @@ impl Up {
         Ok(true)
     }
 
+    /// Whether all are members; then each has the number that the coordinator gave it.
     fn are_up(&mut self, cluster: &Cluster) -> Result<bool, String> {
-        let status = cluster.status().map_err(|error| error.to_string())?;
-        let is_up = |address: &String| {
-            status
-                .servers
-                .iter()
-                .any(|entry| entry.status == ServerStatus::Up && entry.addresses.native == *address)
-        };
-        Ok(self.said("native").iter().all(is_up))
+        let overview = cluster.overview().map_err(|error| error.to_string())?;
+        let members = &overview.status.servers;
+        for child in &mut self.servers {
+            let native = child.said("native").unwrap_or_default();
+            let mut up = members.iter().filter(|m| m.status == ServerStatus::Up);
+            match up.find(|member| member.addresses.native == native) {
+                Some(member) => child.is_member(member.server),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     fn announce(&self, resp: &[String]) {
@@ -379,7 +410,11 @@ impl Up {
         eprintln!("    duramen status --coordinator {coordinator}");
         for child in &self.servers {
             let address = child.said("resp").unwrap_or_default();
-            eprintln!("    {} at {address}, pid {}", child.name(), child.pid());
+            eprintln!(
+                "    server {} at {address}, pid {}",
+                child.member(),
+                child.pid()
+            );
         }
         eprintln!("    Ctrl-C ends them\n");
         let pids: Vec<String> = self.servers.iter().map(|c| c.pid().to_string()).collect();

@@ -111,8 +111,8 @@ fn secrets_are_not_printed() {
     assert_eq!(again.config.requirepass, "");
 }
 
-/// `maxmemory` was shown as Redis's name of `memory`, and refused in files, flags and variables. Sections were told to be text,
-/// and `appendonly` to be `admin-port`.
+/// `maxmemory` was shown as Redis's name of `memory`, and refused in files, flags and variables.
+/// Sections were told to be text, and `appendonly` to be `admin-port`.
 #[test]
 fn names_of_redis_are_understood_or_have_advice() {
     let by_file = file("maxmemory = \"1.5gb\"\n");
@@ -140,8 +140,14 @@ fn names_of_redis_are_understood_or_have_advice() {
         "DURAMEN_MEMORY and DURAMEN_MAXMEMORY are the same setting: say one of them"
     );
     let said = problems("appendonly = true\nmaxmemory-policy = \"allkeys-lru\"\n");
-    assert!(said.contains("FILE:1: unknown setting `appendonly`; it is one of Redis: "), "{said}");
-    assert!(said.contains("`level` says when a write is acknowledged"), "{said}");
+    assert!(
+        said.contains("FILE:1: unknown setting `appendonly`; it is one of Redis: "),
+        "{said}"
+    );
+    assert!(
+        said.contains("`level` says when a write is acknowledged"),
+        "{said}"
+    );
     assert!(said.contains("`mode = \"cache\"` evicts"), "{said}");
     assert_eq!(
         problems("[server]\nport = 1\n"),

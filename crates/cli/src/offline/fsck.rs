@@ -4,6 +4,7 @@
 //! a restart throws away, is a *note*.
 
 use super::{Meter, Place};
+use duramen_backup::disk::Disk;
 use duramen_backup::inspect::{self, Inspector, ReplicaCheck};
 use duramen_base::ids::SegmentId;
 use duramen_cluster::control::State;
@@ -13,6 +14,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Lines of a kind that are printed; the rest is counted.
 const SHOWN_MAX: usize = 100;
@@ -53,28 +55,64 @@ struct Found {
 pub(super) fn run(place: &Place, json: bool) -> ExitCode {
     let inspector = match Inspector::new(&*place.disk) {
         Ok(inspector) => inspector,
-        Err(error) => return refuse(&error, json),
+        Err(error) => return refuse(place, &error, json),
     };
     let mut report = Report::default();
     report.store(&inspector);
     report.wal(&inspector);
     report.slots(&inspector);
-    let mut meter = Meter::new();
+    let mut meter = Meter::new("reading");
     let checked = inspect::check_replicas(
         place.disk.clone(),
         &mut |done, total| meter.show(done, total),
         &mut |check, bytes| report.segment(check, bytes),
     );
     meter.clear();
-    match checked {
-        Ok(()) => report.judge(),
-        Err(error) => report.problems.push(error.to_string()),
-    }
+    report.end(checked);
     report.print(&place.path.display().to_string(), json)
 }
 
-/// A superblock that cannot be read is damage; a place without a store is none.
-fn refuse(error: &duramen_backup::Error, json: bool) -> ExitCode {
+/// What there is in a store that is sound.
+pub(super) struct Summary {
+    pub segments: u64,
+    pub segment_bytes: u64,
+    /// Of all segments, their dead entries included.
+    pub bytes: u64,
+    pub objects: u64,
+    pub tombstones: u64,
+}
+
+/// Looks at all of a copy that is not finished yet.
+///
+/// # Errors
+/// What is wrong with it, a line each.
+pub(super) fn check_copy(disk: &Arc<dyn Disk>, meter: &mut Meter) -> Result<Summary, Vec<String>> {
+    let inspector = Inspector::of_copy(&**disk).map_err(|error| vec![error.damage()])?;
+    let mut report = Report::default();
+    report.store(&inspector);
+    report.wal(&inspector);
+    report.slots(&inspector);
+    let checked = inspect::check_copy(
+        disk.clone(),
+        &mut |done, total| meter.show(done, total),
+        &mut |check, bytes| report.segment(check, bytes),
+    );
+    report.end(checked);
+    if !report.problems.is_empty() {
+        return Err(report.problems);
+    }
+    let segments = report.facts.get("segments").and_then(Value::as_u64);
+    Ok(Summary {
+        segments: segments.unwrap_or(0),
+        segment_bytes: u64::from(inspector.geometry().segment_bytes),
+        bytes: report.counts.bytes,
+        objects: report.counts.objects,
+        tombstones: report.counts.tombstones,
+    })
+}
+
+/// A file that is damaged as a whole; a place without a store is none.
+fn refuse(place: &Place, error: &duramen_backup::Error, json: bool) -> ExitCode {
     use duramen_backup::Error::{DamagedFile, DamagedSuperblock, TooSmall};
     if !matches!(
         error,
@@ -82,18 +120,47 @@ fn refuse(error: &duramen_backup::Error, json: bool) -> ExitCode {
     ) {
         return super::cannot_look(&error.to_string());
     }
+    let problem = error.damage();
     if json {
-        println!(
-            "{}",
-            json!({ "sound": false, "problems": [error.to_string()] })
-        );
+        println!("{}", json!({ "sound": false, "problems": [problem] }));
     } else {
-        println!("problem: {error}");
+        println!("problem: {problem}");
+        // Nothing can be read without the sizes in it.
+        let is_readable = !matches!(error, DamagedSuperblock { .. });
+        println!("{}", advice(&place.path.display().to_string(), is_readable));
+        println!("damaged: 1 problem");
     }
     ExitCode::from(1)
 }
 
+/// What a person does about a damaged store.
+fn advice(place: &str, is_readable: bool) -> String {
+    let repair = match is_readable {
+        true => format!(
+            ", or copy what can be proved into a new directory (`duramen fsck --repair {place} --out NEW`)"
+        ),
+        false => String::new(),
+    };
+    format!(
+        "what to do: restore the last snapshot (`duramen restore SNAPSHOT DIR`){repair}; keep this directory as it is until then"
+    )
+}
+
 impl Report {
+    /// All segments have been looked at, or none could be.
+    fn end(&mut self, checked: Result<(), duramen_backup::Error>) {
+        match checked {
+            Ok(()) => self.judge(),
+            Err(error) => {
+                let problem = error.damage();
+                // The write-ahead log is read twice, and so told twice.
+                if !self.problems.contains(&problem) {
+                    self.problems.push(problem);
+                }
+            }
+        }
+    }
+
     fn store(&mut self, inspector: &Inspector) {
         let (identity, geometry) = (inspector.identity(), inspector.geometry());
         let store = json!({
@@ -133,7 +200,7 @@ impl Report {
                 let wal = json!({ "commits": commits, "bytes": end.bytes, "clean": end.clean });
                 self.facts.insert("wal".to_owned(), wal);
             }
-            Err(error) => self.problems.push(error.to_string()),
+            Err(error) => self.problems.push(error.damage()),
         }
     }
 
@@ -316,9 +383,7 @@ impl Report {
                     "lost here: {segments} of {listed} segments with {bytes} bytes, and which keys were in them is not known: a server refuses the data as a whole"
                 );
             }
-            println!(
-                "what to do: restore the last snapshot (`duramen serve --dir SNAPSHOT`), or copy what can be proved into a new directory (`duramen fsck --repair {place} --out NEW`); keep this directory as it is until then"
-            );
+            println!("{}", advice(place, true));
         }
         match self.problems.len() {
             0 => println!("sound"),

@@ -304,7 +304,12 @@ impl Core {
                     part.fail(&mut self.session, Error::NoSuchTable(table.to_string()));
                     continue;
                 }
-                Route::NoSuchTable | Route::NotServed => {
+                Route::NoTablets if self.map_fresh_us >= batch.begun_us => {
+                    let error = Error::NoTablets(self.routes.name(table));
+                    part.fail(&mut self.session, error);
+                    continue;
+                }
+                Route::NoSuchTable | Route::NoTablets | Route::NotServed => {
                     self.later(now_us, &mut batch.parts[index]);
                     continue;
                 }

@@ -18,6 +18,9 @@ pub enum Route {
     /// The tablet is being recovered.
     NotServed,
     NoSuchTable,
+    /// The table is known, and nobody has created its tablets: the first table of a cluster begins
+    /// so.
+    NoTablets,
 }
 
 /// The tablet map, ready for look-up.
@@ -85,6 +88,13 @@ impl Routes {
         self.tables.get(name).copied()
     }
 
+    /// What people call a table; its number, if the name is not known.
+    pub fn name(&self, table: TableId) -> String {
+        let mut names = self.tables.iter();
+        let found = names.find(|(_, id)| **id == table);
+        found.map_or_else(|| table.to_string(), |(name, _)| name.clone())
+    }
+
     /// Where a key lives.
     pub fn hash(&self, key: &[u8]) -> RouteHash {
         self.hasher.route(key)
@@ -95,6 +105,9 @@ impl Routes {
         let Some(tablets) = self.tablets.get(&table) else {
             return Route::NoSuchTable;
         };
+        if tablets.is_empty() {
+            return Route::NoTablets;
+        }
         let after = tablets.partition_point(|tablet| tablet.range.first <= hash);
         let tablet = after.checked_sub(1).and_then(|index| tablets.get(index));
         match tablet {

@@ -204,7 +204,10 @@ fn edit(
         }
         (setting.set)(&mut wanted, value);
         let value = written(setting, setting.show(running));
-        match entries.iter().find(|entry| setting.names().any(|name| name == entry.key)) {
+        match entries
+            .iter()
+            .find(|entry| setting.names().any(|name| name == entry.key))
+        {
             Some(entry) => replaced.push((entry.value.clone(), value)),
             None => added.push(format!("{} = {value}", setting.name)),
         }

@@ -2,7 +2,8 @@
 
 use super::Setting;
 
-/// Settings of Redis that have no counterpart of the same meaning here, each with what to do instead.
+/// Settings of Redis that have no counterpart of the same meaning here, each with what to do
+/// instead.
 const REDIS: &[(&[&str], &str)] = &[
     (
         &[
@@ -47,20 +48,25 @@ const REDIS: &[(&[&str], &str)] = &[
         &["client-output-buffer-limit"],
         "here it is `output-limit`, one for all clients",
     ),
-    (
-        &["client-query-buffer-limit"],
-        "here it is `request-limit`",
-    ),
+    (&["client-query-buffer-limit"], "here it is `request-limit`"),
     (
         &["replicaof", "slaveof", "masterauth", "masteruser"],
         "there are no replicas of single servers: a member of a cluster names its `coordinator`",
     ),
     (
-        &["cluster-enabled", "cluster-config-file", "cluster-node-timeout"],
+        &[
+            "cluster-enabled",
+            "cluster-config-file",
+            "cluster-node-timeout",
+        ],
         "a member of a cluster names its `coordinator`",
     ),
     (
-        &["cluster-announce-ip", "cluster-announce-hostname", "replica-announce-ip"],
+        &[
+            "cluster-announce-ip",
+            "cluster-announce-hostname",
+            "replica-announce-ip",
+        ],
         "here it is `announce`",
     ),
     (
@@ -68,7 +74,12 @@ const REDIS: &[(&[&str], &str)] = &[
         "there is one user: `requirepass` is the password",
     ),
     (
-        &["tls-port", "tls-cert-file", "tls-key-file", "tls-ca-cert-file"],
+        &[
+            "tls-port",
+            "tls-cert-file",
+            "tls-key-file",
+            "tls-ca-cert-file",
+        ],
         "connections are not encrypted: put a tunnel in front of the server",
     ),
     (

@@ -5,9 +5,9 @@ use super::{Kind, Setting, Value};
 use crate::error::ServerError;
 use std::net::IpAddr;
 
-/// Parses a size: a number and an optional unit. As in `redis.conf`, `k m g t` are powers of 1000 and `kb mb gb tb`
-/// powers of 1024; `kib mib gib tib` are accepted too. With a unit the number may be a fraction, `1.5gb`; a part of a byte
-/// is left out. Case does not matter.
+/// Parses a size: a number and an optional unit. As in `redis.conf`, `k m g t` are powers of 1000
+/// and `kb mb gb tb` powers of 1024; `kib mib gib tib` are accepted too. With a unit the number may
+/// be a fraction, `1.5gb`; a part of a byte is left out. Case does not matter.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text

@@ -35,7 +35,11 @@ fn sizes() {
     assert_eq!(parse_size("7"), Some(7));
     assert_eq!(parse_size("1.5gb"), Some(1536 << 20));
     assert_eq!(parse_size("0.25mb"), Some(256 << 10));
-    assert_eq!(parse_size("1.1kb"), Some(1126), "a part of a byte is left out");
+    assert_eq!(
+        parse_size("1.1kb"),
+        Some(1126),
+        "a part of a byte is left out"
+    );
     assert_eq!(parse_size("2.5k"), Some(2500));
     for bad in [
         "",

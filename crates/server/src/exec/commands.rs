@@ -268,11 +268,13 @@ const WHY_SORT: &str = "it works on data types beyond strings, which are not sup
 const WHY_DUMP: &str = "values are not exchanged in Redis's own serialization";
 const WHY_SCRIPT: &str = "there is no scripting";
 const WHY_PUBSUB: &str = "there is no publish and subscribe";
-const WHY_REPLICATION: &str = "a single server has no replicas; members of a cluster keep copies of each other's data";
+const WHY_REPLICATION: &str =
+    "a single server has no replicas; members of a cluster keep copies of each other's data";
 const WHY_MODULE: &str = "there are no modules";
 const WHY_ACL: &str = "access control lists come later; a password is set with requirepass";
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";
-const WHY_TABLET: &str = "tablets are split and moved by `duramen tablet`, which asks the coordinator of a cluster";
+const WHY_TABLET: &str =
+    "tablets are split and moved by `duramen tablet`, which asks the coordinator of a cluster";
 
 #[allow(clippy::too_many_arguments)] // A row has as many columns as a table of commands needs.
 const fn row(

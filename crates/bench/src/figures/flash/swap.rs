@@ -1,8 +1,8 @@
 //! A swap file. It needs root, and is taken away again, however this program ends.
 
-use crate::harness::{Doing, Failure, Result};
+use crate::harness::{Doing, Failure, Result, Undo, interrupt};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// Waits until its standard input ends, which is when this program does at the latest, then takes the swap file off. What is in it must
 /// fit into RAM, so the kernel may refuse until whoever uses it has gone.
@@ -22,7 +22,7 @@ exit 0
 
 /// A swap file that is in use.
 pub struct Swap {
-    keeper: Child,
+    _undo: Undo,
 }
 
 impl Swap {
@@ -38,23 +38,22 @@ impl Swap {
         run(Command::new("chmod").arg("600").arg(&file))?;
         run(Command::new("mkswap").arg(&file))?;
         // From here on somebody takes it off: before it is on.
-        let keeper = Command::new("sh")
+        let mut keeper = Command::new("sh")
             .args(["-c", KEEPER, "keeper"])
             .arg(&file)
             .stdin(Stdio::piped())
             .spawn()
             .doing("starting what takes the swap file off")?;
-        let swap = Swap { keeper };
+        interrupt::spare(keeper.id());
+        let swap = Swap {
+            _undo: Undo::new(move || {
+                drop(keeper.stdin.take());
+                // What fails is seen by `swapon --show`: the file is then still in use, and stays.
+                let _ = keeper.wait();
+            }),
+        };
         run(Command::new("swapon").arg(&file))?;
         Ok(swap)
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        // What fails is seen by `swapon --show`: the file is then still in use, and stays.
-        let _ = self.keeper.wait();
     }
 }
 

@@ -1,5 +1,6 @@
 //! One child process: its ready line, its log, its end.
 
+use duramen_base::ids::ServerId;
 use rustix::process::{Pid, Signal};
 use std::fmt;
 use std::fs::File;
@@ -41,6 +42,8 @@ pub(super) struct Child {
     ready: Option<String>,
     ended: Option<ExitStatus>,
     is_reported: bool,
+    /// Of a server: as what the coordinator knows it.
+    member: Option<ServerId>,
 }
 
 /// How a child ended.
@@ -91,11 +94,20 @@ impl Child {
             ready: None,
             ended: None,
             is_reported: false,
+            member: None,
         })
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.name
+    /// It has joined the cluster, and is called by its number there from now on. (In its later
+    /// lives the generation is another.)
+    pub(super) fn is_member(&mut self, member: ServerId) {
+        self.name = format!("server {}", member.slot);
+        self.member = Some(member);
+    }
+
+    pub(super) fn member(&self) -> String {
+        self.member
+            .map_or_else(String::new, |member| member.to_string())
     }
 
     pub(super) fn pid(&self) -> u32 {

@@ -92,6 +92,29 @@ fn info_tells_how_far_it_is() {
     assert!(info.contains("loading:0\r\n"), "{info}");
 }
 
+/// The first start in a large directory said "loading: 0 entries so far" for as long as its files
+/// were written.
+#[test]
+fn a_new_directory_is_told_apart_from_one_that_is_loaded() {
+    let (shared, mut executor, mut client) = loading("");
+    shared.set_progress(Progress {
+        now: Some(duramen::Progress {
+            phase: duramen::Phase::Making,
+            bytes_done: 0,
+            bytes_total: 0,
+            entries_done: 0,
+            entries_total: 0,
+            elapsed: Duration::from_secs(2),
+        }),
+    });
+    let refused = run(&mut executor, &mut client, b"GET k\r\n");
+    assert!(
+        refused.contains("the files of a new directory are laid out"),
+        "{refused}"
+    );
+    assert!(!refused.contains("entries"), "{refused}");
+}
+
 #[test]
 fn strangers_learn_nothing_while_it_loads() {
     let (_shared, mut executor, mut client) = loading("secret");

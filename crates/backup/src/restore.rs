@@ -1,0 +1,194 @@
+//! Copies a stopped store, file by file, onto another disk: for `duramen restore`.
+//!
+//! The copy becomes a store by its last step, as a snapshot does (K2 of `create`). Cut short
+//! anywhere before, it is refused by servers; the next restore begins anew over it. Nothing else is
+//! ever written over.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use duramen_base::units::MIB;
+use duramen_format::frame;
+use duramen_format::superblock::Superblock;
+
+use crate::create::{self, Probe, Purpose};
+use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
+use crate::error::Error;
+use crate::open::lock;
+use crate::region::{self, Region, SUPERBLOCK_BYTES};
+use crate::types::Expected;
+
+/// Bytes that are read and written at once: what disks like, and a progress that moves.
+const STEP_BYTES: u64 = 4 * MIB;
+
+/// A restore under way.
+pub struct Restore {
+    from: Parts,
+    to: Arc<dyn Disk>,
+    superblock: Superblock,
+    resumed: bool,
+    _lock: Box<dyn Any + Send + Sync>,
+}
+
+/// What of a store is copied as it is.
+struct Parts {
+    place: String,
+    wal: Region,
+    wal_bytes: u64,
+    frames: Region,
+    frames_bytes: u64,
+}
+
+impl Parts {
+    fn of(disk: &dyn Disk, superblock: &Superblock) -> Result<Parts, Error> {
+        let place = disk.label();
+        let wal_bytes = superblock.wal_bytes;
+        let wal = region::wal(disk, OpenHow::Read)
+            .map_err(|error| Error::opening(&place, region::WAL, error))?;
+        let frames = region::frames(disk, OpenHow::Read, wal_bytes)
+            .map_err(|error| Error::opening(&place, region::FRAMES, error))?;
+        let measure = |error| Error::io(&place, "measure the files", error);
+        let here = wal.bytes().map_err(measure)?;
+        if here < wal_bytes {
+            let reason = format!("it has {here} bytes of {wal_bytes}");
+            return Err(Error::short(&place, region::WAL, reason));
+        }
+        // A device may be longer than its last frame.
+        let whole = frame::data_start(superblock.frames)
+            + u64::from(superblock.frames) * u64::from(superblock.segment_bytes);
+        let frames_bytes = frames.bytes().map_err(measure)?.min(whole);
+        Ok(Parts {
+            place,
+            wal,
+            wal_bytes,
+            frames,
+            frames_bytes,
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.wal_bytes + self.frames_bytes
+    }
+}
+
+impl Restore {
+    /// Looks at both disks, and marks `to` as the beginning of a copy. No server may use `from`
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Absent`], [`Error::NotDuramen`], [`Error::Unfinished`], damaged files: of `from`.
+    /// [`Error::Exists`], [`Error::NotDuramen`], [`Error::Locked`], [`Error::TooSmall`],
+    /// [`Error::Permission`]: of `to`, which is as it was.
+    pub fn begin(from: &dyn Disk, to: Arc<dyn Disk>) -> Result<Restore, Error> {
+        let place = from.label();
+        let Probe::Store(found) = create::probe(from)? else {
+            return Err(Error::Absent { place });
+        };
+        create::accept(&place, &found, &Expected::default(), Purpose::Store)?;
+        let parts = Parts::of(from, &found)?;
+        is_free(&*to)?;
+        let held = lock(&*to, &to.label())?;
+        let resumed = is_free(&*to)?;
+        let needed = SUPERBLOCK_BYTES + parts.bytes();
+        let place = to.label();
+        let available = to
+            .free_bytes()
+            .map_err(|error| Error::io(&place, "measure free space", error))?;
+        if available < needed && !resumed {
+            return Err(Error::TooSmall {
+                place,
+                needed,
+                available,
+            });
+        }
+        let superblock = Superblock {
+            unfinished: true,
+            generation: create::RESTORED_GENERATION - 1,
+            ..found
+        };
+        create::write_first(&*to, &place, &superblock)?; // K2
+        Ok(Restore {
+            from: parts,
+            to,
+            superblock,
+            resumed,
+            _lock: held,
+        })
+    }
+
+    /// Bytes that [`copy`](Self::copy) copies.
+    pub fn bytes(&self) -> u64 {
+        self.from.bytes()
+    }
+
+    /// Whether there was the beginning of a copy, which is begun anew.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// Copies everything, durably. `progress` gets the bytes so far.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and [`Error::Full`]: the copy can be begun anew.
+    pub fn copy(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
+        let place = self.to.label();
+        let creating = |error| Error::io(&place, "create the files", error);
+        let wal = region::wal(&*self.to, OpenHow::Create).map_err(creating)?;
+        let frames = region::frames(&*self.to, OpenHow::Create, self.superblock.wal_bytes)
+            .map_err(creating)?;
+        let parts = [
+            (&self.from.wal, &wal, self.from.wal_bytes),
+            (&self.from.frames, &frames, self.from.frames_bytes),
+        ];
+        let mut done = 0;
+        for (from, to, bytes) in parts {
+            to.allocate(0, bytes.next_multiple_of(BLOCK_BYTES), false)
+                .map_err(|error| Error::io(&place, "make room", error))?;
+            for at in (0..bytes).step_by(STEP_BYTES as usize) {
+                let step = STEP_BYTES.min(bytes - at);
+                self.copy_step(from, to, at, step)?;
+                done += step;
+                progress(done);
+            }
+            to.sync()
+                .map_err(|error| Error::io(&place, "sync the files", error))?;
+        }
+        let synced = self.to.sync_dir();
+        synced.map_err(|error| Error::io(&place, "sync the folder", error))
+    }
+
+    fn copy_step(&self, from: &Region, to: &Region, at: u64, bytes: u64) -> Result<(), Error> {
+        let mut buffer = vec![0; bytes.next_multiple_of(BLOCK_BYTES) as usize];
+        let read = from.read_at(at, &mut buffer[..bytes as usize]);
+        read.map_err(|error| Error::io(&self.from.place, "read the files", error))?;
+        let written = to.write_at(at, &buffer);
+        written.map_err(|error| Error::io(&self.to.label(), "write the files", error))
+    }
+
+    /// The copy, to be looked at by [`Inspector::of_copy`](crate::inspect::Inspector::of_copy)
+    /// before it is finished.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.to
+    }
+
+    /// Makes a store of the copy.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: it can be opened, or is refused as unfinished.
+    pub fn finish(self) -> Result<(), Error> {
+        create::finish(&*self.to)
+    }
+}
+
+/// Whether there is the beginning of a copy; false: nothing.
+fn is_free(disk: &dyn Disk) -> Result<bool, Error> {
+    match create::probe(disk) {
+        Ok(Probe::Empty) => Ok(false),
+        Ok(Probe::Store(found)) if found.unfinished => Ok(true),
+        Err(Error::Unfinished { .. }) => Ok(true),
+        Ok(Probe::Store(_)) => Err(Error::Exists {
+            place: disk.label(),
+        }),
+        Err(error) => Err(error),
+    }
+}

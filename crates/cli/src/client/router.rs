@@ -1,0 +1,315 @@
+//! A server, or a cluster that is reached through one of its members.
+//!
+//! **Invariants**
+//! - R1: a request is sent again only if it has not run: after `MOVED`, `TRYAGAIN`, `CLUSTERDOWN`
+//!   and `LOADING`, or when no connection could be made for it. A connection that breaks later
+//!   leaves it unknown, and that is an error.
+//! - R2: for a request about keys a single server gets no other requests: what it answers says
+//!   whether it is a member.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use duramen_wire::resp::Reply;
+
+use super::connection::{ConnectArgs, Connection};
+use crate::failure::Failure;
+
+/// Between two attempts while nobody serves the key.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Redirections that are followed without a pause. A member whose map is old may send us to one
+/// that sends us back.
+const HOPS_MAX: u32 = 5;
+
+/// Where a request goes.
+pub(crate) struct Servers {
+    args: ConnectArgs,
+    /// The one that was named.
+    home: Connection,
+    /// Other members, by `host:port`.
+    others: HashMap<String, Connection>,
+}
+
+/// What an error says about where to ask.
+#[derive(Debug, PartialEq, Eq)]
+enum Redirect {
+    /// Another member has the key: its host, empty for that of who said so, and port.
+    Moved(String, u16),
+    /// Nobody serves it at the moment.
+    Wait,
+    No,
+}
+
+impl Redirect {
+    fn of(error: &str) -> Redirect {
+        let mut words = error.split(' ');
+        match words.next() {
+            Some("MOVED") => {
+                let address = words.nth(1).and_then(|address| address.rsplit_once(':'));
+                match address.map(|(host, port)| (host, port.parse())) {
+                    Some((host, Ok(port))) => {
+                        Redirect::Moved(host.trim_matches(['[', ']']).to_owned(), port)
+                    }
+                    _ => Redirect::No,
+                }
+            }
+            // A table that is missing does not come by itself: the error says what makes it.
+            Some("CLUSTERDOWN") if error.contains("duramen table create") => Redirect::No,
+            Some("TRYAGAIN" | "CLUSTERDOWN" | "LOADING") => Redirect::Wait,
+            _ => Redirect::No,
+        }
+    }
+}
+
+impl Servers {
+    pub(crate) fn open(args: &ConnectArgs) -> Result<Servers, Failure> {
+        let until = deadline(args);
+        let home = loop {
+            match Connection::open(args) {
+                // Authenticating and choosing a table are refused while data are loaded.
+                Err(Failure::Server(text)) if may_wait(&text, until) => std::thread::sleep(PAUSE),
+                opened => break opened?,
+            }
+        };
+        Ok(Servers {
+            args: args.clone(),
+            home,
+            others: HashMap::new(),
+        })
+    }
+
+    /// Where the named server is, for messages.
+    pub(crate) fn address(&self) -> &str {
+        self.home.address()
+    }
+
+    /// Sends one request to whoever has its key, and waits for its reply.
+    ///
+    /// # Errors
+    /// As [`Connection::ask`]; nobody has served the key for `--timeout`.
+    pub(crate) fn ask<A: AsRef<[u8]>>(&mut self, words: &[A]) -> Result<Reply, Failure> {
+        let until = deadline(&self.args);
+        let mut at: Option<(String, u16)> = None;
+        let mut hops = 0;
+        loop {
+            let failure = match self.connection(at.as_ref()) {
+                Ok(connection) => match connection.ask(words) {
+                    Ok(reply) => return Ok(reply),
+                    Err(failure) => failure,
+                },
+                // R1: nothing was sent. It has ended or begins, and the others will know soon.
+                Err(failure) if at.is_some() && is_away(&failure) => {
+                    hops = 0;
+                    at = None;
+                    wait(failure, until)?;
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            let redirect = match &failure {
+                Failure::Server(text) => Redirect::of(text),
+                _ => Redirect::No,
+            };
+            match redirect {
+                Redirect::Moved(host, port) => {
+                    let here = at.map_or_else(|| self.args.host.clone(), |(host, _)| host);
+                    let host = if host.is_empty() { here } else { host };
+                    at = Some((host, port));
+                    hops += 1;
+                    if hops > HOPS_MAX {
+                        wait(failure, until)?;
+                    }
+                }
+                Redirect::Wait => {
+                    at = None;
+                    wait(failure, until)?;
+                }
+                Redirect::No => {
+                    self.forget_broken(&failure);
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    /// To the named server, or to another one.
+    fn connection(&mut self, at: Option<&(String, u16)>) -> Result<&mut Connection, Failure> {
+        let Some((host, port)) = at else {
+            return Ok(&mut self.home);
+        };
+        if (host, *port) == (&self.args.host, self.args.port) {
+            return Ok(&mut self.home);
+        }
+        let name = format!("{host}:{port}");
+        if !self.others.contains_key(&name) {
+            let args = ConnectArgs {
+                host: host.clone(),
+                port: *port,
+                ..self.args.clone()
+            };
+            self.others.insert(name.clone(), Connection::open(&args)?);
+        }
+        Ok(self
+            .others
+            .get_mut(&name)
+            .expect("it is there, or was put there"))
+    }
+
+    fn forget_broken(&mut self, failure: &Failure) {
+        if let Failure::Broken { address, .. } = failure {
+            self.others.retain(|_, other| other.address() != address);
+        }
+    }
+
+    /// All servers that together have all keys: the named one, or all members of its cluster that
+    /// own some.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask); some keys are served by nobody.
+    pub(crate) fn all(&mut self) -> Result<Vec<Member>, Failure> {
+        let until = deadline(&self.args);
+        let alone = vec![Member(None)];
+        loop {
+            let nodes = match self.home.ask(&["CLUSTER", "NODES"]) {
+                Ok(nodes) => nodes,
+                // It is no member of a cluster, or is not allowed to tell.
+                Err(Failure::Server(text)) if Redirect::of(&text) != Redirect::Wait => {
+                    return Ok(alone);
+                }
+                Err(failure @ Failure::Server(_)) => {
+                    wait(failure, until)?;
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            let text = String::from_utf8_lossy(nodes.as_bytes().unwrap_or_default()).into_owned();
+            let info = self.home.ask(&["CLUSTER", "INFO"])?;
+            let info = String::from_utf8_lossy(info.as_bytes().unwrap_or_default()).into_owned();
+            if info
+                .lines()
+                .any(|line| line.trim_end() == "cluster_slots_fail:0")
+            {
+                let members = members(&text, &self.args.host);
+                return Ok(if members.is_empty() { alone } else { members });
+            }
+            let why = "some keys are being recovered: no member serves them at the moment";
+            wait(Failure::Server(why.to_owned()), until)?;
+        }
+    }
+
+    /// Sends one request to this server, whoever has its key.
+    ///
+    /// # Errors
+    /// As [`Connection::ask`].
+    pub(crate) fn ask_at<A: AsRef<[u8]>>(
+        &mut self,
+        member: &Member,
+        words: &[A],
+    ) -> Result<Reply, Failure> {
+        let result = self.connection(member.0.as_ref())?.ask(words);
+        if let Err(failure) = &result {
+            self.forget_broken(failure);
+        }
+        result
+    }
+}
+
+/// One of [`Servers::all`]; None: the named one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member(Option<(String, u16)>);
+
+/// The members in an answer to `CLUSTER NODES` that are there and have an address.
+fn members(nodes: &str, here: &str) -> Vec<Member> {
+    let of = |line: &str| {
+        let mut words = line.split(' ');
+        let address = words.nth(1)?;
+        let flags = words.next()?;
+        if flags
+            .split(',')
+            .any(|flag| flag.starts_with("fail") || flag == "noaddr")
+        {
+            return None;
+        }
+        // host:port@bus,hostname
+        let address = address.split(['@', ',']).next()?;
+        let (host, port) = address.rsplit_once(':')?;
+        let host = host.trim_matches(['[', ']']);
+        let host = if host.is_empty() { here } else { host };
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        Some(Member(Some((host.to_owned(), port))))
+    };
+    nodes.lines().filter_map(of).collect()
+}
+
+/// Whether a member could not be connected to, or let nobody in yet.
+fn is_away(failure: &Failure) -> bool {
+    match failure {
+        Failure::Unreachable { .. } => true,
+        Failure::Server(text) => Redirect::of(text) == Redirect::Wait,
+        _ => false,
+    }
+}
+
+/// None: no end.
+fn deadline(args: &ConnectArgs) -> Option<Instant> {
+    (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout))
+}
+
+fn may_wait(error: &str, until: Option<Instant>) -> bool {
+    Redirect::of(error) == Redirect::Wait && until.is_none_or(|until| Instant::now() < until)
+}
+
+/// Waits a moment, or fails for what would be waited for.
+fn wait(failure: Failure, until: Option<Instant>) -> Result<(), Failure> {
+    if until.is_some_and(|until| Instant::now() >= until) {
+        return Err(failure);
+    }
+    std::thread::sleep(PAUSE);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_where_to_ask() {
+        let moved = |host: &str, port| Redirect::Moved(host.to_owned(), port);
+        assert_eq!(
+            Redirect::of("MOVED 12182 127.0.0.1:7002"),
+            moved("127.0.0.1", 7002)
+        );
+        assert_eq!(Redirect::of("MOVED 1 [::1]:7002"), moved("::1", 7002));
+        assert_eq!(Redirect::of("MOVED 1 ::1:7002"), moved("::1", 7002));
+        assert_eq!(Redirect::of("MOVED 1 :7002"), moved("", 7002));
+        for wait in [
+            "TRYAGAIN later",
+            "CLUSTERDOWN Hash slot not served",
+            "LOADING 5 %",
+        ] {
+            assert_eq!(Redirect::of(wait), Redirect::Wait, "{wait}");
+        }
+        let no_table = "CLUSTERDOWN Hash slot not served: make it with `duramen table create db0`";
+        for no in [
+            "MOVED",
+            "MOVED 1 nowhere",
+            "ERR MOVED 1 a:1",
+            "NOREPLICAS",
+            "",
+            no_table,
+        ] {
+            assert_eq!(Redirect::of(no), Redirect::No, "{no}");
+        }
+    }
+
+    #[test]
+    fn members_are_those_that_are_there() {
+        let nodes = "a 127.0.0.1:7001@7101,host myself,master - 0 0 1 connected 0-8191\n\
+            b 127.0.0.1:7002@7102 master,fail - 0 0 1 disconnected\n\
+            c :7003@7103 master - 0 0 1 connected 8192-16383\n\
+            d :0@0 master,noaddr - 0 0 1 connected\n";
+        let member = |port| Member(Some(("127.0.0.1".to_owned(), port)));
+        assert_eq!(members(nodes, "127.0.0.1"), [member(7001), member(7003)]);
+        assert_eq!(members("", "h"), []);
+    }
+}

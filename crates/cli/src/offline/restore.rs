@@ -1,0 +1,190 @@
+//! `duramen restore`: a snapshot becomes the data directory of a server, and stays what it is.
+
+use super::{Meter, Place, RestoreArgs, fsck};
+use duramen_backup::Error::{DamagedFile, DamagedSuperblock};
+use duramen_backup::Mode;
+use duramen_backup::disk::Disk;
+use duramen_backup::os::OsDisk;
+use duramen_backup::restore::Restore;
+use duramen_base::units::MIB;
+use duramen_server::config::format_size;
+use serde_json::json;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub(super) const HELP: &str = "\
+Copies every file, verifies the copy as `duramen fsck` does, and only then makes a data directory of it. SNAPSHOT is not changed, and
+DIR is never written over. If it is interrupted, no server takes what is there; the same command begins anew.
+It says how much memory, or memory and flash, a server needs for the data.
+
+EXAMPLES
+  duramen restore /backup/monday /var/lib/duramen
+  duramen serve --dir /var/lib/duramen
+  duramen restore duramen-data/snapshots/dump restored --json | jq .memory_bytes
+
+Exit codes: 0 restored, 1 the snapshot is damaged (nothing is restored), 2 wrong usage, 5 cannot restore (no snapshot there, in
+use, DIR is not empty, no room, no permission).";
+
+/// Index for each entry, at most.
+const INDEX_BYTES: u64 = 12;
+/// Live data take this part of memory, or of flash, at most: cleaning needs the rest.
+const FULL_PERCENT: u64 = 85;
+/// What a server takes of `memory` for its log buffer and heap.
+const BESIDE_BYTES: u64 = 16 * MIB;
+/// The least `memory` and `flash-size`, and the unit in which they are told.
+const STEP_BYTES: u64 = 64 * MIB;
+/// So many segments have room in memory at least: each thread has one open, and cleaning some.
+const SEGMENTS_MIN: u64 = 32;
+
+/// What a server needs for the data, if all of it is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Needs {
+    memory: u64,
+    memory_with_flash: u64,
+    flash: u64,
+}
+
+impl Needs {
+    fn of(found: &fsck::Summary) -> Needs {
+        let step = |bytes: u64| bytes.next_multiple_of(STEP_BYTES).max(STEP_BYTES);
+        let data = found.bytes * 100 / FULL_PERCENT;
+        let index = (found.objects + found.tombstones) * INDEX_BYTES;
+        let least = (found.segment_bytes * SEGMENTS_MIN).max(STEP_BYTES);
+        Needs {
+            memory: step(data + index + BESIDE_BYTES).max(least),
+            memory_with_flash: step(index * 2 + BESIDE_BYTES + least),
+            flash: step(data),
+        }
+    }
+}
+
+/// The exit code; an error: why nothing was restored.
+pub(super) fn run(args: &RestoreArgs) -> Result<ExitCode, String> {
+    let began = Instant::now();
+    let (place, part) = Place::open(&args.snapshot)?;
+    if part.is_some() {
+        return Err(format!(
+            "`{}` is a file of a snapshot: name its directory",
+            args.snapshot.display()
+        ));
+    }
+    let to: Arc<dyn Disk> = Arc::new(OsDisk::new(&args.dir, Mode::Buffered));
+    let restore = match Restore::begin(&*place.disk, to) {
+        Ok(restore) => restore,
+        Err(error @ (DamagedFile { .. } | DamagedSuperblock { .. })) => {
+            return Ok(damaged(args, &[error.damage()], false));
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    if restore.is_resumed() {
+        eprintln!(
+            "duramen: `{}` holds the beginning of a restore or a snapshot: it is begun anew",
+            args.dir.display()
+        );
+    }
+    let total = restore.bytes();
+    let mut meter = Meter::new("copying");
+    let copied = restore.copy(&mut |done| meter.show(done, total));
+    meter.clear();
+    copied.map_err(|error| error.to_string())?;
+    let mut meter = Meter::new("verifying");
+    let checked = fsck::check_copy(restore.disk(), &mut meter);
+    meter.clear();
+    let found = match checked {
+        Ok(found) => found,
+        Err(problems) => return Ok(damaged(args, &problems, true)),
+    };
+    restore.finish().map_err(|error| error.to_string())?;
+    print(args, &found, total, began.elapsed().as_secs_f64());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A copy that was begun stays unfinished: no server takes it.
+fn damaged(args: &RestoreArgs, problems: &[String], is_begun: bool) -> ExitCode {
+    let snapshot = args.snapshot.display();
+    if args.json {
+        println!("{}", json!({ "restored": false, "problems": problems }));
+    } else {
+        for problem in problems {
+            println!("problem: {problem}");
+        }
+        println!(
+            "`{snapshot}` is damaged, and nothing was restored. Take another snapshot, or copy what can be proved of this one \
+             (`duramen fsck --repair {snapshot} --out NEW`)"
+        );
+        if is_begun {
+            println!(
+                "what was copied, in `{}`, can be removed",
+                args.dir.display()
+            );
+        }
+    }
+    ExitCode::from(1)
+}
+
+fn print(args: &RestoreArgs, found: &fsck::Summary, bytes: u64, seconds: f64) {
+    let needs = Needs::of(found);
+    let dir = args.dir.display();
+    if args.json {
+        println!(
+            "{}",
+            json!({
+                "restored": true,
+                "dir": dir.to_string(),
+                "bytes": bytes,
+                "segments": found.segments,
+                "objects": found.objects,
+                "seconds": seconds,
+                "memory_bytes": needs.memory,
+                "memory_with_flash_bytes": needs.memory_with_flash,
+                "flash_bytes": needs.flash,
+            })
+        );
+        return;
+    }
+    println!(
+        "restored: {} MB, {} segments, in {dir} after {seconds:.1} s; every entry was verified",
+        bytes >> 20,
+        found.segments
+    );
+    println!(
+        "serve it: duramen serve --dir {dir} --memory {}",
+        format_size(needs.memory)
+    );
+    if needs.memory_with_flash < needs.memory {
+        println!(
+            "      or: duramen serve --dir {dir} --memory {} --flash-file FILE --flash-size {}",
+            format_size(needs.memory_with_flash),
+            format_size(needs.flash)
+        );
+    }
+    println!("(more than enough if part of the data is dead: deleted, expired or overwritten)");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_follows_from_what_is_there() {
+        let found = |bytes, objects, segment_bytes| fsck::Summary {
+            segments: 1,
+            segment_bytes,
+            bytes,
+            objects,
+            tombstones: 0,
+        };
+        let small = Needs::of(&found(1000, 10, 2 * MIB));
+        assert_eq!((small.memory, small.flash), (64 * MIB, 64 * MIB));
+        let large = Needs::of(&found(1000 * MIB, 1_000_000, 2 * MIB));
+        assert!(
+            large.memory > 1200 * MIB && large.memory < 1400 * MIB,
+            "{large:?}"
+        );
+        assert!(large.memory_with_flash < 256 * MIB, "{large:?}");
+        assert!(large.flash > 1100 * MIB, "{large:?}");
+        // Long segments, from a server with much memory, want room for some of them.
+        assert_eq!(Needs::of(&found(1000, 10, 8 * MIB)).memory, 256 * MIB);
+    }
+}

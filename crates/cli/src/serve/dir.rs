@@ -1,0 +1,115 @@
+//! Data directories that were probably not meant: a backup that a server would change, a mistyped
+//! one that it would create.
+
+use duramen_backup::os::is_snapshot;
+use duramen_server::ServerConfig;
+use duramen_server::config::DiskMode;
+use std::path::{Path, PathBuf};
+
+/// Snapshots that are shown of those beside a path.
+const SHOWN_MAX: usize = 5;
+
+/// Refuses a directory that is a snapshot, unless that is what the person says; and one that does
+/// not exist, if it looks like one.
+///
+/// # Errors
+/// What was probably meant.
+pub(super) fn check(config: &ServerConfig, use_snapshot: bool) -> Result<(), String> {
+    let Some(dir) = config.data_dir() else {
+        return Ok(());
+    };
+    if config.is_member() || config.disk_mode == DiskMode::Raw {
+        return Ok(());
+    }
+    let shown = dir.display();
+    if !use_snapshot && is_snapshot(&dir) {
+        return Err(format!(
+            "`{shown}` is a snapshot, and a server would write to it. Restore it into a directory of its own: \
+             `duramen restore {shown} DIR`, then `duramen serve --dir DIR`. Or say --use-snapshot: then it is the \
+             server's data directory from now on, and no backup any more"
+        ));
+    }
+    if dir.exists() {
+        return Ok(());
+    }
+    let beside = snapshots_near(&dir);
+    if beside.is_empty() && !is_named_as_snapshot(&dir) {
+        return Ok(());
+    }
+    let found = match beside.is_empty() {
+        true => String::new(),
+        false => format!(" There are snapshots in {}.", list(&beside)),
+    };
+    Err(format!(
+        "`{shown}` does not exist, and would become an empty store; by its place or name it was to be a snapshot.{found} \
+         To restore one: `duramen restore SNAPSHOT DIR`, then `duramen serve --dir DIR`. If an empty store is meant, \
+         make the directory first: `mkdir -p {shown}`"
+    ))
+}
+
+/// Where `SAVE` and people put them.
+fn is_named_as_snapshot(dir: &Path) -> bool {
+    let names: Vec<String> = dir
+        .iter()
+        .map(|name| name.to_string_lossy().to_lowercase())
+        .collect();
+    let is_inside = names.iter().rev().skip(1).any(|name| name == "snapshots");
+    is_inside || names.last().is_some_and(|name| name.ends_with("dump"))
+}
+
+/// Snapshots in the same folder, and what `SAVE` made in the data directory that a server has if it
+/// is not told another.
+fn snapshots_near(dir: &Path) -> Vec<PathBuf> {
+    let parent = match dir.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| is_snapshot(path))
+        .collect();
+    found.sort();
+    let usual = Path::new("duramen-data/snapshots/dump");
+    if is_named_as_snapshot(dir) && is_snapshot(usual) {
+        found.push(usual.to_owned());
+    }
+    found
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let shown = paths.iter().take(SHOWN_MAX);
+    let shown: Vec<String> = shown.map(|path| format!("`{}`", path.display())).collect();
+    let more = match paths.len().saturating_sub(SHOWN_MAX) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    shown.join(", ") + &more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_snapshots() {
+        for yes in [
+            "snapshots/dump",
+            "/d/snapshots/monday",
+            "dump",
+            "/x/my-dump",
+            "Snapshots/a",
+        ] {
+            assert!(is_named_as_snapshot(Path::new(yes)), "{yes}");
+        }
+        for no in [
+            "duramen-data",
+            "/var/lib/duramen",
+            "/backup/a",
+            "/d/snapshots",
+            "dumps",
+        ] {
+            assert!(!is_named_as_snapshot(Path::new(no)), "{no}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+"""`duramen restore`: a snapshot becomes a data directory and stays a backup; what `serve --dir` does with one, and without."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+import harness
+
+pytestmark = pytest.mark.duramen
+
+KEYS = 4000
+
+
+def duramen(*arguments, code=0, folder=None, prefix=()):
+    done = subprocess.run(
+        [*prefix, harness.BINARY, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=harness.PATIENCE_S,
+        cwd=folder,
+        env=harness.environment({}),
+        check=False,
+    )
+    assert done.returncode == code and "panicked" not in done.stderr, done
+    return done.stdout + done.stderr
+
+
+def serve(*arguments, folder=None):
+    """What a server says that refuses to start."""
+    return duramen("serve", "--port", 0, "--admin=no", "--memory", "64mb", *arguments, code=2, folder=folder)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.fixture
+def snapshot(start, tmp_path):
+    """A snapshot of a server that goes on."""
+    server = start("--wal-size", "16mb", dir=tmp_path / "data", level=None, memory="64mb")
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(KEYS)], b"x" * 1000)
+        wire.pipeline([("DEL", f"k{n}") for n in range(0, KEYS, 4)])
+        wire.call("SELECT", 1)
+        wire.call("SET", "there", "v")
+    duramen("snapshot", tmp_path / "monday", "--port", server.port)
+    return tmp_path / "monday"
+
+
+def holds_all(server):
+    with server.connect() as wire:
+        assert wire.call("DBSIZE") == KEYS - KEYS // 4
+        values = wire.pipeline([("GET", f"k{n}") for n in range(KEYS)])
+        assert values == [None if n % 4 == 0 else b"x" * 1000 for n in range(KEYS)]
+        wire.call("SELECT", 1)
+        assert wire.call("GET", "there") == b"v"
+
+
+def test_restore_makes_a_data_directory_and_leaves_the_snapshot(snapshot, start, tmp_path):
+    """The only way to restore was to serve the backup, which wrote to it."""
+    before = content(snapshot)
+    said = duramen("restore", snapshot, tmp_path / "restored")
+    assert said.startswith("restored: ") and "every entry was verified" in said
+    assert f"duramen serve --dir {tmp_path / 'restored'} --memory 64mb" in said
+    server = start(dir=tmp_path / "restored", level=None, memory="64mb")
+    holds_all(server)
+    with server.connect() as wire:
+        wire.call("SET", "more", "v")
+    server.kill()
+    server.start()
+    with server.connect() as wire:
+        assert wire.call("GET", "more") == b"v"
+    assert content(snapshot) == before, "the backup is what it was"
+    # And once more, beside what is there.
+    told = json.loads(duramen("restore", snapshot, tmp_path / "again", "--json"))
+    assert told["restored"] and told["objects"] >= KEYS * 3 // 4 and told["memory_bytes"] == 64 << 20, told
+    assert duramen("fsck", tmp_path / "again").splitlines()[-1] == "sound"
+
+
+def test_what_restore_says_that_is_needed_is_enough(start, tmp_path):
+    server = start("--wal-size", "16mb", dir=tmp_path / "data", level=None, memory="256mb")
+    with server.connect() as wire:
+        wire.load([b"k%d" % n for n in range(150_000)], b"x" * 800)
+    duramen("snapshot", tmp_path / "copy", "--port", server.port)
+    server.kill()
+    needs = json.loads(duramen("restore", tmp_path / "copy", tmp_path / "in-memory", "--json"))
+    assert needs["memory_bytes"] < 320 << 20 and needs["memory_with_flash_bytes"] < needs["memory_bytes"], needs
+    duramen("restore", tmp_path / "copy", tmp_path / "with-flash")
+    flash = ("--flash-file", tmp_path / "flash", "--flash-size", needs["flash_bytes"])
+    for name, memory, more in (("in-memory", "memory_bytes", ()), ("with-flash", "memory_with_flash_bytes", flash)):
+        server = start(*more, dir=tmp_path / name, level=None, memory=str(needs[memory]))
+        with server.connect() as wire:
+            assert wire.call("DBSIZE") == 150_000
+            assert wire.call("SET", "more", "x" * 1000) == b"OK"
+        server.kill()
+
+
+def test_restore_writes_over_nothing(snapshot, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letters").write_text("precious")
+    said = duramen("restore", snapshot, tmp_path / "mine", code=5)
+    assert "not a Duramen store" in said and "letters" in said
+    assert content(tmp_path / "mine") == {"letters": b"precious"}
+    # A store is left alone, one in use and the snapshot itself as well.
+    for target in (tmp_path / "data", snapshot):
+        before = content(target)
+        assert "already holds a store" in duramen("restore", snapshot, target, code=5)
+        assert content(target) == before
+    assert "in use" in duramen("restore", tmp_path / "data", tmp_path / "new", code=5)
+    assert "none" in duramen("restore", tmp_path / "none", tmp_path / "new", code=5)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_damaged_snapshot_is_not_restored(snapshot, tmp_path):
+    frames = snapshot / "frames"
+    data = bytearray(frames.read_bytes())
+    at = data.index(b"k77x") + 100
+    data[at] ^= 1
+    frames.write_bytes(data)
+    said = duramen("restore", snapshot, tmp_path / "new", code=1)
+    assert "problem: segment" in said and "nothing was restored" in said
+    refused = duramen("serve", "--port", 0, "--admin=no", "--dir", tmp_path / "new", code=5)
+    assert "never completed" in refused
+    data[at] ^= 1
+    frames.write_bytes(data)
+    assert "begun anew" in duramen("restore", snapshot, tmp_path / "new")
+    (snapshot / "wal").unlink()
+    assert "the file `wal` is damaged: it is gone" in duramen("restore", snapshot, tmp_path / "other", code=1)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("where", ["superblock", "wal", "frames"])
+def test_a_restore_that_was_cut_off_is_refused_and_begun_anew(snapshot, start, tmp_path, where):
+    """Stopped by the first system call that touches a file: strace does it at the same place each time."""
+    if not shutil.which("strace"):
+        pytest.skip("needs strace; crates/sim/tests/restore.rs cuts at every operation")
+    new = tmp_path / "new"
+    inject = ("-f", "-qq", "-o", os.devnull, "-P", new / where, "-e", "inject=fsync,fdatasync,pwritev2,pwrite64:signal=KILL:when=1")
+    killed = subprocess.run(
+        ["strace", *map(str, inject), harness.BINARY, "restore", str(snapshot), str(new)], capture_output=True, check=False
+    )
+    assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), killed
+    refused = duramen("serve", "--port", 0, "--admin=no", "--dir", new, code=5)
+    assert "never completed" in refused and "Restore into it again" in refused
+    assert "begun anew" in duramen("restore", snapshot, new)
+    holds_all(start(dir=new, level=None, memory="64mb"))
+
+
+def test_a_snapshot_is_not_written_to_unless_it_is_wanted(snapshot, start, tmp_path):
+    """`serve --dir SNAPSHOT` made the backup its data directory without a word."""
+    before = content(snapshot)
+    said = serve("--dir", snapshot)
+    assert f"duramen restore {snapshot} DIR" in said and "--use-snapshot" in said
+    assert content(snapshot) == before
+    server = start("--use-snapshot", dir=snapshot, level=None, memory="64mb")
+    holds_all(server)
+    server.kill()
+    # From then on it is a data directory as any other.
+    holds_all(start(dir=snapshot, level=None, memory="64mb"))
+
+
+def test_a_mistyped_snapshot_does_not_become_an_empty_store(snapshot, start, tmp_path):
+    """A path that does not exist was made, and an empty store served from it."""
+    said = serve("--dir", tmp_path / "mondya")
+    assert "does not exist" in said and str(snapshot) in said and "duramen restore" in said
+    for name in ("snapshots/dump", "my-dump"):
+        said = serve("--dir", name, folder=tmp_path / "data")
+        assert "does not exist" in said and "mkdir" in said
+        assert not (tmp_path / "data" / name).exists()
+    # It names the copy that SAVE made.
+    here = tmp_path / "here"
+    here.mkdir()
+    server = harness.Duramen(here, level=None, memory="64mb").start()
+    with server.connect() as wire:
+        assert wire.call("SAVE") == b"OK"
+    server.kill()
+    assert "`duramen-data/snapshots/dump`" in serve("--dir", "snapshots/dump", folder=here)
+    # If an empty store is meant, it can be had; other new directories need no word.
+    (tmp_path / "mondya").mkdir()
+    for name in ("mondya", "elsewhere/data"):
+        server = start(dir=tmp_path / name, level=None, memory="64mb")
+        with server.connect() as wire:
+            assert wire.call("DBSIZE") == 0
+        server.kill()

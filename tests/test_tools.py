@@ -1,0 +1,172 @@
+"""The command line beside a cluster, and what it leaves behind: who is asked, how servers are called, what an interruption ends."""
+
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import harness
+
+pytestmark = pytest.mark.duramen
+
+KEYS = [f"key:{number}" for number in range(60)]
+
+
+def duramen(*arguments, environment=None, folder=None, text=True):
+    return subprocess.run(
+        [harness.BINARY, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=text,
+        timeout=2 * harness.PATIENCE_S,
+        cwd=folder,
+        env=harness.environment(environment or {}),
+        check=False,
+    )
+
+
+class Up(harness.Duramen):
+    """`duramen up`: a local cluster."""
+
+    def __init__(self, folder, servers):
+        super().__init__(folder)
+        self.servers = servers
+
+    def command(self):
+        return [
+            *(harness.BINARY, "up", "--servers", str(self.servers), "--replicas", "2", "--memory", "64mb"),
+            *("--dir", str(self.folder / "up")),
+        ]
+
+    def await_ready(self):
+        ready = self.read_ready_line()
+        self.coordinator = ready["coordinator"]
+        self.ports = [harness.port_of(address) for address in ready["resp"].split(",")]
+        self.pids = [int(pid) for pid in ready["pids"].split(",")]
+
+    def ask(self, *arguments, at=0, code=0):
+        done = duramen(*arguments, "--port", self.ports[at])
+        assert done.returncode == code, done
+        return done.stdout
+
+    def status(self):
+        return json.loads(duramen("status", "--json", "--coordinator", self.coordinator).stdout)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    cluster = Up(tmp_path_factory.mktemp("up"), 4)
+    yield cluster.start()
+    cluster.stop()
+
+
+def test_up_and_status_call_servers_alike(up):
+    """`up` said "server 1" of the process that `duramen status` called 2.1."""
+    said = re.findall(r"server (\d+\.\d+) at 127\.0\.0\.1:(\d+), pid (\d+)", up.log())
+    members = [(member["server"], harness.port_of(member["resp"])) for member in up.status()["servers"]]
+    assert [(name, int(port)) for name, port, _ in said] == members
+    assert members == [(f"{number}.1", port) for number, port in enumerate(up.ports)]
+    assert [int(pid) for _, _, pid in said] == up.pids
+    for number, pid in enumerate(up.pids):
+        command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert f"server-{number}\0".encode() in command, "the log of a server has its number"
+
+
+def test_commands_go_to_the_member_that_has_the_key(up):
+    """`duramen get` of a key of another member was answered with MOVED."""
+    for number, key in enumerate(KEYS):
+        up.ask("set", key, f"value {number}", at=number % 4)
+    for number, key in enumerate(KEYS[:20]):
+        assert up.ask("get", key, at=(number + 1) % 4) == f"value {number}\n"
+    assert up.ask("mget", *KEYS).splitlines() == [f"value {number}" for number in range(len(KEYS))]
+    assert up.ask("exists", *KEYS, "nobody", at=1) == f"{len(KEYS)}\n"
+    assert up.ask("dbsize", at=2) == f"{len(KEYS)}\n"
+    assert sorted(up.ask("scan", at=3).split()) == sorted(KEYS)
+    assert len(up.ask("scan", "--limit", "7").split()) == 7
+    values = dict(line.split("\t") for line in up.ask("scan", "--values", at=1).splitlines())
+    assert values == {key: f"value {number}" for number, key in enumerate(KEYS)}
+    assert sorted(up.ask("keys", "key:1*").split()) == sorted(key for key in KEYS if key.startswith("key:1"))
+    assert up.ask("incr", "counter", "5", at=3) == "5\n"
+    assert up.ask("call", "GETRANGE", "key:7", "0", "4", at=2) == "value\n"
+    # What cannot be split says what to do.
+    refused = duramen("mset", "a", "1", "b", "2", "c", "3", "--port", up.ports[0])
+    assert refused.returncode == 3 and "CROSSSLOT" in refused.stderr and "hash tag" in refused.stderr, refused
+    assert up.ask("mset", "{t}a", "1", "{t}b", "2", at=1) == ""
+    assert up.ask("del", *KEYS, "{t}a", "{t}b", "counter", at=1) == f"{len(KEYS) + 3}\n"
+    assert up.ask("dbsize") == "0\n"
+
+
+def test_a_table_without_tablets_is_told_at_once(up):
+    """It waited for 30 s, as if something were being recovered."""
+    began = time.monotonic()
+    done = duramen("get", "k", "--table", "default", "--port", up.ports[0])
+    assert done.returncode == 3 and "duramen table create" in done.stderr, done
+    assert time.monotonic() - began < 15
+
+
+def test_get_waits_while_the_key_is_recovered(up):
+    """`kill -9` and `get` at once, as in the README's tour, showed an error."""
+    for number, key in enumerate(KEYS):
+        up.ask("set", key, f"value {number}")
+    subprocess.run(["kill", "-9", str(up.pids[1])], check=True)
+    for number, key in enumerate(KEYS):
+        assert up.ask("get", key, at=(0, 2, 3)[number % 3]) == f"value {number}\n"
+    assert up.ask("dbsize", at=2) == f"{len(KEYS)}\n"
+    # The member that is named has to be there.
+    gone = duramen("get", "k", "--port", up.ports[1])
+    assert gone.returncode == 4 and "cannot reach" in gone.stderr, gone
+
+
+def processes_in(folder):
+    """Ids of processes with this folder in their command."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in command:
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
+    """It left its files, and a cluster that ran on."""
+    scratch = tmp_path / "scratch"
+    bench = subprocess.Popen(
+        [harness.BINARY, "bench", "recovery", "--quick", "--dir", str(scratch), "--out", str(tmp_path / "out")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    harness.wait_until(lambda: list(scratch.glob("*/server-1.log")), "servers are started")
+    assert len(processes_in(scratch)) >= 3, "bench, up and servers"
+    bench.send_signal(number)
+    _, said = bench.communicate(timeout=harness.PATIENCE_S)
+    assert bench.returncode == 128 + number, said
+    assert "interrupted" in said
+    assert list(scratch.iterdir()) == [] and processes_in(scratch) == [], said
+
+
+def test_an_interrupted_up_leaves_nothing(tmp_path):
+    """A closed terminal left the temporary directory."""
+    up = subprocess.Popen(
+        [harness.BINARY, "up", "--servers", "2", "--memory", "64mb"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=harness.environment({"TMPDIR": str(tmp_path)}),
+    )
+    assert up.stdout.readline().startswith(b"ready ")
+    assert len(list(tmp_path.glob("duramen-up-*"))) == 1
+    up.send_signal(signal.SIGHUP)
+    assert up.wait(harness.PATIENCE_S) == 0
+    up.stdout.close()
+    assert list(tmp_path.iterdir()) == [] and processes_in(tmp_path) == []
