@@ -93,14 +93,14 @@ def steps(block):
     is_console = any(line.startswith("$ ") or PROMPT.match(line) for line in block.lines)
     for line in block.lines:
         prompt = PROMPT.match(line)
-        if prompt:
+        if found and found[-1][1].endswith("\\") and not found[-1][2]:
+            kind, command, shown = found[-1]
+            found[-1] = (kind, command[:-1] + line.strip(), shown)
+        elif prompt:
             found.append(("redis", prompt["command"], []))
         elif is_console and not line.startswith("$ "):
             assert found, f"{block}: what prints this? {line}"
             found[-1][2].append(line)
-        elif found and found[-1][1].endswith("\\") and not found[-1][2]:
-            kind, command, shown = found[-1]
-            found[-1] = (kind, command[:-1] + " " + line.strip(), shown)
         elif line.strip():
             found.append(("shell", line.removeprefix("$ "), []))
     return found
@@ -176,6 +176,7 @@ class Reader:
         self.redis = None
         self.redis_arguments = []
         self.commands = 0
+        self.slowest = (0.0, "")
         self.prepare()
         self.machines = {"10.0.0.1": Machine(self, network.hub, "hub")}
 
@@ -183,7 +184,7 @@ class Reader:
         for folder in (self.work, self.programs, *(self.root / name.strip("/") for name in FOLDERS)):
             folder.mkdir(parents=True)
         # What stands in the repository is reached as from its root.
-        for name in ("scripts", "crates"):
+        for name in ("scripts", "crates", "Cargo.toml"):
             (self.work / name).symlink_to(ROOT / name)
         (self.programs / "duramen").symlink_to(harness.BINARY)
         # As on a terminal.
@@ -265,6 +266,8 @@ esac""",
         addresses = (block.directive("on") or "10.0.0.1").split()
         exchanges = dict(pair.split("=") for pair in (block.directive("with") or "").split())
         first = addresses[0]
+        named = [*exchanges, *([first] if block.directive("on") else [])]
+        assert all(word in "\n".join(block.lines) for word in named), f"{block}: {named}"
         for address in addresses:
             machine = self.machine(address)
             for path in (self.root / "etc/duramen").glob("*.page"):
@@ -272,13 +275,14 @@ esac""",
             for kind, command, shown in steps(block):
                 command = command.replace(first, address) if len(addresses) > 1 else command
                 for ours, small in exchanges.items():
-                    assert ours in command, f"{block}: no {ours}"
                     command = command.replace(ours, small)
                 self.commands += 1
+                began = time.monotonic()
                 if kind == "redis":
                     self.run_redis(block, command, shown)
                 else:
                     self.run_shell(block, machine, machine.place(command), [machine.place(line) for line in shown])
+                self.slowest = max(self.slowest, (time.monotonic() - began, command))
 
     def run_shell(self, block, machine, command, shown):
         if command.split("#")[0].strip() == "redis-cli" and not shown:

@@ -279,6 +279,14 @@ def test_help_teaches():
         assert flag in serve
 
 
+def test_help_and_the_operations_page_have_the_same_exit_codes():
+    """The page said 1 for a server that could not start, which ends with 5, and knew nothing of 5."""
+    page = (harness.pathlib.Path(__file__).parent.parent / "docs/operations.md").read_text().split("## Exit codes")[1]
+    told = duramen("--help").stdout.split("EXIT CODES")[1]
+    codes = [re.findall(pattern, text, re.MULTILINE) for pattern, text in ((r"^\| (\d) \|", page), (r"^  (\d)  ", told))]
+    assert codes[0] == codes[1] == list("0123456"), codes
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completions(shell):
     done = duramen("completions", shell)

@@ -1,6 +1,7 @@
 """Everything that README.md and the pages for users show works as they show it: each of their commands is run, in order."""
 
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def reader(tmp_path):
 def test_a_page_is_as_it_says(reader, page):
     began = time.monotonic()
     skipped = reader.read(page)
-    print(f"{page}: {reader.commands} commands in {time.monotonic() - began:.1f} s")
+    print(f"{page}: {reader.commands} commands in {time.monotonic() - began:.1f} s, the slowest {reader.slowest}")
     assert reader.commands > 0, "a page without a command is none for users"
     assert [(page, first) for page, first, _ in skipped] == [entry for entry in NOT_RUN if entry[0] == page]
     assert all(len(reason) > 10 for _, _, reason in skipped), skipped
@@ -59,7 +60,7 @@ def test_the_pages_are_read_as_they_are_written():
     block = pages.Block("p", 1, ["$ one", "1", "$ two \\", "  more", "127.0.0.1:6379> GET k", "(nil)"], [])
     assert pages.steps(block) == [
         ("shell", "one", ["1"]),
-        ("shell", "two  more", []),
+        ("shell", "two more", []),
         ("redis", "GET k", ["(nil)"]),
     ]
 
@@ -85,3 +86,24 @@ def test_serve_by_the_script_keeps_its_data_where_it_was_called(reader, tmp_path
         process.stdout.close()
     ignored = (pages.ROOT / ".gitignore").read_text().splitlines()
     assert "duramen-data/" in ignored
+
+
+def test_commands_within_sentences_exist():
+    """A page may name a command or a flag that the program does not know, where no block would tell."""
+    told = {}
+    for path in [pages.ROOT / "README.md", *sorted((pages.ROOT / "docs").glob("*.md"))]:
+        if path.name == "benchmarks.md":
+            continue  # there it is a column of a table
+        for command in re.findall(r"`duramen ([a-z][^`]*)`", path.read_text()):
+            words = command.split()
+            names = words[:2] if words[0] in ("bench", "config", "log", "table", "tablet") else words[:1]
+            flags = re.findall(r"(?<!\S)--[a-z-]+", command)
+            told.setdefault(tuple(names), {}).setdefault(path.name, set()).update(flags)
+    assert len(told) > 15, told
+    for names, where in told.items():
+        names = [name for name in names if re.fullmatch("[a-z0-9-]+", name)]
+        done = subprocess.run([harness.BINARY, *names, "--help"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"`duramen {' '.join(names)}` in {', '.join(where)}: {done.stderr}"
+        for page, flags in where.items():
+            missing = [flag for flag in flags if not re.search(rf"{flag}\b", done.stdout)]
+            assert not missing, f"`duramen {' '.join(names)}` has no {missing}, which {page} names"

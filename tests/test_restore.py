@@ -88,15 +88,14 @@ def test_what_restore_says_that_is_needed_is_enough(start, tmp_path):
         wire.load([b"k%d" % n for n in range(150_000)], b"x" * 800)
     duramen("snapshot", tmp_path / "copy", "--port", server.port)
     server.kill()
-    needs = json.loads(duramen("restore", tmp_path / "copy", tmp_path / "in-memory", "--json"))
+    needs = json.loads(duramen("restore", tmp_path / "copy", tmp_path / "restored", "--json"))
     assert needs["memory_bytes"] < 320 << 20 and needs["memory_with_flash_bytes"] < needs["memory_bytes"], needs
-    duramen("restore", tmp_path / "copy", tmp_path / "with-flash")
     flash = ("--flash-file", tmp_path / "flash", "--flash-size", needs["flash_bytes"])
-    for name, memory, more in (("in-memory", "memory_bytes", ()), ("with-flash", "memory_with_flash_bytes", flash)):
-        server = start(*more, dir=tmp_path / name, level=None, memory=str(needs[memory]))
+    for memory, more in (("memory_bytes", ()), ("memory_with_flash_bytes", flash)):
+        server = start(*more, dir=tmp_path / "restored", level=None, memory=str(needs[memory]))
         with server.connect() as wire:
-            assert wire.call("DBSIZE") == 150_000
-            assert wire.call("SET", "more", "x" * 1000) == b"OK"
+            assert wire.call("DBSIZE") >= 150_000
+            assert wire.call("SET", f"more {memory}", "x" * 1000) == b"OK"
         server.kill()
 
 

@@ -13,7 +13,7 @@ import harness
 
 pytestmark = pytest.mark.duramen
 
-KEYS = [f"key:{number}" for number in range(60)]
+KEYS = [f"key:{number}" for number in range(40)]
 
 
 def duramen(*arguments, environment=None, folder=None, text=True):
@@ -48,8 +48,8 @@ class Up(harness.Duramen):
         self.ports = [harness.port_of(address) for address in ready["resp"].split(",")]
         self.pids = [int(pid) for pid in ready["pids"].split(",")]
 
-    def ask(self, *arguments, at=0, code=0):
-        done = duramen(*arguments, "--port", self.ports[at])
+    def ask(self, command, *arguments, at=0, code=0):
+        done = duramen(command, "--port", self.ports[at], *arguments)
         assert done.returncode == code, done
         return done.stdout
 

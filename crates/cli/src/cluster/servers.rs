@@ -37,7 +37,7 @@ pub(crate) struct CrashArgs {
 
 pub(super) const DRAIN_HELP: &str = "\
 EXAMPLES
-  duramen drain 2.1 --wait && ssh machine2 systemctl stop duramen
+  duramen drain 2.1 --wait                then stop it, with SIGTERM
   duramen drain 127.0.0.1:7380
   duramen undrain 2.1                     never mind
 

@@ -204,7 +204,7 @@ fn frames(inspector: &Inspector, segment: Option<u64>, out: &mut Out) {
 }
 
 fn segments(place: &Place, segment: Option<u64>, out: &mut Out) -> Result<(), Error> {
-    let mut meter = Meter::new();
+    let mut meter = Meter::new("reading");
     inspect::check_replicas(
         place.disk.clone(),
         &mut |done, total| meter.show(done, total),
