@@ -46,7 +46,7 @@ pub struct NotToml {
     pub message: String,
 }
 
-/// Reads the keys of a file; which of them are settings is for the caller to see.
+/// Reads the keys of a file, in its order; which of them are settings is for the caller to see.
 ///
 /// # Errors
 /// [`NotToml`] says where: correct the file.
@@ -63,7 +63,9 @@ pub fn read(text: &str) -> Result<Vec<Entry>, NotToml> {
         line: line(key.span().start),
         value: value.span(),
     });
-    Ok(entries.collect())
+    let mut entries: Vec<Entry> = entries.collect();
+    entries.sort_by_key(|entry| entry.value.start);
+    Ok(entries)
 }
 
 fn plain(value: &DeValue<'_>) -> Option<String> {
