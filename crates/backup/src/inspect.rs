@@ -161,7 +161,8 @@ impl Inspector {
     /// Visits the commits that a restart would read, in order.
     ///
     /// # Errors
-    /// [`Error::DamagedWal`], after every commit before the damage was visited.
+    /// [`Error::DamagedWal`], or [`Error::DamagedFile`] if it is too short, after every commit before
+    /// the damage was visited.
     pub fn commits(
         &self,
         visit: &mut dyn FnMut(&CommitView<'_>) -> ControlFlow<()>,
@@ -188,13 +189,21 @@ impl Inspector {
             };
             enough = enough || visit(&view).is_break();
             Ok(())
-        })?;
+        })
+        .map_err(|error| self.short_wal().unwrap_or(error))?;
         Ok(WalEnd {
             from_lsn: header.tail_lsn,
             to_lsn: end.lsn,
             bytes: end.bytes,
             clean: header.end_lsn == end.lsn,
         })
+    }
+
+    /// What is wrong with the write-ahead log if its file is not all there.
+    fn short_wal(&self) -> Option<Error> {
+        let (here, whole) = (self.wal.bytes().ok()?, self.geometry.wal_bytes);
+        let reason = format!("it has {here} bytes of {whole}");
+        (here < whole).then(|| Error::short(&self.place, region::WAL, reason))
     }
 
     /// Visits the slots of every frame.
