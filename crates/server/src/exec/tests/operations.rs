@@ -68,7 +68,10 @@ fn config_is_read_by_pattern_and_set_all_or_nothing() {
         "CONFIG REWRITE",
         "-ERR The server is running without a config file\r\n",
     );
-    assert!(!s.ask("CONFIG GET *").contains("requirepass"));
+    s.expect(
+        "CONFIG GET requirepass",
+        "*2\r\n$11\r\nrequirepass\r\n$0\r\n\r\n",
+    );
 }
 
 #[test]
