@@ -147,7 +147,8 @@ def test_redis_exporter_tells_true_figures(exported):
         assert of("commands_total", f'{{cmd="{cmd}"}}') == calls, cmd
         assert of("commands_duration_seconds_total", f'{{cmd="{cmd}"}}') > 0, cmd
     assert of("commands_rejected_calls_total", '{cmd="get"}') == 0
-    assert of("errors_total", '{err="ERR"}') == 1
+    assert of("errors_total", '{err="ERR"}') == 2  # an INCR of text, and a command that there is not
+    assert of("commands_failed_calls_total", '{cmd="incr"}') == 1
     assert (of("db_keys", '{db="db0"}'), of("db_keys_expiring", '{db="db0"}'), of("db_keys", '{db="db1"}')) == (501, 500, 1)
     assert 900 < of("db_avg_ttl_seconds", '{db="db0"}') <= 1000
     assert (of("keyspace_hits_total"), of("keyspace_misses_total")) == (1000 + 3 + 1, 1)
@@ -177,7 +178,8 @@ def test_redis_exporters_histograms_are_whole(exported):
         values = [value for _, value in buckets]
         assert values == sorted(values) and buckets[-1] == (math.inf, count), (cmd, buckets)
         assert len(values) == 1 or values[-2] == count, (cmd, buckets)
-        assert found[f"{name}_sum", labels] > 0, cmd
+        # The sums are from INFO, which did not know of its own end yet.
+        assert found[f"{name}_sum", labels] > 0 or cmd == "info", cmd
     assert found[f"{name}_count", '{cmd="get"}'] == 1001
 
 
