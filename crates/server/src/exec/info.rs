@@ -432,7 +432,7 @@ fn duramen(ctx: &Context<'_>, fields: &mut Fields) {
 fn estimate_ttls(ctx: &mut Context<'_>, way: &mut Way<'_, '_>) {
     let own;
     let guard: &Guard<'_> = match way {
-        Way::Guarded(guard) => &**guard,
+        Way::Guarded(guard) => guard,
         Way::Session(session) => {
             own = session.pin();
             &own
