@@ -94,7 +94,7 @@ fn refusals_say_what_is_allowed() {
     );
     assert_eq!(
         refusal("maxmemory", "lots"),
-        "memory: `lots` is not a size; write for example 512mb or 1gb"
+        "memory: `lots` is not a size; write for example 512mb, 1gb or 80%"
     );
     assert_eq!(
         refusal("port", "70000"),
