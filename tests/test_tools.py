@@ -156,7 +156,7 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
 
 
 def test_an_interrupted_up_leaves_nothing(tmp_path):
-    """A closed terminal left the temporary directory."""
+    """It left the temporary directory."""
     up = subprocess.Popen(
         [harness.BINARY, "up", "--servers", "2", "--memory", "64mb"],
         stdin=subprocess.DEVNULL,
@@ -166,7 +166,7 @@ def test_an_interrupted_up_leaves_nothing(tmp_path):
     )
     assert up.stdout.readline().startswith(b"ready ")
     assert len(list(tmp_path.glob("duramen-up-*"))) == 1
-    up.send_signal(signal.SIGHUP)
+    up.send_signal(signal.SIGINT)
     assert up.wait(harness.PATIENCE_S) == 0
     up.stdout.close()
     assert list(tmp_path.iterdir()) == [] and processes_in(tmp_path) == []

@@ -1,6 +1,8 @@
 //! What can go wrong, by what the caller should do.
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use duramen_base::ids::SegmentId;
 
@@ -81,10 +83,12 @@ pub enum Error {
         needed: u64,
         available: u64,
     },
-    #[error(
-        "no permission to {doing} in `{place}`. Run as the owner of the directory, or change its mode"
-    )]
-    Permission { place: String, doing: &'static str },
+    #[error("no permission to {doing} in `{place}`: {advice}")]
+    Permission {
+        place: String,
+        doing: &'static str,
+        advice: String,
+    },
     #[error(
         "`{place}` is in use by another server. Stop it first; two servers never share a directory"
     )]
@@ -188,9 +192,17 @@ impl Error {
     pub(crate) fn io(place: &str, doing: &'static str, source: io::Error) -> Error {
         let place = place.to_owned();
         match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Error::Permission { place, doing }
-            }
+            io::ErrorKind::PermissionDenied => Error::Permission {
+                advice: permission_advice(Path::new(&place)),
+                place,
+                doing,
+            },
+            io::ErrorKind::ReadOnlyFilesystem => Error::Permission {
+                advice: "its file system is read-only. Mount it for writing, or choose another directory"
+                    .to_owned(),
+                place,
+                doing,
+            },
             _ if is_full(&source) => Error::Full { place },
             _ => Error::Io {
                 place,
@@ -198,6 +210,27 @@ impl Error {
                 source,
             },
         }
+    }
+}
+
+/// What a user who may not use a directory can do: often it was used by root before.
+fn permission_advice(place: &Path) -> String {
+    let own = rustix::process::geteuid().as_raw();
+    let others = |path: &Path| {
+        let owner = std::fs::symlink_metadata(path).ok()?.uid();
+        (owner != own).then(|| (path.to_owned(), owner))
+    };
+    let inside = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let nearest = place.ancestors().find(|path| path.exists());
+    let mut strange = inside.filter_map(|entry| others(&entry.path()));
+    let strange = strange.next().or_else(|| others(nearest?));
+    match strange {
+        Some((path, owner)) => format!(
+            "`{}` belongs to user {owner}, and this process runs as user {own}. Run it as that user, give the directory to this one \
+             (`chown -R {own} DIRECTORY`), or choose another",
+            path.display()
+        ),
+        None => "its mode forbids it. Change the mode, or choose another directory".to_owned(),
     }
 }
 
@@ -226,11 +259,9 @@ mod tests {
         for code in [denied, read_only] {
             let error = sorted(code);
             assert!(matches!(error, Error::Permission { .. }));
-            assert!(
-                error
-                    .to_string()
-                    .contains("no permission to open the frames in `/data`")
-            );
+            let text = error.to_string();
+            assert!(text.contains("no permission to open the frames in `/data`"));
+            assert_eq!(text.contains("read-only"), code == read_only);
         }
         for code in [no_space, over_quota, too_large] {
             assert!(matches!(sorted(code), Error::Full { .. }));

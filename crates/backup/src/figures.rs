@@ -46,6 +46,7 @@ impl Backup {
             wal_used_bytes: state.ring.used(),
             frames: self.geometry.frames,
             frames_used: state.frames.used(),
+            frame_bytes: self.geometry.segment_bytes,
             replicas: state.replicas.len() as u32,
             quarantined: state.frames.quarantined(),
             unflushed: state.needs.len() as u32,

@@ -266,6 +266,7 @@ pub struct Stats {
     pub wal_used_bytes: u64,
     pub frames: u32,
     pub frames_used: u32,
+    pub frame_bytes: u32,
     /// Replicas that are kept now, in frames or not.
     pub replicas: u32,
     /// Replicas of which not everything is in a frame, now.

@@ -252,6 +252,7 @@ pub(crate) fn setting_args() -> impl Iterator<Item = Arg> {
             .help(help(setting));
         arg = match setting.kind {
             Kind::Size { .. } => arg.value_name("SIZE"),
+            Kind::Memory { .. } => arg.value_name("SIZE|SHARE"),
             Kind::Number { .. } => arg.value_name("N").allow_negative_numbers(true),
             // `--admin`, `--admin=no`: a bare flag must not swallow the next word.
             Kind::Flag => arg
@@ -272,7 +273,7 @@ pub(crate) fn setting_args() -> impl Iterator<Item = Arg> {
 fn help(setting: &Setting) -> String {
     let mut notes = Vec::new();
     match setting.kind {
-        Kind::Size { min, max } => notes.push(format!(
+        Kind::Size { min, max } | Kind::Memory { min, max } => notes.push(format!(
             "{} to {}",
             duramen_server::config::format_size(min),
             duramen_server::config::format_size(max)

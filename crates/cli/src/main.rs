@@ -3,15 +3,21 @@
 //! Subcommands that ask a running server all take the connection options of [`client::ConnectArgs`], those that ask a coordinator
 //! the ones of [`cluster::ClusterArgs`]; they are added here in one place, not in each of them.
 
+#[macro_use]
+mod say;
+
 mod client;
 mod cluster;
 mod config;
 mod documents;
 mod failure;
+mod log;
 mod offline;
 mod serve;
+mod signals;
 mod top;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::process::ExitCode;
 
 use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -45,9 +51,9 @@ EXIT CODES
   2  wrong usage: an option, argument or configuration was not understood
   3  the server answered with an error
   4  the server could not be reached, or the connection broke
-  5  `serve`, `coordinator` and `up` could not start, or failed; `fsck`, `log dump` and `restore` have nothing to look
-     at, or no room
-  6  `serve`: a thread did not end in time
+  5  `duramen serve`, `coordinator` or `up` could not start, or failed; `fsck`, `log dump` and `restore` have nothing to
+     look at, or no room
+  6  `duramen serve`: a thread did not end when the server was stopped
 
 `duramen fsck`, `log dump` and `restore` end with 1 if something is damaged, `bench` if it could not measure.";
 
@@ -100,11 +106,18 @@ fn command() -> clap::Command {
     })
 }
 
-/// A process of which a thread is gone must look dead to the others, not hang: also where panics unwind.
+/// A process of which a thread is gone must look dead to the others, not hang: also where panics
+/// unwind, and where nobody reads what standard error is told.
 fn die_of_panics() {
-    let say = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        say(panic);
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        let trace = Backtrace::capture();
+        let trace = match trace.status() {
+            BacktraceStatus::Captured => format!("stack backtrace:\n{trace}"),
+            _ => "note: run with `RUST_BACKTRACE=1` to display a backtrace\n".to_owned(),
+        };
+        log::last_words(&format!("\nthread '{name}' {panic}\n{trace}"));
         std::process::abort();
     }));
 }

@@ -1,21 +1,20 @@
 //! `duramen serve`: settings, log, signals, one server, its progress while it loads, one line that says where it listens.
 
 mod dir;
+mod watcher;
 
 use crate::config::{self, Given, Loaded};
+use crate::{log, signals};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use duramen_server::config::{ConfigFile, Level, LogFormat};
-use duramen_server::durability::Stopping;
-use duramen_server::shared::{Shared, Stop};
 use duramen_server::{Addresses, Server, ServerConfig, ServerError};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use watcher::{Sources, Watcher};
 
 /// The coordinators will never let it in.
 const EXIT_REFUSED: u8 = 3;
@@ -41,7 +40,8 @@ EXAMPLES
                                               a member of a cluster
 
 SIGTERM or SIGINT stops after clients have got their replies; a second one stops at once. A thread that does not come back
-is given up 5 s after --stop-timeout-ms, or 3 s after the second signal, and the exit code is 6.
+is given up 5 s after --stop-timeout-ms, or 3 s after the second signal, and the exit code is 6. SIGHUP opens --log-file again
+and reads the configuration file again. A closed terminal ends nothing.
 While the data is being loaded, clients are told so, and INFO and http://ADMIN/loading say how far it is.
 
 Exit codes: 0 stopped as asked, 2 wrong settings, 3 the coordinator belongs to another cluster or speaks another version,
@@ -107,19 +107,32 @@ impl ServeArgs {
 
 pub(crate) fn run(args: ServeArgs) -> ExitCode {
     let started = Instant::now();
+    // Before all threads: a signal that comes while they start must not be lost.
+    let signals = signals::watch().map_err(|source| ServerError::System {
+        doing: "watch for signals",
+        source,
+    });
     let loaded = match Loaded::new(args.file.as_deref(), std::env::vars(), &args.given) {
         Ok(loaded) => loaded,
         Err(problems) => return config::refuse(&problems),
     };
-    start_log(&loaded.config);
+    if let Err(why) = log::start(&log_settings(&loaded.config)) {
+        eprintln!("duramen: {why}");
+        return ExitCode::from(EXIT_FAILED);
+    }
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     let checked = dir::check(&loaded.config, args.use_snapshot).map_err(ServerError::Config);
-    match checked.and_then(|()| serve(loaded.config, loaded.file.as_deref(), started)) {
+    let file = loaded.file;
+    let sources = Sources::new(file.clone(), args.given, loaded.config.clone());
+    match checked
+        .and(signals)
+        .and_then(|signals| serve(loaded.config, file.as_deref(), started, signals, sources))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("duramen: {error}");
+            log::last_words(&format!("duramen: {error}\n"));
             match error {
                 ServerError::Config(_) => ExitCode::from(2),
                 ServerError::Foreign { .. } => ExitCode::from(EXIT_REFUSED),
@@ -130,16 +143,26 @@ pub(crate) fn run(args: ServeArgs) -> ExitCode {
     }
 }
 
+fn log_settings(config: &ServerConfig) -> log::Settings {
+    log::Settings {
+        level: log_level(config),
+        json: config.log_format == LogFormat::Json,
+        file: (!config.log_file.is_empty()).then(|| PathBuf::from(&config.log_file)),
+    }
+}
+
+fn log_level(config: &ServerConfig) -> tracing::Level {
+    // The setting allows only names that parse.
+    config.log_level.parse().unwrap_or(tracing::Level::INFO)
+}
+
 fn serve(
     mut config: ServerConfig,
     file: Option<&Path>,
     started: Instant,
+    signals: Signals,
+    sources: Sources,
 ) -> Result<(), ServerError> {
-    // Before the threads: a signal that comes while they start must not be lost.
-    let signals = Signals::new([SIGTERM, SIGINT]).map_err(|source| ServerError::System {
-        doing: "watch for signals",
-        source,
-    })?;
     let dir = config.data_dir();
     let level = config.write_level();
     if let (Some(dir), Level::Memory) = (&dir, level) {
@@ -152,7 +175,7 @@ fn serve(
             "every write is acknowledged at level `memory`: it is in memory and nowhere else, and nothing survives the end of this process"
         );
     }
-    let watcher = Watcher::start(signals);
+    let watcher = Watcher::start(signals, sources);
     let result = loop {
         let born = Instant::now();
         let lived = live(&mut config, file, started, &watcher);
@@ -183,6 +206,9 @@ fn live(
     watcher: &Watcher,
 ) -> Result<(), ServerError> {
     let mut server = Server::launch(config.clone(), file.map(ConfigFile::new))?;
+    server
+        .shared()
+        .when_changed(|config| log::set_level(log_level(config)));
     watcher.watch(&server);
     let addresses = server.addresses();
     config.port = addresses.resp[0].port();
@@ -204,7 +230,7 @@ fn live(
     let copies_max = server.shared().copies().bytes_max;
     tracing::info!(
         memory = duramen_server::config::format_size(config.memory_bytes),
-        level = config.write_level().name(),
+        write_level = config.write_level().name(),
         dir = dir.map(|dir| dir.display().to_string()),
         page_bytes,
         log_buffers = (copies_max > 0).then(|| duramen_server::config::format_size(copies_max)),
@@ -274,130 +300,6 @@ fn load(server: &mut Server, dir: Option<&Path>) -> Result<bool, ServerError> {
     loaded
 }
 
-/// Stops whatever server is there: the first signal gracefully, the second at once.
-struct Watcher {
-    seen: Arc<Seen>,
-    handle: signal_hook::iterator::Handle,
-    thread: std::thread::JoinHandle<()>,
-}
-
-#[derive(Default)]
-struct Seen {
-    /// Signals so far.
-    signals: AtomicUsize,
-    /// Servers so far.
-    servers: AtomicUsize,
-    shared: Mutex<Option<Arc<Shared>>>,
-    /// The stop that the first signal asked for, while something has to be written before.
-    stopping: Mutex<Option<Arc<Stopping>>>,
-    /// The last server has ended: the process ends by itself.
-    ended: Mutex<bool>,
-    has_ended: Condvar,
-}
-
-impl Seen {
-    fn shared(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// After a second signal: ends the process if it does not do so itself, whatever it waits for.
-    fn end_soon(&self) {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_ended = &self.has_ended;
-        let waited = has_ended.wait_timeout_while(ended, END_WITHIN, |ended| !*ended);
-        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
-            return;
-        }
-        let table = self.shared().as_ref().map(|shared| shared.table_of_waits());
-        let table = table.unwrap_or_default();
-        tracing::error!("the process does not end by itself: ending it\n{table}");
-        std::process::exit(EXIT_STUCK.into());
-    }
-
-    fn stop(&self) {
-        let signals = self.signals.load(Ordering::SeqCst);
-        let shared = self.shared();
-        match (signals, &*shared) {
-            (0, _) | (_, None) => {}
-            (1, Some(shared)) => {
-                let stopping = shared.stop_written(Stop::Graceful, false);
-                *self.stopping.lock().unwrap_or_else(PoisonError::into_inner) = stopping;
-            }
-            (_, Some(shared)) => shared.stop(Stop::AtOnce),
-        }
-    }
-
-    /// One more signal; whether it is the first. After a stop that could not be, it is again.
-    fn count(&self) -> bool {
-        let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_refused = |stopping: &Arc<Stopping>| matches!(stopping.result(), Some(Err(_)));
-        if stopping.as_ref().is_some_and(is_refused) {
-            *stopping = None;
-            self.signals.store(0, Ordering::SeqCst);
-        }
-        self.signals.fetch_add(1, Ordering::SeqCst) == 0
-    }
-}
-
-/// After a second signal the process has this long to end by itself.
-const END_WITHIN: Duration = Duration::from_secs(3);
-
-impl Watcher {
-    fn start(mut signals: Signals) -> Watcher {
-        let handle = signals.handle();
-        let seen = Arc::new(Seen::default());
-        let watched = Arc::clone(&seen);
-        let thread = std::thread::spawn(move || {
-            for signal in signals.forever() {
-                let name = if signal == SIGTERM {
-                    "SIGTERM"
-                } else {
-                    "SIGINT"
-                };
-                let is_first = watched.count();
-                if is_first {
-                    tracing::info!("{name}: stopping; once more stops at once");
-                } else {
-                    tracing::warn!("{name} again: stopping at once");
-                }
-                watched.stop();
-                if !is_first {
-                    watched.end_soon();
-                }
-            }
-        });
-        Watcher {
-            seen,
-            handle,
-            thread,
-        }
-    }
-
-    /// From now on this server is stopped; at once, if there was a signal already.
-    fn watch(&self, server: &Server) {
-        *self.seen.shared() = Some(Arc::clone(server.shared()));
-        self.seen.servers.fetch_add(1, Ordering::SeqCst);
-        self.seen.stop();
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.seen.signals.load(Ordering::SeqCst) > 0
-    }
-
-    fn is_first(&self) -> bool {
-        self.seen.servers.load(Ordering::SeqCst) == 1
-    }
-
-    fn end(self) {
-        self.handle.close();
-        let seen = &self.seen;
-        *seen.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        seen.has_ended.notify_all();
-        // It has nothing left to do but to end.
-        let _ = self.thread.join();
-    }
-}
-
 /// The line that scripts wait for.
 fn announce(addresses: &Addresses) {
     let resp: Vec<String> = addresses.resp.iter().map(ToString::to_string).collect();
@@ -415,27 +317,4 @@ fn announce(addresses: &Addresses) {
         resp.join(",")
     );
     let _ = stdout.flush();
-}
-
-fn start_log(config: &ServerConfig) {
-    // The setting allows only names that parse.
-    let level = config.log_level.parse().unwrap_or(tracing::Level::INFO);
-    log_to_stderr(level, config.log_format == LogFormat::Json);
-}
-
-/// What happens is written to standard error from now on.
-pub(crate) fn log_to_stderr(level: tracing::Level, json: bool) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    let started = match json {
-        false => log
-            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .try_init(),
-        true => log.json().flatten_event(true).try_init(),
-    };
-    if let Err(error) = started {
-        eprintln!("duramen: no log: {error}");
-    }
 }

@@ -13,6 +13,9 @@
 //! **Concurrency** two threads: the *driver* owns the sockets and the state machine, the *keeper* owns the store and may block in
 //! it. They talk through a channel and the hub's handle. The *admin* thread asks the driver.
 
+// What the standard library prints with ends the process where nothing can be printed.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod admin;
 mod driver;
 mod keeper;
@@ -53,7 +56,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Name another address, or end what listens there.
-    #[error("cannot listen at {address}: {reason}")]
+    #[error("cannot listen at {address}: {reason}; {}", listen_advice(*address, reason))]
     Listen {
         address: SocketAddr,
         reason: std::io::Error,
@@ -180,5 +183,19 @@ pub struct Stopper {
 impl Stopper {
     pub fn stop(&self) {
         self.handle.tell(driver::News::Stop);
+    }
+}
+
+fn listen_advice(address: SocketAddr, reason: &std::io::Error) -> &'static str {
+    match reason.kind() {
+        std::io::ErrorKind::PermissionDenied if address.port() < 1024 => {
+            "ports below 1024 are for privileged users: choose another by --listen or --admin"
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address: choose one that it has by --listen or --admin"
+        }
+        _ => {
+            "is another coordinator running there? End it, or choose another by --listen or --admin"
+        }
     }
 }

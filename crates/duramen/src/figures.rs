@@ -28,6 +28,7 @@ impl Durable {
             wal_used_bytes: backup.wal_used_bytes,
             frames: u64::from(backup.frames),
             frames_used: u64::from(backup.frames_used),
+            frame_bytes: u64::from(backup.frame_bytes),
             segments_listed,
             commits: backup.commits,
             syncs: backup.syncs,

@@ -36,6 +36,7 @@ pub struct DurabilityStats {
     pub wal_used_bytes: u64,
     pub frames: u64,
     pub frames_used: u64,
+    pub frame_bytes: u64,
     /// Segments that make up the data, by the control log.
     pub segments_listed: u64,
     pub commits: u64,

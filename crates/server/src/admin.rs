@@ -6,6 +6,7 @@
 //!
 //! There is no password and no TLS here: it listens on loopback, and only reads.
 
+mod exposition;
 mod http;
 mod metrics;
 mod process;

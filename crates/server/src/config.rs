@@ -16,11 +16,13 @@ use std::path::{Path, PathBuf};
 
 pub mod file;
 mod hints;
+mod machine;
 mod parse;
 mod table;
 
 pub use file::ConfigFile;
 pub use hints::{hint, redis_hint};
+pub use machine::MemoryLimit;
 pub use parse::{format_size, parse_size};
 pub use table::SETTINGS;
 
@@ -56,6 +58,8 @@ const HEAP_BYTES: u64 = 8 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {
     pub memory_bytes: u64,
+    /// What it was said as, of what this process may have; 0 = as a size.
+    pub memory_percent: u8,
     pub mode: duramen_engine::Mode,
     /// When a write is acknowledged; None = as late as possible: synced if there is a data directory, else memory.
     pub level: Option<Level>,
@@ -134,12 +138,15 @@ pub struct ServerConfig {
     pub stop_timeout_ms: u64,
     pub log_format: LogFormat,
     pub log_level: String,
+    /// Empty = standard error.
+    pub log_file: String,
 }
 
 impl Default for ServerConfig {
     fn default() -> ServerConfig {
         let mut config = ServerConfig {
             memory_bytes: MEMORY_BYTES_MIN,
+            memory_percent: 0,
             mode: duramen_engine::Mode::Store,
             level: None,
             dir: String::new(),
@@ -188,6 +195,7 @@ impl Default for ServerConfig {
             stop_timeout_ms: 0,
             log_format: LogFormat::Text,
             log_level: String::new(),
+            log_file: String::new(),
         };
         for setting in SETTINGS {
             // I1: a default that does not parse is a bug in the table.
@@ -432,6 +440,11 @@ pub enum Kind {
         min: u64,
         max: u64,
     },
+    /// As `Size`, or a share of what this process may have: `80%`.
+    Memory {
+        min: u64,
+        max: u64,
+    },
     /// A whole number.
     Number {
         min: i64,
@@ -451,6 +464,11 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Size(u64),
+    /// So many percent of what this process may have, and how much that is now.
+    Share {
+        percent: u8,
+        bytes: u64,
+    },
     Number(i64),
     Flag(bool),
     Choice(&'static str),

@@ -181,6 +181,8 @@ struct Snapshots {
     next: Option<Target>,
     /// When the last good one was done, in seconds since the Unix epoch.
     saved_s: u64,
+    /// How many were good.
+    saves: u64,
 }
 
 /// A durable server's log, and what it is asked for.
@@ -384,6 +386,11 @@ impl Durability {
         lock(&self.snapshots).saved_s
     }
 
+    /// Good snapshots since the start.
+    pub fn saves(&self) -> u64 {
+        lock(&self.snapshots).saves
+    }
+
     /// The snapshot that is made now, or the last one.
     pub fn snapshot_job(&self) -> Option<Arc<Job>> {
         lock(&self.snapshots).latest.clone()
@@ -461,6 +468,7 @@ impl Durability {
             let mut snapshots = lock(&self.snapshots);
             if result.is_ok() {
                 snapshots.saved_s = now_s();
+                snapshots.saves += 1;
             }
             *lock(&job.result) = Some(result.map(|_| ()));
             snapshots.next.take()

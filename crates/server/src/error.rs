@@ -1,5 +1,6 @@
 //! Why a server did not start, or a setting was refused.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ pub enum ServerError {
     #[error("{0}")]
     Config(String),
     /// The address is taken or not allowed: choose another, or stop whoever has it.
-    #[error("cannot listen on {address} ({purpose}): {source}; is another server running there?")]
+    #[error("cannot listen on {address} ({purpose}): {source}; {}", listen_advice(*address, purpose, source))]
     Listen {
         address: SocketAddr,
         purpose: &'static str,
@@ -58,4 +59,61 @@ pub enum ServerError {
     Foreign { coordinator: String, reason: String },
     #[error("the store cannot be made: {0}")]
     Engine(#[from] duramen_engine::Error),
+}
+
+/// Ports below this one are for privileged users.
+const PORT_FOR_ALL: u16 = 1024;
+
+fn listen_advice(address: SocketAddr, purpose: &str, source: &std::io::Error) -> String {
+    let (port, bind) = match purpose {
+        "admin HTTP" => ("admin-port", "admin-bind"),
+        "native protocol" => ("native-port", "bind"),
+        _ => ("port", "bind"),
+    };
+    match source.kind() {
+        ErrorKind::PermissionDenied if address.port() < PORT_FOR_ALL => format!(
+            "ports below {PORT_FOR_ALL} are for privileged users: choose another by `--{port}`, or allow the program to take them \
+             (`setcap cap_net_bind_service=+ep PROGRAM`, or AmbientCapabilities=CAP_NET_BIND_SERVICE of systemd)"
+        ),
+        ErrorKind::AddrNotAvailable => {
+            format!("this machine has no such address: choose one that it has by `--{bind}`")
+        }
+        ErrorKind::AddrInUse => {
+            format!("is another server running there? End it, or choose another port by `--{port}`")
+        }
+        _ => format!("choose another address by `--{bind}`, or another port by `--{port}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Somebody who is not root was asked whether another server was running at port 80.
+    #[test]
+    fn a_port_that_cannot_be_taken_has_advice_that_fits() {
+        let advice = |port, purpose, code| {
+            let error = ServerError::Listen {
+                address: SocketAddr::from(([127, 0, 0, 1], port)),
+                purpose,
+                source: std::io::Error::from_raw_os_error(code),
+            };
+            error.to_string()
+        };
+        let (denied, in_use, no_address) = (13, 98, 99);
+        let said = advice(80, "RESP", denied);
+        assert!(
+            said.contains("privileged users") && said.contains("`--port`"),
+            "{said}"
+        );
+        let said = advice(443, "admin HTTP", denied);
+        assert!(said.contains("`--admin-port`"), "{said}");
+        let said = advice(6379, "RESP", in_use);
+        assert!(said.contains("is another server running there?"), "{said}");
+        let said = advice(6379, "RESP", no_address);
+        assert!(
+            said.contains("no such address") && said.contains("`--bind`"),
+            "{said}"
+        );
+    }
 }

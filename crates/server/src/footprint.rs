@@ -50,6 +50,13 @@ impl Footprint {
         }
     }
 
+    /// What of it is in use: neither dead nor empty nor freed, nor the program itself.
+    pub fn used_bytes(&self) -> u64 {
+        let report = &self.report;
+        let idle = report.dead_bytes + report.unused_bytes + self.heap_free_bytes;
+        self.total_bytes() - idle - self.program_bytes
+    }
+
     /// The parts by name.
     pub fn parts(&self) -> [(&'static str, u64); 11] {
         let report = &self.report;

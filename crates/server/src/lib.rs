@@ -3,6 +3,9 @@
 //! One thread per core owns its listener, its epoll instance, its connections and its way into the engine; a request
 //! never leaves the thread that read it. What threads must tell one another goes through mailboxes ([`shared`]).
 
+// What the standard library prints with ends the process where nothing can be printed.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod admin;
 mod clock;
 pub mod cluster;

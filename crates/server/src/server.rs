@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use crate::cluster::{Lifeline, Ports, is_home};
-use crate::config::{ConfigFile, ServerConfig};
+use crate::config::{ConfigFile, MemoryLimit, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::reactor::{Listeners, Reactor, bind, raise_file_limit};
@@ -75,6 +75,13 @@ impl Server {
         file: Option<ConfigFile>,
     ) -> Result<Server, ServerError> {
         config.check()?;
+        if let Some(limit) = MemoryLimit::now() {
+            match limit.judge(config.memory_bytes) {
+                Ok(None) => {}
+                Ok(Some(warning)) => tracing::warn!("{warning}"),
+                Err(why) => return Err(ServerError::Config(why)),
+            }
+        }
         config.threads = config.reactor_threads();
         if let Some(fit) = raise_file_limit(config.maxclients) {
             tracing::warn!(
@@ -309,6 +316,10 @@ fn load(shared: &Arc<Shared>) -> Result<(), ServerError> {
     durability.watch(shared);
     let engine = Arc::clone(durability.store().engine());
     durability.restore(shared, &engine)?;
+    if let Some(log) = engine.log() {
+        // It may have been changed meanwhile.
+        log.set_default_level(shared.config().write_level());
+    }
     shared.serve_with(engine, Some(durability), tier);
     Ok(())
 }

@@ -13,17 +13,19 @@ mod clients;
 mod commits;
 mod counters;
 mod mailbox;
+mod settings;
 mod watch;
 
 pub use clients::{ClientRecord, ClientText, Registry};
 pub use commits::Commits;
 pub use counters::{Counter, Family, Histogram, ThreadCounters};
 pub use mailbox::{Mailbox, Message};
+pub use settings::{Changes, ConfigCache};
 pub use watch::Beat;
 pub(crate) use watch::Ending;
 
 use crate::cluster::Membership;
-use crate::config::{ConfigFile, ServerConfig, Setting};
+use crate::config::{ConfigFile, ServerConfig};
 use crate::durability::{Durability, Progress};
 use crate::error::ServerError;
 use crate::tier::Tier;
@@ -140,6 +142,8 @@ pub struct Shared {
     config: RwLock<Arc<ServerConfig>>,
     /// Grows with every change of `config`; Release there, Acquire in [`ConfigCache::get`].
     config_generation: AtomicU64,
+    /// Told of the settings after each change.
+    on_change: OnceLock<settings::OnChange>,
     next_client_id: AtomicU64,
     connected: AtomicUsize,
     /// Threads that spin for work now.
@@ -188,6 +192,7 @@ impl Shared {
             config_file,
             config: RwLock::new(Arc::new(config)),
             config_generation: AtomicU64::new(1),
+            on_change: OnceLock::new(),
             next_client_id: AtomicU64::new(1),
             connected: AtomicUsize::new(0),
             spinning: AtomicUsize::new(0),
@@ -322,60 +327,6 @@ impl Shared {
     /// What keeps the data beyond this process; None: nothing does, or it is not loaded yet.
     pub fn durability(&self) -> Option<&Arc<Durability>> {
         self.loaded.get()?.durability.as_ref()
-    }
-
-    /// The settings of now. For a hot path keep a [`ConfigCache`].
-    pub fn config(&self) -> Arc<ServerConfig> {
-        self.config
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// `CONFIG SET`: changes one setting of the running server.
-    ///
-    /// # Errors
-    /// [`ServerError::Config`]: the value is wrong, or the setting cannot change while the server runs.
-    pub fn set_config(&self, setting: &Setting, text: &str) -> Result<(), ServerError> {
-        if !setting.runtime {
-            return Err(ServerError::Config(format!(
-                "{} cannot be changed while the server runs",
-                setting.name
-            )));
-        }
-        let mut guard = self.config.write().unwrap_or_else(PoisonError::into_inner);
-        let mut config = ServerConfig::clone(&guard);
-        setting.apply(&mut config, text)?;
-        config.check()?;
-        self.check_level(&config)?;
-        if let Some(log) = self.data().and_then(|store| store.log()) {
-            self.commands.note_level(config.write_level());
-            log.set_default_level(config.write_level());
-        }
-        if let Some(durability) = self.durability() {
-            durability.set_scrub_interval(config.scrub_interval_ms);
-        }
-        *guard = Arc::new(config);
-        drop(guard);
-        if let Some(file) = &self.config_file {
-            file.note(setting);
-        }
-        self.config_generation.fetch_add(1, Ordering::Release);
-        self.post_all(&Message::Wake);
-        Ok(())
-    }
-
-    /// A server without a data directory cannot promise more than memory.
-    pub(crate) fn check_level(&self, config: &ServerConfig) -> Result<(), ServerError> {
-        match config.level {
-            Some(level @ (Level::Buffered | Level::Synced)) if self.durability().is_none() => {
-                Err(ServerError::Config(format!(
-                    "no write can be {}: this server keeps its data in memory alone; start it with --dir",
-                    level.name()
-                )))
-            }
-            _ => Ok(()),
-        }
     }
 
     pub fn next_client_id(&self) -> u64 {
@@ -544,29 +495,5 @@ impl Shared {
             1 => Stop::Graceful,
             _ => Stop::AtOnce,
         }
-    }
-}
-
-/// One thread's copy of the settings, refreshed when they change: reading it costs one load of a line nobody writes.
-pub struct ConfigCache {
-    generation: u64,
-    config: Arc<ServerConfig>,
-}
-
-impl ConfigCache {
-    pub fn new(shared: &Shared) -> ConfigCache {
-        ConfigCache {
-            generation: shared.config_generation.load(Ordering::Acquire),
-            config: shared.config(),
-        }
-    }
-
-    pub fn get(&mut self, shared: &Shared) -> &Arc<ServerConfig> {
-        let generation = shared.config_generation.load(Ordering::Acquire);
-        if generation != self.generation {
-            self.generation = generation;
-            self.config = shared.config();
-        }
-        &self.config
     }
 }

@@ -89,9 +89,9 @@ fn metrics_count_what_happened() {
     assert_eq!(sum("duramen_network_received_bytes_total{"), 18.0);
     assert_eq!(sum("duramen_network_sent_bytes_total{"), 21.0);
     assert_eq!(sum("duramen_memory_budget_bytes "), 67_108_864.0);
-    assert!(sum("duramen_process_resident_bytes ") > 1e6);
+    assert!(sum("process_resident_memory_bytes ") > 1e6);
     assert!(page.contains("duramen_command_duration_seconds_bucket{le=\"+Inf\",family=\"read\"}"));
-    assert!(page.ends_with("# EOF\n"));
+    assert!(page.contains("# TYPE duramen_commands_total counter\n"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod ci;
 mod fuzz;
 mod process;
 mod repeat;
+mod scrapers;
 mod slowest;
 mod tally;
 mod test;

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::process::{self, section};
 use crate::repeat::{self, CargoFailures};
 use crate::tally::Tally;
-use crate::{tidy, tools};
+use crate::{scrapers, tidy, tools};
 
 /// Runs everything, or what `filters` name; the last line printed is `N passed, N failed`.
 pub(crate) fn run(filters: &[String]) -> Result<(), String> {
@@ -158,7 +158,7 @@ fn checker() -> PathBuf {
 }
 
 /// The go command in `folder`, with the Go that is here.
-fn go(folder: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn go(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("go");
     command
         .args(arguments)
@@ -180,6 +180,7 @@ fn build_go(folder: &Path, to: &Path) -> Result<(), String> {
 fn client_tests(filters: &[&str], tally: &mut Tally) -> Result<(), String> {
     let python = python()?;
     build_clients()?;
+    scrapers::provide(&built());
     process::run(&mut process::cargo(&[
         "build",
         "--package",
@@ -263,7 +264,7 @@ fn built() -> PathBuf {
 }
 
 /// Does `work` in `folder`, unless it was done there for the same `sources` before.
-fn once(
+pub(crate) fn once(
     folder: &Path,
     sources: &[PathBuf],
     work: impl FnOnce() -> Result<(), String>,

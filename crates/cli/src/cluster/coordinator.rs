@@ -3,10 +3,10 @@
 use super::{COORDINATOR_DEFAULT, size, status};
 use crate::client::Duration;
 use crate::serve::EXIT_FAILED;
+use crate::signals::{self, Order};
 use clap::Args;
 use duramen_coordinator::{Error, Options, Role, Running, StoreSpec};
 use duramen_wire::native::message::ClusterSettings;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
@@ -55,13 +55,19 @@ pub(crate) struct LogArgs {
     /// How it looks.
     #[arg(long, default_value = "text", value_parser = ["text", "json"])]
     log_format: String,
+    /// A file that the log is appended to, instead of standard error; SIGHUP opens it again.
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
 }
 
 impl LogArgs {
-    pub(crate) fn start(&self) {
-        // Only names that parse are allowed.
-        let level = self.log_level.parse().unwrap_or(tracing::Level::INFO);
-        crate::serve::log_to_stderr(level, self.log_format == "json");
+    pub(crate) fn start(&self) -> Result<(), String> {
+        crate::log::start(&crate::log::Settings {
+            // Only names that parse are allowed.
+            level: self.log_level.parse().unwrap_or(tracing::Level::INFO),
+            json: self.log_format == "json",
+            file: self.log_file.clone(),
+        })
     }
 }
 
@@ -178,7 +184,8 @@ EXAMPLES
 It is on no path of reads and writes: while it is away, the cluster serves as before, but crashed servers stay unserved. With etcd
 start two or three, on different machines: when the one that leads ends, another one leads within three seconds.
 
-SIGTERM or SIGINT ends it when what is under way is stored; a second one at once.
+SIGTERM or SIGINT ends it when what is under way is stored; a second one at once. SIGHUP opens --log-file again. A closed
+terminal ends nothing.
 
 Exit codes: 0 stopped as asked, 2 wrong usage, 5 could not start, or its store is another cluster's, a newer program's, or in use.";
 
@@ -234,30 +241,42 @@ pub(crate) fn run(args: &CoordinatorArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    args.log.start();
-    match serve(options) {
+    // Before all threads: a signal that comes while they start must not be lost.
+    let signals = signals::watch().map_err(|reason| Error::System {
+        doing: "watch for signals",
+        reason,
+    });
+    if let Err(why) = args.log.start() {
+        eprintln!("duramen: {why}");
+        return ExitCode::from(EXIT_FAILED);
+    }
+    match signals.and_then(|signals| serve(options, signals)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("duramen: {error}");
+            crate::log::last_words(&format!("duramen: {error}\n"));
             ExitCode::from(EXIT_FAILED)
         }
     }
 }
 
-fn serve(options: Options) -> Result<(), Error> {
-    // Before the threads: a signal that comes while they start must not be lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|reason| Error::System {
-        doing: "watch for signals",
-        reason,
-    })?;
+fn serve(options: Options, mut signals: Signals) -> Result<(), Error> {
     let running = duramen_coordinator::start(options)?;
     let stopper = running.stopper();
     std::thread::spawn(move || {
-        for (n, _) in signals.forever().enumerate() {
-            if n > 0 {
-                std::process::exit(i32::from(EXIT_FAILED));
+        let mut stops = 0;
+        for signal in signals.forever() {
+            match signals::meaning(signal) {
+                (_, Order::Stop) if stops > 0 => std::process::exit(i32::from(EXIT_FAILED)),
+                (_, Order::Stop) => {
+                    stops += 1;
+                    stopper.stop();
+                }
+                (name, Order::Reload) => {
+                    signals::reopen_log();
+                    tracing::info!("{name}: a coordinator has no settings to be read again");
+                }
+                (name, Order::Report | Order::Ignore) => tracing::info!("{name} is ignored"),
             }
-            stopper.stop();
         }
     });
     if let Some(role) = running.next_role() {

@@ -13,6 +13,7 @@ use super::coordinator::{LogArgs, SettingsArgs};
 use super::{Cluster, ClusterArgs, size, tablet::RESP_TABLE};
 use crate::client::Duration;
 use crate::serve::EXIT_FAILED;
+use crate::signals::Order;
 use child::{Child, Ended};
 use clap::Args;
 use duramen_client::{Admin, AdminAnswer};
@@ -86,9 +87,10 @@ When all servers are up and database 0 is served, one line goes to standard outp
 
   ready coordinator=127.0.0.1:7301 resp=127.0.0.1:7001,… native=… admin=… pids=…
 
-The lists of servers begin with the one that `duramen status` calls 0.1. SIGTERM, SIGINT (Ctrl-C) or SIGHUP end all processes.
+The lists of servers begin with the one that `duramen status` calls 0.1. SIGTERM or SIGINT (Ctrl-C) end all processes.
 
 Everything else goes to standard error, what servers say to server-N.log in the directory. Servers that end are not started again.
+A closed terminal ends nothing: SIGHUP goes to all of them, and they look at their log files and settings again.
 It is for trying: all servers share one machine, and one power cut.
 
 Exit codes: 0 stopped as asked, 2 wrong usage, 5 could not start.";
@@ -104,8 +106,11 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) fn run(args: &UpArgs) -> ExitCode {
-    args.log.start();
     let signals = signals();
+    if let Err(why) = args.log.start() {
+        eprintln!("duramen: {why}");
+        return ExitCode::from(EXIT_FAILED);
+    }
     let mut up = match args.plan() {
         Ok(up) => up,
         Err(why) => {
@@ -132,14 +137,17 @@ pub(crate) fn run(args: &UpArgs) -> ExitCode {
     }
 }
 
-/// Signals that end it, as they come.
-fn signals() -> Receiver<i32> {
+/// Signals that say something to it, as they come; the others are ignored.
+fn signals() -> Receiver<Order> {
     let (tell, told) = std::sync::mpsc::channel();
-    match signal_hook::iterator::Signals::new(duramen_base::signals::ending()) {
+    match crate::signals::watch() {
         Ok(mut signals) => {
             std::thread::spawn(move || {
                 for signal in signals.forever() {
-                    let _ = tell.send(signal);
+                    let (_, order) = crate::signals::meaning(signal);
+                    if matches!(order, Order::Stop | Order::Reload) {
+                        let _ = tell.send(order);
+                    }
                 }
             });
         }
@@ -265,7 +273,7 @@ impl UpArgs {
 
 impl Up {
     /// Starts everything; false: told to stop meanwhile.
-    fn start(&mut self, args: &UpArgs, signals: &Receiver<i32>) -> Result<bool, String> {
+    fn start(&mut self, args: &UpArgs, signals: &Receiver<Order>) -> Result<bool, String> {
         let until = Instant::now() + START;
         eprintln!(
             "starting a coordinator and {} servers in {}",
@@ -325,7 +333,7 @@ impl Up {
         coordinator: &str,
         cluster: &Cluster,
         until: Instant,
-        signals: &Receiver<i32>,
+        signals: &Receiver<Order>,
     ) -> Result<bool, String> {
         let dir = self.dir.join(format!("server-{n}"));
         let log = self.dir.join(format!("server-{n}.log"));
@@ -354,7 +362,7 @@ impl Up {
     }
 
     /// Until everybody who was started has said that it is ready.
-    fn until_ready(&mut self, until: Instant, signals: &Receiver<i32>) -> Result<bool, String> {
+    fn until_ready(&mut self, until: Instant, signals: &Receiver<Order>) -> Result<bool, String> {
         let ready = |up: &mut Up| Ok(up.children().all(|child| child.is_ready()));
         self.until("all processes are ready", until, signals, ready)
     }
@@ -364,7 +372,7 @@ impl Up {
         &mut self,
         what: &str,
         until: Instant,
-        signals: &Receiver<i32>,
+        signals: &Receiver<Order>,
         mut is_true: impl FnMut(&mut Up) -> Result<bool, String>,
     ) -> Result<bool, String> {
         while !is_true(self)? {
@@ -381,7 +389,8 @@ impl Up {
             match signals.recv_timeout(LOOK) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
-                Ok(_) => return Ok(false),
+                Ok(Order::Stop) => return Ok(false),
+                Ok(_) => self.reload(),
             }
         }
         Ok(true)
@@ -432,8 +441,13 @@ impl Up {
     }
 
     /// Until a signal. Who ends is missed, and the others go on.
-    fn watch(&mut self, signals: &Receiver<i32>) {
-        while let Err(RecvTimeoutError::Timeout) = signals.recv_timeout(LOOK) {
+    fn watch(&mut self, signals: &Receiver<Order>) {
+        loop {
+            match signals.recv_timeout(LOOK) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) | Ok(Order::Stop) => break,
+                Ok(_) => self.reload(),
+            }
             for child in self.children() {
                 if let Some(ended) = child.ended() {
                     eprintln!("{ended}; the others go on");
@@ -441,6 +455,17 @@ impl Up {
             }
         }
         eprintln!("stopping");
+    }
+
+    /// SIGHUP, of a person or of a terminal that was closed: for all of them.
+    fn reload(&mut self) {
+        crate::signals::reopen_log();
+        for child in self.children() {
+            // It would end one that does not watch for it yet.
+            if child.is_ready() {
+                child.tell_to_reload();
+            }
+        }
     }
 
     /// Servers first, and all at once: or each would be taken for crashed by those that are left. U1, U2.

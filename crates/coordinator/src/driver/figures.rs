@@ -53,7 +53,14 @@ impl Figures {
         malformed: u64,
         unanswered: usize,
     ) -> String {
-        let mut out = String::new();
+        let mut out = format!(
+            "# HELP duramen_coordinator_build_info 1; the labels say which program this is.\n\
+             # TYPE duramen_coordinator_build_info gauge\n\
+             duramen_coordinator_build_info{{version=\"{}\",os=\"{}\",arch=\"{}\"}} 1\n",
+            env!("CARGO_PKG_VERSION"),
+            std::env::consts::OS,
+            std::env::consts::ARCH
+        );
         let mut line = |name: &str, kind: &str, help: &str, value: &dyn std::fmt::Display| {
             let _ = writeln!(out, "# HELP duramen_coordinator_{name} {help}");
             let _ = writeln!(out, "# TYPE duramen_coordinator_{name} {kind}");

@@ -1,12 +1,13 @@
 //! Connections and routes of admin HTTP, with limits on both.
 
+use super::exposition::Format;
 use super::{metrics, process};
 use crate::footprint::Footprint;
 use crate::shared::{Shared, Stop};
 use crate::tier::FIGURES;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use duramen_engine::Store;
@@ -94,10 +95,12 @@ pub(super) async fn serve(
     }
 }
 
-async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
-    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match metrics::text(&shared) {
-        Ok(text) => ([(header::CONTENT_TYPE, TYPE)], text).into_response(),
+async fn metrics_page(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter();
+    let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::wanted(&accept.join(","));
+    match metrics::text(&shared, format) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -1,7 +1,9 @@
 //! The metrics page, made anew from the counters at each scrape: nothing is kept for it.
 
+use super::exposition::{Format, as_prometheus};
 use super::process;
 use crate::cluster::Membership;
+use crate::exec::Totals;
 use crate::shared::{Family, Histogram, Shared, ThreadCounters};
 use crate::tier::FIGURES;
 use duramen::{DiskState, DurabilityStats};
@@ -17,13 +19,19 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 
-/// The page in the OpenMetrics text format.
-pub(super) fn text(shared: &Arc<Shared>) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("duramen");
-    registry.register_collector(Box::new(Page(Arc::clone(shared))));
+/// The page.
+pub(super) fn text(shared: &Arc<Shared>, format: Format) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry
+        .sub_registry_with_prefix("duramen")
+        .register_collector(Box::new(Page(Arc::clone(shared))));
+    registry.register_collector(Box::new(process::Figures));
     let mut text = String::new();
     encode(&mut text, &registry)?;
-    Ok(text)
+    match format {
+        Format::OpenMetrics => Ok(text),
+        Format::Prometheus => Ok(as_prometheus(&text)),
+    }
 }
 
 struct Page(Arc<Shared>);
@@ -422,7 +430,7 @@ impl Collector for Page {
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
-        process_metrics(&mut encoder)?;
+        build_info(&mut encoder)?;
         latency(&mut encoder, shared)
     }
 }
@@ -472,42 +480,34 @@ fn durability_metrics(encoder: &mut DescriptorEncoder<'_>, stats: &DurabilitySta
     Ok(())
 }
 
-fn process_metrics(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let cpu = process::cpu_time().as_secs_f64();
-    counter(
-        encoder,
-        "process_cpu_seconds",
-        "CPU time, user and system.",
-        cpu,
-    )?;
-    if let Some(memory) = process::memory() {
-        let resident = memory.resident_bytes as f64;
-        gauge(
-            encoder,
-            "process_resident_bytes",
-            "Resident memory.",
-            resident,
-        )?;
-        let reserved = memory.virtual_bytes as f64;
-        gauge(encoder, "process_virtual_bytes", "Address space.", reserved)?;
-    }
-    if let Some(files) = process::open_files() {
-        gauge(
-            encoder,
-            "process_open_files",
-            "Open file descriptors.",
-            files as f64,
-        )?;
-    }
-    Ok(())
+/// 1, with what this program is as labels.
+fn build_info(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "1; the labels say which program this is.";
+    let mut family = encoder.encode_descriptor("build_info", help, None, MetricType::Gauge)?;
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("os", std::env::consts::OS),
+        ("arch", std::env::consts::ARCH),
+    ];
+    ConstGauge::new(1.0).encode(family.encode_family(&labels)?)
 }
 
-fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+pub(super) fn counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: f64,
+) -> fmt::Result {
     let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     ConstCounter::new(value).encode(metric)
 }
 
-fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+pub(super) fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: f64,
+) -> fmt::Result {
     let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     ConstGauge::new(value).encode(metric)
 }
@@ -527,31 +527,31 @@ fn per_thread(
     Ok(())
 }
 
-/// Service times by family of commands, from parsed to answered, summed over threads.
+/// Times by family of commands, summed over threads and commands.
 fn latency(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     let mut family = encoder.encode_descriptor(
         "command_duration_seconds",
-        "Time from a request being parsed to its reply being ready, as its batch had it.",
+        "Time that requests took, from parsed to answered, by family of commands.",
         None,
         MetricType::Histogram,
     )?;
+    let called: Vec<_> = Totals::commands_since_start(shared).collect();
     for commands in Family::ALL {
-        let mut sum_ns = 0;
-        let mut counts: Vec<u64> = Vec::new();
-        for thread in &shared.threads {
-            let Some(histogram) = thread.counters.latency.get(commands as usize) else {
-                continue;
-            };
-            sum_ns += histogram.sum_ns();
-            let more = histogram.counts();
-            counts.resize(more.len(), 0);
-            counts.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
+        let (mut ns, mut counts) = (0, vec![0; Histogram::BUCKETS]);
+        for (spec, totals) in &called {
+            if spec.family == commands {
+                ns += totals.ns;
+                counts
+                    .iter_mut()
+                    .zip(&totals.times)
+                    .for_each(|(sum, n)| *sum += n);
+            }
         }
         let labels = [("family", commands.name())];
         family
             .encode_family(&labels)?
             .encode_histogram::<NoLabelSet>(
-                sum_ns as f64 / 1e9,
+                ns as f64 / 1e9,
                 counts.iter().sum(),
                 &buckets(&counts),
                 None,

@@ -1,7 +1,7 @@
 //! Text of a setting → checked value, and back.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
-use super::{Kind, Setting, Value};
+use super::{Kind, MemoryLimit, Setting, Value};
 use crate::error::ServerError;
 use std::net::IpAddr;
 
@@ -53,6 +53,7 @@ pub fn format_size(bytes: u64) -> String {
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::Size(bytes) => bytes.to_string(),
+        Value::Share { percent, .. } => format!("{percent}%"),
         Value::Number(n) => n.to_string(),
         Value::Flag(on) => if *on { "yes" } else { "no" }.to_owned(),
         Value::Choice(name) => (*name).to_owned(),
@@ -75,20 +76,21 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
                     "`{text}` is not a size; write for example 512mb or 1.5gb"
                 ))
             })?;
-            if bytes < min {
-                return Err(refuse(format!(
-                    "{text} is below the minimum of {}",
-                    format_size(min)
-                )));
-            }
-            if bytes > max {
-                return Err(refuse(format!(
-                    "{text} is above the maximum of {}",
-                    format_size(max)
-                )));
-            }
+            bounded(bytes, text, min, max).map_err(refuse)?;
             Ok(Value::Size(bytes))
         }
+        Kind::Memory { min, max } => match text.trim().strip_suffix('%') {
+            Some(percent) => share(percent, min, max).map_err(refuse),
+            None => {
+                let bytes = parse_size(text).ok_or_else(|| {
+                    refuse(format!(
+                        "`{text}` is not a size; write for example 512mb, 1.5gb or 80%"
+                    ))
+                })?;
+                bounded(bytes, text, min, max).map_err(refuse)?;
+                Ok(Value::Size(bytes))
+            }
+        },
         Kind::Number { min, max } => {
             let unit = if setting.unit.is_empty() {
                 String::new()
@@ -125,6 +127,37 @@ pub(super) fn parse(setting: &Setting, text: &str) -> Result<Value, ServerError>
             Ok(Value::Text(text.to_owned()))
         }
     }
+}
+
+/// The error is what is wrong.
+fn bounded(bytes: u64, text: &str, min: u64, max: u64) -> Result<(), String> {
+    if bytes < min {
+        return Err(format!(
+            "{text} is below the minimum of {}",
+            format_size(min)
+        ));
+    }
+    if bytes > max {
+        return Err(format!(
+            "{text} is above the maximum of {}",
+            format_size(max)
+        ));
+    }
+    Ok(())
+}
+
+/// A share of what this process may have; the error is what is wrong.
+fn share(percent: &str, min: u64, max: u64) -> Result<Value, String> {
+    let parsed = percent.trim().parse().ok();
+    let percent = parsed
+        .filter(|percent| (1..=100).contains(percent))
+        .ok_or_else(|| format!("`{percent}%` is not a share; write for example 80%"))?;
+    let limit = MemoryLimit::now()
+        .ok_or("this system does not tell how much memory it has: write a size")?;
+    let bytes = limit.share(percent);
+    let text = format!("{percent}%, which is {} here,", format_size(bytes));
+    bounded(bytes, &text, min, max)?;
+    Ok(Value::Share { percent, bytes })
 }
 
 /// IP addresses separated by commas or blanks; the error is what is wrong.

@@ -118,6 +118,24 @@ const fn between(min: i64, max: i64) -> Kind {
     Kind::Number { min, max }
 }
 
+fn show_memory(config: &ServerConfig) -> Value {
+    match config.memory_percent {
+        0 => Value::Size(config.memory_bytes),
+        percent => Value::Share {
+            percent,
+            bytes: config.memory_bytes,
+        },
+    }
+}
+
+fn set_memory(config: &mut ServerConfig, value: Value) {
+    (config.memory_bytes, config.memory_percent) = match value {
+        Value::Size(bytes) => (bytes, 0),
+        Value::Share { percent, bytes } => (bytes, percent),
+        _ => return,
+    };
+}
+
 fn show_level(config: &ServerConfig) -> Value {
     Value::Choice(config.level.map_or("auto", Level::name))
 }
@@ -139,11 +157,11 @@ const DAY_S: i64 = 86_400;
 pub static SETTINGS: &[Setting] = &[
     row(
         "memory",
-        Kind::Size { min: MEMORY_BYTES_MIN, max: MEMORY_BYTES_MAX },
+        Kind::Memory { min: MEMORY_BYTES_MIN, max: MEMORY_BYTES_MAX },
         "bytes",
         "1gb",
-        size!(memory_bytes as u64),
-        "Hard budget for data, index and the engine's tables. The process uses a few MB more for itself and its connections.",
+        (show_memory, set_memory),
+        "Hard budget for data, index and the engine's tables: a size, or a share such as 80% of what the machine has or the control group allows. The process takes up to 1.10 times as much and 10 MB, and requests and replies of clients come beside it.",
     )
     .redis("maxmemory"),
     row(
@@ -501,7 +519,7 @@ pub static SETTINGS: &[Setting] = &[
         "bytes",
         "64mb",
         size!(request_limit_bytes as usize),
-        "Largest request and largest argument.",
+        "Largest request, and largest argument of one. A value may have 1 MiB whatever this says.",
     )
     .redis("proto-max-bulk-len"),
     row(
@@ -553,7 +571,7 @@ pub static SETTINGS: &[Setting] = &[
         "",
         "text",
         choice!(log_format: LogFormat::Text => "text", LogFormat::Json => "json"),
-        "Form of the log on standard error.",
+        "Form of the log.",
     ),
     row(
         "log-level",
@@ -569,5 +587,15 @@ pub static SETTINGS: &[Setting] = &[
             },
         ),
         "Least severe messages that are logged.",
-    ),
+    )
+    .runtime(),
+    row(
+        "log-file",
+        Kind::Text,
+        "",
+        "",
+        text!(log_file),
+        "File that the log is appended to; SIGHUP opens it again, so that it can be rotated. Empty: standard error.",
+    )
+    .redis("logfile"),
 ];

@@ -107,7 +107,7 @@ fn refusals_say_what_is_allowed() {
     );
     assert_eq!(
         refusal("maxmemory", "lots"),
-        "memory: `lots` is not a size; write for example 512mb or 1.5gb"
+        "memory: `lots` is not a size; write for example 512mb, 1.5gb or 80%"
     );
     assert_eq!(
         refusal("port", "70000"),

@@ -192,7 +192,7 @@ pub(super) fn refuse(
     } else {
         Encoder::new(out, client.protocol).error(text);
     }
-    local.counters(shared).errors.add(1);
+    local.note_error(shared, text);
     if let Some(spec) = spec {
         local.command(shared, spec.number()).rejected.add(1);
     }

@@ -205,6 +205,11 @@ impl Client {
             .store(self.watched.len() as u32, Ordering::Relaxed);
     }
 
+    /// Tells the registry's record whether a command waits for something of its own.
+    pub(crate) fn note_blocked(&self, is_blocked: bool) {
+        self.record.is_blocked.store(is_blocked, Ordering::Relaxed);
+    }
+
     /// Sets a flag of the registry's record.
     pub(crate) fn show(&self, flag: u32, on: bool) {
         let flags = self.record.flags.load(Ordering::Relaxed);

@@ -24,6 +24,9 @@ fn line(ctx: &Context<'_>, record: &ClientRecord, now_ms: u64) -> String {
             letters.push(letter);
         }
     }
+    if record.is_blocked.load(Relaxed) {
+        letters.push('b');
+    }
     if letters.is_empty() {
         letters.push('N');
     }

@@ -395,10 +395,6 @@ impl Context<'_> {
                 parking.wanted = wanted;
                 parking.monitored = self.shared.commands.gate() & global::MONITORED != 0;
                 self.client.verdict = Verdict::Cold;
-                let number = self.spec.number();
-                // It has not run: it is counted when it does.
-                let calls = &self.local.command(self.shared, number).calls;
-                calls.add(1u64.wrapping_neg());
                 None
             }
         }

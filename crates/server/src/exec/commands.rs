@@ -81,7 +81,7 @@ pub(crate) static COMMANDS: &[Spec] = &[
     row("discard", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TRANSACTION | NEVER_QUEUED, NO_KEYS, Group::Transactions, Family::Transaction, "2.0.0", "O(N),", "Forgets the transaction.", Plain(transaction::discard)),
     row("watch", -2, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TRANSACTION | NEVER_QUEUED, ALL_KEYS, Group::Transactions, Family::Transaction, "2.2.0", "O(1) for every key", "Makes the transaction depend on keys that must not change.", Data(transaction::watch)),
     row("unwatch", 1, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY | TRANSACTION, NO_KEYS, Group::Transactions, Family::Transaction, "2.2.0", "O(1)", "Forgets the watched keys.", Plain(transaction::unwatch)),
-    row("info", -1, LOADING | STALE | DANGEROUS | TIMED, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Returns what the server tells about itself.", Store(info::info)),
+    row("info", -1, LOADING | STALE | DANGEROUS | TIMED, NO_KEYS, Group::Server, Family::Other, "1.0.0", "O(1)", "Returns what the server tells about itself.", Alone(info::info)),
     row("config", -2, CONTAINER, NO_KEYS, Group::Server, Family::Other, "2.0.0", "Depends on the subcommand", "A container for commands about settings.", Plain(ops::container)),
     row("config|get", -3, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.0.0", "O(N)", "Returns settings.", Plain(config::get)),
     row("config|set", -4, ADMIN | NOSCRIPT | LOADING | STALE | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "2.0.0", "O(N)", "Changes settings of the running server.", Plain(config::set)),
@@ -197,6 +197,12 @@ pub(crate) static COMMANDS: &[Spec] = &[
     row("duramen.table|drop", 3, WRITE | NO_MULTI | DANGEROUS, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Drops a table and all its objects.", Alone(duramen::table_drop)),
     row("duramen.table|list", 2, READONLY, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Returns names, ids, sizes and levels of all tables.", Store(duramen::table_list)),
     row("duramen.table|help", 2, NO_FLAGS, NO_KEYS, Group::Duramen, Family::Other, "0.1.0", "O(1)", "Lists the subcommands.", Store(duramen::table_help)),
+    row("module", -2, CONTAINER, NO_KEYS, Group::Server, Family::Other, "4.0.0", "Depends on the subcommand", "A container for commands about modules, of which there are none.", Plain(ops::container)),
+    row("module|list", 2, ADMIN | NOSCRIPT, NO_KEYS, Group::Server, Family::Other, "4.0.0", "O(1)", "Returns an empty list.", Plain(ops::no_modules)),
+    row("module|load", -3, ADMIN | NOSCRIPT | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "4.0.0", "O(1)", "Refused: there are no modules.", Plain(ops::refuse_module)),
+    row("module|loadex", -3, ADMIN | NOSCRIPT | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "7.0.0", "O(1)", "Refused: there are no modules.", Plain(ops::refuse_module)),
+    row("module|unload", 3, ADMIN | NOSCRIPT | DANGEROUS, NO_KEYS, Group::Server, Family::Other, "4.0.0", "O(1)", "Refused: there are no modules.", Plain(ops::refuse_module)),
+    row("module|help", 2, LOADING | STALE, NO_KEYS, Group::Server, Family::Other, "5.0.0", "O(1)", "Lists the subcommands.", Plain(ops::module_help)),
 
     // Refused by name.
     no("blmove", WHY_LIST), no("blmpop", WHY_LIST), no("blpop", WHY_LIST), no("brpop", WHY_LIST), no("brpoplpush", WHY_LIST),
@@ -246,7 +252,6 @@ pub(crate) static COMMANDS: &[Spec] = &[
     no("pubsub", WHY_PUBSUB),
     no("replicaof", WHY_REPLICATION), no("slaveof", WHY_REPLICATION), no("replconf", WHY_REPLICATION),
     no("psync", WHY_REPLICATION), no("sync", WHY_REPLICATION), no("failover", WHY_REPLICATION),
-    no("module", WHY_MODULE),
     no("acl", WHY_ACL),
     no("debug", WHY_DEBUG),
     no("duramen.tablet", WHY_TABLET),
@@ -270,7 +275,6 @@ const WHY_SCRIPT: &str = "there is no scripting";
 const WHY_PUBSUB: &str = "there is no publish and subscribe";
 const WHY_REPLICATION: &str =
     "a single server has no replicas; members of a cluster keep copies of each other's data";
-const WHY_MODULE: &str = "there are no modules";
 const WHY_ACL: &str = "access control lists come later; a password is set with requirepass";
 const WHY_DEBUG: &str = "debugging commands are not offered over the network";
 const WHY_TABLET: &str =

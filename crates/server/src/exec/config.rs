@@ -8,10 +8,11 @@ use crate::shared::Shared;
 use duramen_base::ids::Level;
 use duramen_engine::Mode;
 
-/// Parameters that Redis clients ask for and that are fixed here.
-fn fixed(shared: &Shared, config: &ServerConfig) -> [(&'static str, &'static str); 9] {
+/// Parameters that Redis's clients and agents ask for and that are fixed here.
+fn fixed(shared: &Shared, config: &ServerConfig) -> Vec<(&'static str, String)> {
     let member = shared.membership().is_some();
     let durable = member || config.data_dir().is_some();
+    let yes = |is: bool| if is { "yes" } else { "no" };
     let appendfsync = match config.write_level() {
         Level::Synced => "always",
         Level::Memory | Level::Buffered => "no",
@@ -20,17 +21,36 @@ fn fixed(shared: &Shared, config: &ServerConfig) -> [(&'static str, &'static str
         Mode::Store => "noeviction",
         Mode::Cache => "allkeys-lru",
     };
-    [
-        ("appendonly", if durable { "yes" } else { "no" }),
+    let (hard, seconds) = (config.output_limit_bytes, config.output_stall_s);
+    let mut fixed: Vec<(&'static str, String)> = [
+        ("appendonly", yes(durable)),
         ("appendfsync", appendfsync),
-        ("save", ""),
         ("databases", if member { "1" } else { "16" }),
         ("maxmemory-policy", policy),
-        ("cluster-enabled", if member { "yes" } else { "no" }),
+        ("cluster-enabled", yes(member)),
+        ("protected-mode", yes(!config.insecure_bind)),
+        ("save", ""),
+        ("dbfilename", "dump"),
+        ("notify-keyspace-events", ""),
+        ("latency-monitor-threshold", "0"),
+        ("latency-tracking", "yes"),
         ("cluster-require-full-coverage", "no"),
-        ("proto-max-bulk-len", "1048576"),
+        ("daemonize", "no"),
+        ("supervised", "no"),
+        ("io-threads", "1"),
+        ("hz", "10"),
         ("lazyfree-lazy-user-del", "yes"),
+        ("lazyfree-lazy-user-flush", "yes"),
+        ("stop-writes-on-bgsave-error", "no"),
+        ("replica-read-only", "yes"),
+        ("unixsocket", ""),
+        ("tls-port", "0"),
     ]
+    .map(|(name, value)| (name, value.to_owned()))
+    .into();
+    let limits = format!("normal {hard} 0 {seconds} slave 0 0 0 pubsub 0 0 0");
+    fixed.push(("client-output-buffer-limit", limits));
+    fixed
 }
 
 pub(super) fn get(ctx: &mut Context<'_>) -> Done {
@@ -55,7 +75,7 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
         })
     };
     let mut found: Vec<(String, String)> = Vec::new();
-    for setting in SETTINGS.iter().filter(|setting| !setting.secret) {
+    for setting in SETTINGS {
         for name in std::iter::once(setting.name).chain(setting.redis_name) {
             if let Some(name) = wanted(name) {
                 found.push((name, shown(setting, &config)));
@@ -66,7 +86,7 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
         if Setting::find(name).is_none()
             && let Some(name) = wanted(name)
         {
-            found.push((name, value.to_string()));
+            found.push((name, value));
         }
     }
     let mut reply = ctx.reply();
@@ -78,9 +98,15 @@ pub(super) fn get(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// The value in use: `auto` level and an empty directory say what they stand for.
+/// The value in use: `auto` level and an empty directory say what they stand for, and a secret
+/// whether there is one.
 fn shown(setting: &Setting, config: &ServerConfig) -> String {
+    let is_set = !setting.show_plain(config).is_empty();
+    if setting.secret && is_set {
+        return "(hidden)".to_owned();
+    }
     match setting.name {
+        "memory" => config.memory_bytes.to_string(),
         "level" => config.write_level().name().to_owned(),
         "dir" => config
             .data_dir()
@@ -99,7 +125,7 @@ pub(super) fn set(ctx: &mut Context<'_>) -> Done {
         .step_by(2)
         .map(|n| (text(ctx.arg(n)), text(ctx.arg(n + 1))))
         .collect();
-    // All or nothing: first on a copy.
+    // First on a copy, so that an error names the argument.
     let mut trial = ServerConfig::clone(&ctx.shared.config());
     let mut changes = Vec::new();
     for (n, (name, value)) in pairs.iter().enumerate() {
@@ -114,7 +140,7 @@ pub(super) fn set(ctx: &mut Context<'_>) -> Done {
                 setting
                     .apply(&mut trial, value)
                     .map_err(|error| refused(name, &error.to_string()))?;
-                changes.push((setting, name, value));
+                changes.push((setting, &**value));
             }
             Some(setting) => {
                 let why = format!(
@@ -126,21 +152,16 @@ pub(super) fn set(ctx: &mut Context<'_>) -> Done {
             None => check_fixed(ctx.shared, &trial, name, value)?,
         }
     }
-    trial
-        .check()
-        .and_then(|()| ctx.shared.check_level(&trial))
+    ctx.shared
+        .set_configs(&changes)
         .map_err(|error| Failure::from(format!("ERR CONFIG SET failed - {error}")))?;
-    for (setting, name, value) in changes {
-        ctx.shared
-            .set_config(setting, value)
-            .map_err(|error| refused(name, &error.to_string()))?;
-    }
     ctx.ok()
 }
 
 /// A fixed parameter may be set to what it is.
 fn check_fixed(shared: &Shared, config: &ServerConfig, name: &str, value: &str) -> Done {
-    match fixed(shared, config)
+    let fixed = fixed(shared, config);
+    match fixed
         .iter()
         .find(|(known, _)| known.eq_ignore_ascii_case(name))
     {
@@ -164,6 +185,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 pub(super) fn resetstat(ctx: &mut Context<'_>) -> Done {
+    ctx.count_up_to_now();
     Totals::reset(ctx.shared);
     ctx.ok()
 }

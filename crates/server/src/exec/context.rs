@@ -147,6 +147,11 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Counts what the requests before this one took.
+    pub(crate) fn count_up_to_now(&mut self) {
+        self.local.count_up_to_now(self.shared, self.spec.number());
+    }
+
     /// The level of the selected table.
     pub(crate) fn level(&mut self) -> Level {
         self.local.level_of_table(self.shared, self.table)

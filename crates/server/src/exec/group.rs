@@ -11,7 +11,7 @@ use super::state::global;
 use super::table::{self, Resolved, Run, Spec, flag};
 use super::{ENTRIES_AHEAD, GROUP_KEYS, GROUP_REQUESTS, OUT_BYTES_PER_TURN, Turn, databases};
 use crate::cluster::Membership;
-use crate::shared::{Family, Shared};
+use crate::shared::Shared;
 use duramen_engine::{Error, Guard, KeyHash, Session, TableId};
 use duramen_wire::resp::Args;
 use std::time::Instant;
@@ -48,8 +48,8 @@ pub(super) struct Group {
     tables: Vec<TableId>,
     /// Keys whose entries were hinted.
     hinted: usize,
-    /// Requests that ran, by family, for the latency histograms.
-    families: [u64; Family::ALL.len()],
+    /// Requests that ran, those included that were answered before.
+    ran: u64,
 }
 
 /// Hints entries until those of [`ENTRIES_AHEAD`] keys from `at` on are on their way; returns how many are.
@@ -96,8 +96,8 @@ impl Group {
         position: Position,
     ) -> Position {
         let started = Instant::now();
-        self.families = [0; Family::ALL.len()];
-        local.begin_group(shared);
+        self.ran = 0;
+        local.begin_group(shared, started);
         let next;
         let member = shared.membership().map(|member| &**member);
         let mut hands = Hands {
@@ -232,7 +232,7 @@ impl Group {
                     break;
                 }
                 let step = Step { planned, hashes };
-                step.run(hands, turn, Way::Guarded(guard), &mut self.families);
+                step.run(hands, turn, Way::Guarded(guard), &mut self.ran);
                 // Only what has a guard of its own locks keys, and may have to run again alone.
                 debug_assert!(!hands.local.needs_alone, "keys locked in a shared guard");
             } else if turn.client.verdict == Verdict::Cold {
@@ -281,7 +281,7 @@ impl Group {
             Needs::Guard => {
                 let (start, silent) = (turn.out.len(), admit::is_silent(turn.client));
                 let mut guard = session.pin();
-                step.run(hands, turn, Way::Guarded(&mut guard), &mut self.families);
+                step.run(hands, turn, Way::Guarded(&mut guard), &mut self.ran);
                 settle_one(hands, &mut guard, turn.client);
                 drop(guard);
                 if std::mem::take(&mut hands.local.needs_alone)
@@ -302,7 +302,7 @@ impl Group {
                 }
             }
             _ => {
-                step.run(hands, turn, Way::Session(session), &mut self.families);
+                step.run(hands, turn, Way::Session(session), &mut self.ran);
                 databases::observe(hands.shared, hands.local, turn.client);
             }
         }
@@ -311,19 +311,18 @@ impl Group {
 
     /// Adds the group to the thread's counters, once.
     fn account(&self, hands: &mut Hands<'_>, started: Instant, turns: &[Turn<'_>]) {
-        let ran: u64 = self.families.iter().sum();
+        let ran = self.ran;
         if ran == 0 {
             return;
         }
         let counters = hands.local.counters(hands.shared);
         counters.commands.add(ran);
         counters.batches.add(1);
-        let elapsed_ns = started.elapsed().as_nanos() as u64;
+        let now = Instant::now();
+        let elapsed_ns = now.duration_since(started).as_nanos() as u64;
         // What was timed by itself is in the slow log by itself.
         let untimed_ns = elapsed_ns.saturating_sub(std::mem::take(&mut hands.local.timed_ns));
-        for (family, count) in self.families.iter().enumerate() {
-            counters.latency[family].record(elapsed_ns / ran, *count);
-        }
+        hands.local.end_group(hands.shared, now);
         if let Some(first) = self.planned.first()
             && let Some(turn) = turns.get(first.turn as usize)
         {
@@ -404,7 +403,7 @@ fn needs(resolved: &Resolved, client: &Client, keys: usize, local: &Local) -> Ne
 }
 
 /// How a request gets at the store.
-pub(super) enum Way<'w, 'g> {
+pub(crate) enum Way<'w, 'g> {
     Guarded(&'w mut Guard<'g>),
     Session(&'w mut Session),
     /// There is no store yet.
@@ -437,13 +436,7 @@ struct Step<'p> {
 
 impl Step<'_> {
     #[inline]
-    fn run(
-        &self,
-        hands: &mut Hands<'_>,
-        turn: &mut Turn<'_>,
-        mut way: Way<'_, '_>,
-        families: &mut [u64; Family::ALL.len()],
-    ) {
+    fn run(&self, hands: &mut Hands<'_>, turn: &mut Turn<'_>, mut way: Way<'_, '_>, ran: &mut u64) {
         let request = self.planned.request as usize;
         turn.executed = request + 1;
         match self.planned.resolved {
@@ -456,10 +449,10 @@ impl Step<'_> {
                     return;
                 }
                 let done = self.execute(spec, hands, turn, way, false);
-                families[spec.family as usize] += u64::from(done);
+                *ran += u64::from(done);
             }
             _ => {
-                if !self.run_slowly(hands, turn, way, families) {
+                if !self.run_slowly(hands, turn, way, ran) {
                     self.show_again(turn);
                 }
             }
@@ -468,18 +461,11 @@ impl Step<'_> {
         if turn.client.verdict != Verdict::Open || turn.out.len() > enough {
             turn.client.halted = true;
             if turn.client.verdict == Verdict::Cold {
-                self.parked(turn, families);
+                // It has not run.
+                *ran -= 1;
+                self.show_again(turn);
             }
         }
-    }
-
-    /// The request waits for flash: it has not run.
-    #[cold]
-    fn parked(&self, turn: &mut Turn<'_>, families: &mut [u64; Family::ALL.len()]) {
-        if let Resolved::Command(spec) = self.planned.resolved {
-            families[spec.family as usize] -= 1;
-        }
-        self.show_again(turn);
     }
 
     /// The request has not run; the verdict says when it is to be shown again.
@@ -570,9 +556,10 @@ impl Step<'_> {
         hands: &mut Hands<'_>,
         turn: &mut Turn<'_>,
         mut way: Way<'_, '_>,
-        families: &mut [u64; Family::ALL.len()],
+        ran: &mut u64,
     ) -> bool {
         let start = turn.out.len();
+        hands.local.meter.begin_none();
         let place = match (self.planned.resolved, hands.member) {
             (Resolved::Command(spec), Some(member)) => {
                 self.place(spec, member, hands, turn, &mut way)
@@ -594,14 +581,14 @@ impl Step<'_> {
         ) {
             Admitted::Run(spec) => {
                 let done = self.execute(spec, hands, turn, way, false);
-                families[spec.family as usize] += u64::from(done);
+                *ran += u64::from(done);
                 if !done {
                     return true; // its silence is yet to come
                 }
             }
             Admitted::Answered => {
                 turn.client.flushing = None;
-                families[Family::Other as usize] += 1;
+                *ran += 1;
             }
             Admitted::Later => return false,
         }
@@ -668,7 +655,7 @@ impl Context<'_> {
         let timer = slowlog::timer(self.spec, self.local);
         let number = self.spec.number();
         self.client.last_command = number as u16;
-        self.local.command(self.shared, number).calls.add(1);
+        self.local.meter.begin(number);
         let done = self.dispatch(way.for_now(), hashes);
         if self.local.room.exceeded {
             self.overflowed(start);
@@ -681,8 +668,6 @@ impl Context<'_> {
             let again = self.local.needs_alone || self.local.not_now;
             if again || self.is_to_be_shown_again(&failure) {
                 // It has not run: it is counted when it does.
-                let calls = &self.local.command(self.shared, number).calls;
-                calls.add(1u64.wrapping_neg());
                 return self.out.truncate(start);
             }
             match self.park(failure, &way, hashes) {
@@ -690,6 +675,7 @@ impl Context<'_> {
                 None => return self.out.truncate(start),
             }
         }
+        self.local.meter.ran();
         if let Some(timer) = timer {
             slowlog::command_took(self, timer);
         }
@@ -773,8 +759,8 @@ impl Context<'_> {
     fn fail(&mut self, start: usize, failure: &Failure) {
         self.out.truncate(start);
         let text = self.failure_text(failure);
+        self.local.note_error(self.shared, &text);
         self.reply().error(text);
-        self.local.counters(self.shared).errors.add(1);
         self.local
             .command(self.shared, self.spec.number())
             .failed

@@ -3,18 +3,19 @@
 use super::cluster;
 use super::connection::REDIS_VERSION;
 use super::context::{Context, Done};
-use super::latency::family_counts;
+use super::errors;
+use super::group::Way;
 use super::ops;
 use super::process;
 use super::state::DBS;
 use super::totals::Totals;
-use super::{databases, info_persistence};
+use super::{databases, info_memory, info_persistence, ttl};
 use crate::config::ConfigFile;
-use crate::shared::{Family, Histogram, ThreadShared};
-use crate::tier::FIGURES;
-use duramen_engine::{Mode, Stats};
+use crate::shared::ClientRecord;
+use duramen_engine::{Guard, Mode, Stats, TableId};
 use std::fmt::{Display, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What one section writes.
 type Section = fn(&Context<'_>, &mut Fields);
@@ -23,7 +24,7 @@ type Section = fn(&Context<'_>, &mut Fields);
 const SECTIONS: [(&str, bool, Section); 13] = [
     ("server", true, server),
     ("clients", true, clients),
-    ("memory", true, memory),
+    ("memory", true, info_memory::write),
     ("persistence", true, info_persistence::write),
     ("stats", true, stats),
     ("replication", true, replication),
@@ -46,9 +47,23 @@ impl Fields {
         // Writing to a String cannot fail.
         let _ = write!(self.text, "{name}:{value}\r\n");
     }
+
+    /// Bytes, and once more for people.
+    pub(super) fn bytes(&mut self, name: &str, bytes: u64) {
+        self.add(name, bytes);
+        self.add(format_args!("{name}_human"), human(bytes));
+    }
+
+    /// Things that this server does not have.
+    pub(super) fn zeros(&mut self, names: &[&str]) {
+        for name in names {
+            self.add(name, 0);
+        }
+    }
 }
 
-pub(super) fn info(ctx: &mut Context<'_>) -> Done {
+pub(super) fn info(ctx: &mut Context<'_>, mut way: Way<'_, '_>) -> Done {
+    ctx.count_up_to_now();
     let asked = ctx.args.skip(1);
     let asks = |name: &str| {
         asked
@@ -68,6 +83,7 @@ pub(super) fn info(ctx: &mut Context<'_>) -> Done {
     }
     if (all || usual || asks("keyspace")) && ctx.shared.data().is_some() {
         title(&mut fields, "keyspace");
+        estimate_ttls(ctx, &mut way);
         keyspace(ctx, &mut fields);
     }
     ctx.reply().verbatim("txt", &fields.text);
@@ -97,13 +113,17 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
         None => "standalone",
         Some(_) => "cluster",
     };
+    fields.add("redis_build_id", format_args!("{:016x}", 0));
     fields.add("redis_mode", mode);
     fields.add("server_name", "duramen");
     fields.add("duramen_version", env!("CARGO_PKG_VERSION"));
     fields.add("os", process::system());
     fields.add("arch_bits", usize::BITS);
+    fields.add("monotonic_clock", "POSIX clock_gettime");
     fields.add("multiplexing_api", "epoll");
+    fields.add("atomicvar_api", "rust-std");
     fields.add("process_id", std::process::id());
+    fields.add("process_supervised", "no");
     fields.add("run_id", &ctx.shared.commands.run_id);
     let port = ctx.client.record().local.port();
     fields.add("tcp_port", if port == 0 { config.port } else { port });
@@ -111,6 +131,10 @@ fn server(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("uptime_in_seconds", uptime_s);
     fields.add("uptime_in_days", uptime_s / 86_400);
     fields.add("hz", 10);
+    fields.add("configured_hz", 10);
+    // The low 24 bits of the seconds since 1970, as in Redis.
+    let lru_clock = ops::unix_time().as_secs() & 0xff_ffff;
+    fields.add("lru_clock", lru_clock);
     fields.add(
         "executable",
         std::env::current_exe().unwrap_or_default().display(),
@@ -144,65 +168,36 @@ fn clients(ctx: &Context<'_>, fields: &mut Fields) {
         "duramen_output_buffer_bytes",
         buffers(|c| c.output_buffer_bytes.get()),
     );
-    fields.add("blocked_clients", 0);
-    fields.add("tracking_clients", 0);
-    fields.add("clients_in_timeout_table", 0);
-}
-
-fn memory(ctx: &Context<'_>, fields: &mut Fields) {
-    let Some(store) = ctx.shared.data() else {
-        return;
+    let clients = ctx.shared.clients();
+    let most = |of: fn(&ClientRecord) -> &AtomicU64| {
+        let bytes = clients.iter().map(|one| of(one).load(Ordering::Relaxed));
+        bytes.max().unwrap_or(0)
     };
-    let stats = store.stats();
-    let config = ctx.shared.config();
-    let rss = process::rss_bytes();
-    let on_flash = stats.flash.live_bytes.min(stats.live_bytes);
-    let used = stats.live_bytes - on_flash + stats.index_bytes;
-    fields.add("used_memory", used);
-    fields.add("used_memory_human", human(used));
-    fields.add("used_memory_rss", rss);
-    fields.add("used_memory_rss_human", human(rss));
-    fields.add("used_memory_peak", stats.committed_bytes.max(used));
     fields.add(
-        "used_memory_peak_human",
-        human(stats.committed_bytes.max(used)),
+        "client_recent_max_input_buffer",
+        most(|one| &one.query_bytes),
     );
-    fields.add("used_memory_dataset", stats.live_bytes - on_flash);
-    fields.add("used_memory_overhead", stats.index_bytes);
-    // A part of it may be set aside: see `engine_bytes`.
-    fields.add("maxmemory", config.memory_bytes);
-    fields.add("maxmemory_human", human(config.memory_bytes));
-    let policy = match config.mode {
-        Mode::Store => "noeviction",
-        Mode::Cache => "allkeys-lru",
-    };
-    fields.add("maxmemory_policy", policy);
-    let ratio = if used == 0 {
-        0.0
-    } else {
-        rss as f64 / used as f64
-    };
-    fields.add("mem_fragmentation_ratio", format!("{ratio:.2}"));
-    fields.add("mem_allocator", "duramen-log");
-    fields.add("duramen_live_bytes", stats.live_bytes);
-    fields.add("duramen_index_bytes", stats.index_bytes);
-    fields.add("duramen_committed_bytes", stats.committed_bytes);
-    fields.add("duramen_segment_budget_bytes", stats.segment_budget_bytes);
-    fields.add("duramen_utilization", format!("{:.4}", stats.utilization));
-    fields.add("duramen_page_bytes", stats.page_bytes);
-    if ctx.shared.tier().is_some() {
-        let flash = ctx.shared.flash_stats(store);
-        for (name, _, _, of) in FIGURES {
-            fields.add(format_args!("duramen_flash_{name}"), of(&flash));
-        }
-        let waiting = |thread: &ThreadShared| thread.counters.flash_parked.get();
-        let waiting: u64 = ctx.shared.threads.iter().map(waiting).sum();
-        fields.add("duramen_flash_waiting_clients", waiting);
-    }
+    fields.add(
+        "client_recent_max_output_buffer",
+        most(|one| &one.output_bytes),
+    );
+    let watched = clients
+        .iter()
+        .map(|one| one.watched.load(Ordering::Relaxed));
+    let watched: Vec<u32> = watched.filter(|keys| *keys > 0).collect();
+    let blocked = clients
+        .iter()
+        .filter(|one| one.is_blocked.load(Ordering::Relaxed));
+    fields.add("blocked_clients", blocked.count());
+    fields.zeros(&["tracking_clients", "pubsub_clients"]);
+    fields.add("watching_clients", watched.len());
+    fields.zeros(&["clients_in_timeout_table"]);
+    fields.add("total_watched_keys", watched.iter().sum::<u32>());
+    fields.zeros(&["total_blocking_keys", "total_blocking_keys_on_nokey"]);
 }
 
 /// Bytes as Redis shows them to people.
-fn human(bytes: u64) -> String {
+pub(super) fn human(bytes: u64) -> String {
     let value = bytes as f64;
     for (shift, unit) in [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
         if bytes >= 1 << shift {
@@ -219,6 +214,7 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("instantaneous_ops_per_sec", rates.commands as u64);
     fields.add("total_net_input_bytes", totals.net_input_bytes);
     fields.add("total_net_output_bytes", totals.net_output_bytes);
+    fields.zeros(&["total_net_repl_input_bytes", "total_net_repl_output_bytes"]);
     fields.add(
         "instantaneous_input_kbps",
         format!("{:.2}", rates.input_kbytes),
@@ -227,21 +223,29 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
         "instantaneous_output_kbps",
         format!("{:.2}", rates.output_kbytes),
     );
+    for name in [
+        "instantaneous_input_repl_kbps",
+        "instantaneous_output_repl_kbps",
+    ] {
+        fields.add(name, "0.00");
+    }
     fields.add("rejected_connections", totals.connections_rejected);
-    fields.add("sync_full", 0);
-    fields.add("sync_partial_ok", 0);
-    fields.add("sync_partial_err", 0);
+    fields.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
     if let Some(store) = ctx.shared.data() {
         let stats = store.stats();
         fields.add("expired_keys", stats.entries_expired);
         fields.add("evicted_keys", stats.entries_evicted);
     }
+    // Nothing is done for these in cycles: expired keys go when they are met or cleaned.
+    fields.zeros(&[
+        "expired_time_cap_reached_count",
+        "expire_cycle_cpu_milliseconds",
+    ]);
+    fields.zeros(&["evicted_clients", "total_eviction_exceeded_time"]);
+    fields.zeros(&["current_eviction_exceeded_time"]);
     fields.add("keyspace_hits", totals.keyspace_hits);
     fields.add("keyspace_misses", totals.keyspace_misses);
-    fields.add("pubsub_channels", 0);
-    fields.add("pubsub_patterns", 0);
-    fields.add("latest_fork_usec", 0);
-    fields.add("total_forks", 0);
+    fields.zeros(&ABSENT);
     fields.add("total_error_replies", totals.errors);
     fields.add(
         "client_output_buffer_limit_disconnections",
@@ -250,10 +254,40 @@ fn stats(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_idle_disconnections", totals.idle_closed);
 }
 
+/// Of pub/sub, forks, migration, replicas, defragmentation, tracking and helper threads, which this
+/// server does not have.
+const ABSENT: [&str; 23] = [
+    "pubsub_channels",
+    "pubsub_patterns",
+    "pubsubshard_channels",
+    "latest_fork_usec",
+    "total_forks",
+    "migrate_cached_sockets",
+    "slave_expires_tracked_keys",
+    "active_defrag_hits",
+    "active_defrag_misses",
+    "active_defrag_key_hits",
+    "active_defrag_key_misses",
+    "total_active_defrag_time",
+    "current_active_defrag_time",
+    "tracking_total_keys",
+    "tracking_total_items",
+    "tracking_total_prefixes",
+    "unexpected_error_replies",
+    "dump_payload_sanitizations",
+    "io_threaded_reads_processed",
+    "io_threaded_writes_processed",
+    "reply_buffer_shrinks",
+    "reply_buffer_expands",
+    "evicted_scripts",
+];
+
 fn replication(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("role", "master");
     fields.add("connected_slaves", 0);
     fields.add("master_failover_state", "no-failover");
+    fields.add("master_replid", &ctx.shared.commands.run_id);
+    fields.add("master_replid2", "0".repeat(40));
     fields.add("master_repl_offset", 0);
     fields.add("second_repl_offset", -1);
     fields.add("repl_backlog_active", 0);
@@ -270,6 +304,12 @@ fn cpu(_: &Context<'_>, fields: &mut Fields) {
     let (user, system) = process::cpu_seconds();
     fields.add("used_cpu_sys", format!("{system:.6}"));
     fields.add("used_cpu_user", format!("{user:.6}"));
+    // It starts no process.
+    fields.add("used_cpu_sys_children", "0.000000");
+    fields.add("used_cpu_user_children", "0.000000");
+    let (user, system) = process::cpu_seconds_of_main();
+    fields.add("used_cpu_sys_main_thread", format!("{system:.6}"));
+    fields.add("used_cpu_user_main_thread", format!("{user:.6}"));
 }
 
 fn command_stats(ctx: &Context<'_>, fields: &mut Fields) {
@@ -277,12 +317,12 @@ fn command_stats(ctx: &Context<'_>, fields: &mut Fields) {
         if totals.calls + totals.rejected == 0 {
             continue;
         }
-        // Only some calls are timed; the rest is taken to be like them.
-        let per_call_us = totals.timed_ns as f64 / totals.timed.max(1) as f64 / 1000.0;
+        let us = totals.ns as f64 / 1000.0;
         let value = format!(
-            "calls={},usec={},usec_per_call={per_call_us:.2},rejected_calls={},failed_calls={}",
+            "calls={},usec={},usec_per_call={:.2},rejected_calls={},failed_calls={}",
             totals.calls,
-            (per_call_us * totals.calls as f64) as u64,
+            us.round() as u64,
+            us / totals.calls.max(1) as f64,
             totals.rejected,
             totals.failed
         );
@@ -292,26 +332,29 @@ fn command_stats(ctx: &Context<'_>, fields: &mut Fields) {
 
 fn error_stats(ctx: &Context<'_>, fields: &mut Fields) {
     let (totals, _) = Totals::now(ctx.shared);
-    if totals.errors > 0 {
-        fields.add("errorstat_ERR", format_args!("count={}", totals.errors));
+    for (name, count) in errors::NAMES.iter().zip(totals.errors_by_name) {
+        if count > 0 {
+            fields.add(
+                format_args!("errorstat_{name}"),
+                format_args!("count={count}"),
+            );
+        }
     }
 }
 
 fn latency_stats(ctx: &Context<'_>, fields: &mut Fields) {
-    for family in Family::ALL {
-        let counts = family_counts(ctx, family);
-        if counts.iter().all(|count| *count == 0) {
+    for (spec, totals) in Totals::commands(ctx.shared) {
+        if totals.calls == 0 {
             continue;
         }
-        let us = |quantile| Histogram::quantile_ns(&counts, quantile) as f64 / 1000.0;
         let value = format!(
             "p50={:.3},p99={:.3},p99.9={:.3}",
-            us(0.5),
-            us(0.99),
-            us(0.999)
+            totals.quantile_us(0.5),
+            totals.quantile_us(0.99),
+            totals.quantile_us(0.999)
         );
         fields.add(
-            format_args!("latency_percentiles_usec_{}", family.name()),
+            format_args!("latency_percentiles_usec_{}", spec.name),
             value,
         );
     }
@@ -384,6 +427,28 @@ fn duramen(ctx: &Context<'_>, fields: &mut Fields) {
     fields.add("duramen_writer_stall_ms", stats.writer_stall_ns / 1_000_000);
 }
 
+/// Looks how long the keys of each database live. One of which the sample has met none that expires
+/// keeps the last estimate.
+fn estimate_ttls(ctx: &mut Context<'_>, way: &mut Way<'_, '_>) {
+    let own;
+    let guard: &Guard<'_> = match way {
+        Way::Guarded(guard) => guard,
+        Way::Session(session) => {
+            own = session.pin();
+            &own
+        }
+        Way::Nothing => return,
+    };
+    for (db, table) in ctx.shared.commands.tables().into_iter().enumerate() {
+        let expires = |table: &TableId| ctx.shared.store().expiring_objects(*table) > 0;
+        if let Some(table) = table.filter(expires)
+            && let Some(ttl_ms) = ttl::average_ms(guard, table, || ctx.local.random())
+        {
+            ctx.shared.commands.ttl_ms[db].store(ttl_ms, Ordering::Relaxed);
+        }
+    }
+}
+
 fn keyspace(ctx: &Context<'_>, fields: &mut Fields) {
     let tables = databases::tables(ctx.shared);
     for db in 0..DBS as u8 {
@@ -394,10 +459,13 @@ fn keyspace(ctx: &Context<'_>, fields: &mut Fields) {
             .map_or(0, |info| info.objects);
         if objects > 0 {
             let expires = table.map_or(0, |id| ctx.shared.store().expiring_objects(id));
-            // When they expire on average is not counted.
+            let ttl_ms = match expires {
+                0 => 0,
+                _ => ctx.shared.commands.ttl_ms[usize::from(db)].load(Ordering::Relaxed),
+            };
             fields.add(
                 format_args!("db{db}"),
-                format_args!("keys={objects},expires={expires},avg_ttl=0"),
+                format_args!("keys={objects},expires={expires},avg_ttl={ttl_ms}"),
             );
         }
     }

@@ -19,9 +19,9 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     };
     let stats = durability.stats();
     let job = durability.snapshot_job();
-    fields.add("loading", 0);
-    fields.add("async_loading", 0);
-    rdb(durability, job.as_deref(), fields);
+    fields.zeros(&["loading", "async_loading"]);
+    fields.zeros(&NEVER);
+    rdb(durability, job.as_deref(), &stats, fields);
     aof(&stats, fields);
     let level = config.write_level();
     fields.add("duramen_level", level.name());
@@ -35,6 +35,16 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
     own(&stats, fields);
     snapshot(job.as_deref(), fields);
 }
+
+/// Of copies on write and of processes for modules, which there are not.
+const NEVER: [&str; 6] = [
+    "current_cow_peak",
+    "current_cow_size",
+    "current_cow_size_age",
+    "rdb_last_cow_size",
+    "module_fork_in_progress",
+    "module_fork_last_cow_size",
+];
 
 /// What an acknowledged write survives, in words.
 pub(crate) fn promise(level: Level) -> &'static str {
@@ -85,15 +95,23 @@ fn loading(ctx: &Context<'_>, fields: &mut Fields) {
 }
 
 fn in_memory(fields: &mut Fields) {
-    fields.add("loading", 0);
-    fields.add("async_loading", 0);
-    fields.add("rdb_changes_since_last_save", 0);
-    fields.add("rdb_bgsave_in_progress", 0);
+    fields.zeros(&["loading", "async_loading"]);
+    fields.zeros(&NEVER);
+    fields.add("current_fork_perc", "0.00");
+    fields.zeros(&["current_save_keys_processed", "current_save_keys_total"]);
+    fields.zeros(&["rdb_changes_since_last_save", "rdb_bgsave_in_progress"]);
     fields.add("rdb_last_save_time", 0);
     fields.add("rdb_last_bgsave_status", "ok");
+    fields.add("rdb_last_bgsave_time_sec", -1);
+    fields.add("rdb_current_bgsave_time_sec", -1);
+    fields.zeros(&[
+        "rdb_saves",
+        "rdb_last_load_keys_expired",
+        "rdb_last_load_keys_loaded",
+    ]);
     fields.add("aof_enabled", 0);
-    fields.add("aof_rewrite_in_progress", 0);
-    fields.add("aof_last_bgrewrite_status", "ok");
+    aof_rewrites(fields);
+    fields.add("aof_last_write_status", "ok");
     fields.add("duramen_level", "memory");
     fields.add(
         "duramen_durability",
@@ -101,7 +119,7 @@ fn in_memory(fields: &mut Fields) {
     );
 }
 
-fn rdb(durability: &Durability, job: Option<&Job>, fields: &mut Fields) {
+fn rdb(durability: &Durability, job: Option<&Job>, stats: &DurabilityStats, fields: &mut Fields) {
     let running = job.is_some_and(|job| job.result().is_none());
     let failed = job.is_some_and(|job| matches!(job.result(), Some(Err(_))));
     // Every write is in the log by itself: none waits for a save.
@@ -117,6 +135,31 @@ fn rdb(durability: &Durability, job: Option<&Job>, fields: &mut Fields) {
     };
     fields.add("rdb_last_bgsave_time_sec", last);
     fields.add("rdb_current_bgsave_time_sec", now);
+    // A snapshot is counted in bytes, and copies no process.
+    let (done, total) = match job.filter(|_| running) {
+        Some(job) => (job.bytes_done(), job.bytes_total()),
+        None => (0, 0),
+    };
+    let percent = done as f64 * 100.0 / total.max(1) as f64;
+    fields.add("current_fork_perc", format_args!("{percent:.2}"));
+    fields.add("current_save_keys_processed", done);
+    fields.add("current_save_keys_total", total);
+    fields.add("rdb_saves", durability.saves());
+    fields.add("rdb_last_load_keys_expired", 0);
+    fields.add("rdb_last_load_keys_loaded", stats.loaded_entries);
+}
+
+/// The log is cleaned all the time, and never rewritten.
+fn aof_rewrites(fields: &mut Fields) {
+    fields.zeros(&["aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
+    fields.add("aof_last_rewrite_time_sec", -1);
+    fields.add("aof_current_rewrite_time_sec", -1);
+    fields.add("aof_last_bgrewrite_status", "ok");
+    fields.zeros(&[
+        "aof_rewrites",
+        "aof_rewrites_consecutive_failures",
+        "aof_last_cow_size",
+    ]);
 }
 
 fn aof(stats: &DurabilityStats, fields: &mut Fields) {
@@ -125,18 +168,14 @@ fn aof(stats: &DurabilityStats, fields: &mut Fields) {
         DiskState::Full | DiskState::Failed(_) => "err",
     };
     fields.add("aof_enabled", 1);
-    fields.add("aof_rewrite_in_progress", 0);
-    fields.add("aof_rewrite_scheduled", 0);
-    fields.add("aof_last_rewrite_time_sec", -1);
-    fields.add("aof_current_rewrite_time_sec", -1);
-    fields.add("aof_last_bgrewrite_status", "ok");
+    aof_rewrites(fields);
     fields.add("aof_last_write_status", status);
-    fields.add(
-        "aof_current_size",
-        stats.wal_used_bytes + stats.frame_written_bytes,
-    );
-    fields.add("aof_pending_bio_fsync", 0);
-    fields.add("aof_delayed_fsync", 0);
+    let frames_bytes = stats.frames_used * stats.frame_bytes;
+    fields.add("aof_current_size", stats.wal_used_bytes + frames_bytes);
+    fields.add("aof_base_size", frames_bytes);
+    fields.add("aof_pending_rewrite", 0);
+    fields.add("aof_buffer_length", stats.undurable_bytes);
+    fields.zeros(&["aof_pending_bio_fsync", "aof_delayed_fsync"]);
 }
 
 fn own(stats: &DurabilityStats, fields: &mut Fields) {

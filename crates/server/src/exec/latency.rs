@@ -1,9 +1,9 @@
-//! LATENCY: this server records no latency events; it keeps histograms by family of commands.
+//! LATENCY: this server records no latency events; it keeps a histogram per command.
 
 use super::context::{Context, Done};
-use super::table;
-use super::totals::Totals;
-use crate::shared::{Family, Histogram};
+use super::table::{self, Spec};
+use super::totals::{CommandTotals, Totals};
+use crate::shared::Histogram;
 
 pub(super) fn latest(ctx: &mut Context<'_>) -> Done {
     ctx.reply().array(0);
@@ -24,34 +24,25 @@ pub(super) fn graph(ctx: &mut Context<'_>) -> Done {
     Err(format!("ERR No samples available for event '{event}'").into())
 }
 
-/// Counts per time of all threads together, by family.
-pub(super) fn family_counts(ctx: &Context<'_>, family: Family) -> Vec<u64> {
-    let mut sum: Vec<u64> = Vec::new();
-    for thread in &ctx.shared.threads {
-        let counts = thread.counters.latency[family as usize].counts();
-        sum.resize(counts.len(), 0);
-        for (total, count) in sum.iter_mut().zip(counts) {
-            *total += count;
-        }
-    }
-    sum
+/// Commands that were called, the most called first, with their counters.
+fn called(ctx: &Context<'_>) -> Vec<(&'static Spec, CommandTotals)> {
+    let mut called = Totals::commands(ctx.shared);
+    called.retain(|(_, totals)| totals.calls > 0);
+    called.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.calls));
+    called
 }
 
 pub(super) fn doctor(ctx: &mut Context<'_>) -> Done {
-    let mut text = String::from("Times of requests inside the server, by family of commands:\n");
-    for family in Family::ALL {
-        let counts = family_counts(ctx, family);
-        let total: u64 = counts.iter().sum();
-        if total == 0 {
-            continue;
-        }
-        let us = |quantile| Histogram::quantile_ns(&counts, quantile) as f64 / 1000.0;
+    ctx.count_up_to_now();
+    let mut text = String::from("Times of requests inside the server, by command:\n");
+    for (spec, totals) in called(ctx) {
         text.push_str(&format!(
-            "{:<12} {total} requests, p50 {:.3} us, p99 {:.3} us, p99.9 {:.3} us\n",
-            family.name(),
-            us(0.5),
-            us(0.99),
-            us(0.999)
+            "{:<20} {} calls, p50 {:.3} us, p99 {:.3} us, p99.9 {:.3} us\n",
+            spec.name,
+            totals.calls,
+            totals.quantile_us(0.5),
+            totals.quantile_us(0.99),
+            totals.quantile_us(0.999)
         ));
     }
     text.push_str("Requests that took longer than slowlog-log-slower-than are in SLOWLOG GET.\n");
@@ -59,34 +50,26 @@ pub(super) fn doctor(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
-/// As Redis, for commands; the times are those of the command's family, which is what is recorded.
+/// As Redis's: of all commands that were called, or of those that are named; a container stands for
+/// its subcommands.
 pub(super) fn histogram(ctx: &mut Context<'_>) -> Done {
+    ctx.count_up_to_now();
     let names = ctx.args.skip(2);
-    let totals = Totals::commands(ctx.shared);
-    let called: Vec<_> = totals
-        .iter()
-        .filter(|(_, totals)| totals.calls > 0)
-        .filter(|(spec, _)| {
-            names.is_empty()
-                || names
-                    .iter()
-                    .any(|name| table::find(name).is_some_and(|named| named.name == spec.name))
-        })
-        .map(|(spec, totals)| {
-            (
-                spec.name,
-                totals.calls,
-                cumulative(&family_counts(ctx, spec.family)),
-            )
-        })
-        .collect();
+    let is_named = |spec: &Spec| {
+        let named = names.iter().filter_map(table::find);
+        let mut named = named.map(|named| named.name);
+        named.any(|name| name == spec.name || Some(name) == spec.container())
+    };
+    let mut called = called(ctx);
+    called.retain(|(spec, _)| names.is_empty() || is_named(spec));
     let mut reply = ctx.reply();
     reply.map(called.len());
-    for (name, calls, cumulative) in called {
-        reply.bulk(name.as_bytes());
+    for (spec, totals) in called {
+        let cumulative = cumulative(&totals.times);
+        reply.bulk(spec.name.as_bytes());
         reply.map(2);
         reply.bulk(b"calls");
-        reply.integer(calls as i64);
+        reply.integer(totals.calls as i64);
         reply.bulk(b"histogram_usec");
         reply.map(cumulative.len());
         for (us, count) in cumulative {

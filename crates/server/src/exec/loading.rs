@@ -7,15 +7,18 @@ use super::local::Local;
 use super::table::{self, Resolved, Run, Spec, flag};
 use super::{OUT_BYTES_PER_TURN, Turn, Verdict};
 use crate::shared::Shared;
+use std::time::Instant;
 
 /// Runs the requests of all turns, as far as they can run.
 pub(super) fn run(shared: &Shared, local: &mut Local, turns: &mut [Turn<'_>]) {
-    local.begin_group(shared);
+    local.begin_group(shared, Instant::now());
     for turn in turns {
         while turn.executed < turn.requests.len() && !turn.client.halted {
+            local.meter.begin_none();
             run_one(shared, local, turn);
         }
     }
+    local.end_group(shared, Instant::now());
 }
 
 fn run_one(shared: &Shared, local: &mut Local, turn: &mut Turn<'_>) {

@@ -2,6 +2,8 @@
 
 use super::admit;
 use super::client::Client;
+use super::errors;
+use super::meter::Meter;
 use super::state::{CommandCounters, DBS, ThreadState};
 use crate::cluster::ViewCache;
 use crate::config::ServerConfig;
@@ -11,6 +13,7 @@ use duramen_engine::flash::Cold;
 use duramen_engine::{KeyHash, TableId};
 use duramen_wire::resp::Room;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub(crate) struct Local {
     thread: usize,
@@ -35,8 +38,11 @@ pub(crate) struct Local {
     pub(super) views: ViewCache,
     /// How long the output of the client whose request runs may become (`output-limit`).
     pub(crate) room: Room,
-    /// Time of the group's commands that were timed one by one.
+    /// Time of the group's commands that the slow log timed one by one.
     pub(crate) timed_ns: u64,
+    /// Which commands the group's time goes to, and since when.
+    pub(crate) meter: Meter,
+    metered_since: Instant,
     /// Keys to lock.
     pub(crate) locks: Vec<(TableId, KeyHash)>,
     /// Hashes of a command that has more keys than a batch.
@@ -64,6 +70,8 @@ impl Local {
                 exceeded: false,
             },
             timed_ns: 0,
+            meter: Meter::new(),
+            metered_since: Instant::now(),
             locks: Vec::new(),
             hashes: Vec::new(),
             scratch: Vec::new(),
@@ -88,7 +96,7 @@ impl Local {
     }
 
     /// Looks at the settings once for the whole group.
-    pub(crate) fn begin_group(&mut self, shared: &Shared) {
+    pub(crate) fn begin_group(&mut self, shared: &Shared, now: Instant) {
         self.tier = shared.tier().is_some();
         let config = self.config.get(shared);
         self.room.bytes_max = config.output_limit_bytes;
@@ -96,6 +104,39 @@ impl Local {
             off if off < 0 => i64::MAX,
             limit_us => limit_us,
         };
+        self.metered_since = now;
+        self.meter.start();
+    }
+
+    /// The group is over: what its commands took is counted.
+    pub(crate) fn end_group(&mut self, shared: &Shared, now: Instant) {
+        let elapsed_ns = now.duration_since(self.metered_since).as_nanos() as u64;
+        let commands = &shared.commands.threads[self.thread].commands;
+        self.meter.end(elapsed_ns, |number, requests, ns| {
+            if let Some(command) = commands.get(number) {
+                let times = command.times.get_or_init(Box::default);
+                times.record_all(ns, requests);
+            }
+        });
+    }
+
+    /// For a command that tells of counters, or resets them: those of the requests before it in its
+    /// group are counted.
+    pub(crate) fn count_up_to_now(&mut self, shared: &Shared, command: usize) {
+        let now = Instant::now();
+        self.end_group(shared, now);
+        self.metered_since = now;
+        self.meter.start();
+        self.meter.begin(command);
+    }
+
+    /// An error reply of this text is given.
+    pub(crate) fn note_error(&self, shared: &Shared, text: &str) {
+        self.counters(shared).errors.add(1);
+        let place = errors::place(text);
+        if let Some(counter) = self.state(shared).errors.get(place) {
+            counter.add(1);
+        }
     }
 
     /// Limit of the slow log in microseconds, `i64::MAX` = off.

@@ -81,6 +81,22 @@ pub(super) fn shutdown(ctx: &mut Context<'_>) -> Done {
     Ok(())
 }
 
+/// MODULE LIST: tools ask for it to see what else a server can do.
+pub(super) fn no_modules(ctx: &mut Context<'_>) -> Done {
+    ctx.reply().array(0);
+    Ok(())
+}
+
+pub(super) fn refuse_module(_: &mut Context<'_>) -> Done {
+    Err(Failure::Text(
+        "ERR MODULE is not supported: there are no modules",
+    ))
+}
+
+pub(super) fn module_help(ctx: &mut Context<'_>) -> Done {
+    ctx.help(&["LIST", "    Return a list of loaded modules: an empty one."])
+}
+
 pub(super) fn lolwut(ctx: &mut Context<'_>) -> Done {
     ctx.reply().verbatim(
         "txt",

@@ -10,23 +10,46 @@ pub(crate) fn rss_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
-/// CPU time in user and system mode, in seconds.
+/// Memory of the machine, in bytes.
+pub(crate) fn machine_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    system.totalram as u64 * u64::from(system.mem_unit)
+}
+
+/// CPU time of all threads in user and system mode, in seconds.
 pub(crate) fn cpu_seconds() -> (f64, f64) {
-    let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
-    let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let all = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let all = all.tv_sec as f64 + all.tv_nsec as f64 / 1e9;
+    divided(all, "/proc/self/stat")
+}
+
+/// The same of the first thread alone.
+pub(crate) fn cpu_seconds_of_main() -> (f64, f64) {
+    let folder = format!("/proc/self/task/{}", std::process::id());
+    let text = fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
+    let ns = text
+        .split_whitespace()
+        .next()
+        .and_then(|ns| ns.parse().ok());
+    divided(ns.unwrap_or(0.0) / 1e9, &format!("{folder}/stat"))
+}
+
+/// The kernel counts user and system mode in ticks, and the sum of both to the nanosecond.
+fn divided(all: f64, stat: &str) -> (f64, f64) {
+    let text = fs::read_to_string(stat).unwrap_or_default();
     // The name, in parentheses, may contain anything: fields are counted after it. User time is field 14 of all.
     let mut fields = text
         .rsplit_once(')')
         .map_or("", |(_, rest)| rest)
         .split_whitespace()
         .skip(11);
-    let mut next = || {
-        fields
-            .next()
-            .and_then(|field| field.parse::<f64>().ok())
-            .unwrap_or(0.0)
+    let mut next = || fields.next().and_then(|field| field.parse::<f64>().ok());
+    let (user, system) = (next().unwrap_or(0.0), next().unwrap_or(0.0));
+    let user = match user + system {
+        0.0 => all,
+        ticks => all * user / ticks,
     };
-    (next() / ticks_per_second, next() / ticks_per_second)
+    (user, all - user)
 }
 
 /// `Linux 6.1 x86_64`.

@@ -166,7 +166,8 @@ pub(super) fn find(
 /// Whether a reply of this command tells of data, and so may leave only while this member may answer (M2).
 #[inline]
 pub(super) fn tells_of_data(spec: &Spec) -> bool {
-    spec.keys.first != 0 || spec.has(flag::WHOLE) || matches!(spec.run, Run::Alone(_))
+    let alone = matches!(spec.run, Run::Alone(_)) && spec.name != "info";
+    spec.keys.first != 0 || spec.has(flag::WHOLE) || alone
 }
 
 impl Client {

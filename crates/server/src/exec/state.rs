@@ -4,14 +4,15 @@
 //! stay shared in every core's cache. Counters have one writer each, their thread. The mutexes guard cold paths only.
 
 use super::commands::COMMANDS;
+use super::errors;
 use super::slowlog::SlowLog;
 use super::totals::Baseline;
-use crate::shared::{ClientRecord, Counter};
+use crate::shared::{ClientRecord, Counter, Histogram};
 use duramen_base::ids::Level;
 use duramen_base::limits::TABLES_MAX;
 use duramen_engine::{Log, Position, TableId};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Databases that `SELECT` knows, as Redis's default.
 pub(crate) const DBS: usize = 16;
@@ -29,14 +30,13 @@ pub(crate) mod global {
 /// Counters of one command on one thread.
 #[derive(Debug, Default)]
 pub(crate) struct CommandCounters {
-    pub(crate) calls: Counter,
     /// Refused before they ran.
     pub(crate) rejected: Counter,
     /// Ran and answered with an error.
     pub(crate) failed: Counter,
-    /// Time of those that were timed one by one, and how many they were.
-    pub(crate) timed: Counter,
-    pub(crate) timed_ns: Counter,
+    /// How many ran, and how long they took. Made by the thread when it runs the command for the
+    /// first time.
+    pub(crate) times: OnceLock<Box<Histogram>>,
 }
 
 /// One thread's counters of commands, in the order of [`COMMANDS`].
@@ -44,6 +44,8 @@ pub(crate) struct CommandCounters {
 #[repr(align(128))]
 pub(crate) struct ThreadState {
     pub(crate) commands: Box<[CommandCounters]>,
+    /// Error replies, in the order of [`errors::NAMES`].
+    pub(crate) errors: [Counter; errors::NAMES.len()],
 }
 
 /// The part of the server's shared state that belongs to the commands.
@@ -70,6 +72,10 @@ pub struct State {
     /// What the places of the databases depend on, until it is synced.
     exchanged: Mutex<Position>,
     monitors: Mutex<Vec<Arc<ClientRecord>>>,
+    /// The most memory in use that anybody who asked was told of, in bytes.
+    pub(crate) used_memory_peak: AtomicU64,
+    /// How long keys of each database live on average, in milliseconds, as it was found last.
+    pub(crate) ttl_ms: [AtomicU64; DBS],
     pub(crate) slow_log: Mutex<SlowLog>,
     /// Counters as they were at the last `CONFIG RESETSTAT`.
     pub(crate) baseline: Mutex<Baseline>,
@@ -84,6 +90,7 @@ impl State {
                 .iter()
                 .map(|_| CommandCounters::default())
                 .collect(),
+            errors: std::array::from_fn(|_| Counter::default()),
         };
         State {
             gate: AtomicU32::new(0),
@@ -103,6 +110,8 @@ impl State {
             places: Mutex::default(),
             exchanged: Mutex::default(),
             monitors: Mutex::default(),
+            used_memory_peak: AtomicU64::new(0),
+            ttl_ms: std::array::from_fn(|_| AtomicU64::new(0)),
             slow_log: Mutex::default(),
             baseline: Mutex::default(),
             run_id: run_id(),

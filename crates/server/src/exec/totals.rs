@@ -1,8 +1,9 @@
 //! Counters of all threads together, since the start or since `CONFIG RESETSTAT`.
 
 use super::commands::COMMANDS;
+use super::errors;
 use super::table::Spec;
-use crate::shared::{Counter, Shared, ThreadCounters};
+use crate::shared::{Counter, Histogram, Shared, ThreadCounters};
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -22,16 +23,49 @@ pub(crate) struct Totals {
     pub(crate) connections_rejected: u64,
     pub(crate) idle_closed: u64,
     pub(crate) output_closed: u64,
+    /// Error replies, in the order of [`errors::NAMES`].
+    pub(crate) errors_by_name: [u64; errors::NAMES.len()],
 }
 
 /// One command's counters over all threads.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CommandTotals {
+    /// That ran to their end.
     pub(crate) calls: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
-    pub(crate) timed: u64,
-    pub(crate) timed_ns: u64,
+    /// Time of all that ran.
+    pub(crate) ns: u64,
+    /// How many took how long, as [`Histogram::counts`]; empty: none ran.
+    pub(crate) times: Vec<u64>,
+}
+
+impl CommandTotals {
+    fn add_times(&mut self, histogram: &Histogram) {
+        self.ns += histogram.sum_ns();
+        let counts = histogram.counts();
+        self.times.resize(counts.len(), 0);
+        self.times
+            .iter_mut()
+            .zip(counts)
+            .for_each(|(sum, n)| *sum += n);
+    }
+
+    fn less(mut self, before: &CommandTotals) -> CommandTotals {
+        let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
+        less(&mut self.rejected, before.rejected);
+        less(&mut self.failed, before.failed);
+        less(&mut self.ns, before.ns);
+        let times = self.times.iter_mut().zip(&before.times);
+        times.for_each(|(now, before)| less(now, *before));
+        self.calls = self.times.iter().sum();
+        self
+    }
+
+    /// The time, in microseconds, that a share of `quantile` (0 to 1) of the calls did not exceed.
+    pub(crate) fn quantile_us(&self, quantile: f64) -> f64 {
+        Histogram::quantile_ns(&self.times, quantile) as f64 / 1000.0
+    }
 }
 
 /// Per second, over the last stretch of time that was long enough.
@@ -72,6 +106,10 @@ impl Totals {
             connections_rejected: sum(|c| &c.connections_rejected),
             idle_closed: sum(|c| &c.idle_closed),
             output_closed: sum(|c| &c.output_closed),
+            errors_by_name: std::array::from_fn(|name| {
+                let threads = shared.commands.threads.iter();
+                threads.map(|thread| thread.errors[name].get()).sum()
+            }),
         }
     }
 
@@ -118,6 +156,9 @@ impl Totals {
                 .saturating_sub(before.connections_rejected),
             idle_closed: self.idle_closed.saturating_sub(before.idle_closed),
             output_closed: self.output_closed.saturating_sub(before.output_closed),
+            errors_by_name: std::array::from_fn(|name| {
+                self.errors_by_name[name].saturating_sub(before.errors_by_name[name])
+            }),
         }
     }
 
@@ -128,29 +169,26 @@ impl Totals {
             .baseline
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let all = commands_since_start(shared);
-        COMMANDS
-            .iter()
-            .enumerate()
-            .map(|(n, spec)| {
-                let before = baseline.commands.get(n).copied().unwrap_or_default();
-                let now = all[n];
-                let since = CommandTotals {
-                    calls: now.calls - before.calls,
-                    rejected: now.rejected - before.rejected,
-                    failed: now.failed - before.failed,
-                    timed: now.timed - before.timed,
-                    timed_ns: now.timed_ns - before.timed_ns,
-                };
-                (spec, since)
-            })
-            .collect()
+        let all = counted(shared);
+        let nothing = CommandTotals::default();
+        let since = all.into_iter().enumerate().map(|(n, now)| {
+            let before = baseline.commands.get(n).unwrap_or(&nothing);
+            now.less(before)
+        });
+        COMMANDS.iter().zip(since).collect()
+    }
+
+    /// Every command's counters since the server started: those never go back.
+    pub(crate) fn commands_since_start(
+        shared: &Shared,
+    ) -> impl Iterator<Item = (&'static Spec, CommandTotals)> {
+        COMMANDS.iter().zip(counted(shared))
     }
 
     /// From now on everything counts from 0.
     pub(crate) fn reset(shared: &Shared) {
         let totals = Totals::since_start(shared);
-        let commands = commands_since_start(shared);
+        let commands = counted(shared);
         let mut baseline = shared
             .commands
             .baseline
@@ -161,15 +199,15 @@ impl Totals {
     }
 }
 
-fn commands_since_start(shared: &Shared) -> Vec<CommandTotals> {
+fn counted(shared: &Shared) -> Vec<CommandTotals> {
     let mut all = vec![CommandTotals::default(); COMMANDS.len()];
     for thread in &shared.commands.threads {
         for (sum, command) in all.iter_mut().zip(&thread.commands) {
-            sum.calls += command.calls.get();
             sum.rejected += command.rejected.get();
             sum.failed += command.failed.get();
-            sum.timed += command.timed.get();
-            sum.timed_ns += command.timed_ns.get();
+            if let Some(times) = command.times.get() {
+                sum.add_times(times);
+            }
         }
     }
     all

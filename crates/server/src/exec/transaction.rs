@@ -463,6 +463,7 @@ fn run_steps(
     let start = ctx.out.len();
     ctx.reply().array(steps.len());
     ctx.local.in_exec = true;
+    let begun = ctx.local.meter.begin_inner();
     for (n, step) in steps.iter().enumerate() {
         let end = steps.get(n + 1).map_or(hashes.len(), |next| next.hashes);
         if ctx.shared.commands.gate() & global::MONITORED != 0 {
@@ -489,6 +490,7 @@ fn run_steps(
         }
     }
     ctx.local.in_exec = false;
+    ctx.local.meter.end_inner(ctx.spec.number(), begun);
     // Every step counted itself; EXEC itself is counted by the group.
     ctx.local
         .counters(ctx.shared)

@@ -129,6 +129,7 @@ impl Reactor {
         let deadline_ms = self.reply_deadline_ms(connection, &wait);
         self.holds.look_until(deadline_ms);
         debug_assert!(connection.held.is_none(), "a held connection runs nothing");
+        connection.client.note_blocked(wait.has_own_end());
         connection.held = Some(Held {
             from,
             bytes,
@@ -320,6 +321,7 @@ impl Connection {
         let Some(held) = self.held.take() else {
             return;
         };
+        self.client.note_blocked(false);
         let end = held.from + held.bytes;
         match state {
             WaitState::Waiting { .. } | WaitState::Over => {}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One connection as other threads see it. The owning thread stores, once per round and not per request; all relaxed:
@@ -37,6 +37,8 @@ pub struct ClientRecord {
     /// Requests queued by MULTI, and keys watched. Executor.
     pub queued: AtomicU32,
     pub watched: AtomicU32,
+    /// A command of it waits for something of its own (WAIT, SAVE). Reactor.
+    pub is_blocked: AtomicBool,
     text: Mutex<ClientText>,
 }
 
@@ -77,6 +79,7 @@ impl ClientRecord {
             flags: AtomicU32::new(0),
             queued: AtomicU32::new(0),
             watched: AtomicU32::new(0),
+            is_blocked: AtomicBool::new(false),
             text: Mutex::default(),
         }
     }

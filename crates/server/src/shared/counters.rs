@@ -25,7 +25,7 @@ impl Counter {
     }
 }
 
-/// Commands that share one latency histogram.
+/// Commands whose latency is told together in the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Family {
@@ -93,6 +93,9 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// How many counts it has.
+    pub const BUCKETS: usize = BUCKETS;
+
     fn bucket(ns: u64) -> usize {
         if ns < 1 << SUB_BITS {
             return ns as usize;
@@ -115,11 +118,18 @@ impl Histogram {
 
     /// Records that `count` requests took `ns` each. Owning thread only.
     pub fn record(&self, ns: u64, count: u64) {
+        self.record_all(ns.saturating_mul(count), count);
+    }
+
+    /// Records that `count` requests took `ns` together. 0: they had to be shown again, and are
+    /// counted then. Owning thread only.
+    pub fn record_all(&self, ns: u64, count: u64) {
+        self.sum_ns.add(ns);
+        let each_ns = ns.checked_div(count).unwrap_or_default();
         if count > 0
-            && let Some(bucket) = self.buckets.get(Self::bucket(ns))
+            && let Some(bucket) = self.buckets.get(Self::bucket(each_ns))
         {
             bucket.add(count);
-            self.sum_ns.add(ns.saturating_mul(count));
         }
     }
 
@@ -188,7 +198,6 @@ pub struct ThreadCounters {
     pub flash_read_errors: Counter,
     /// Connections whose requests wait for flash, now.
     pub flash_parked: Counter,
-    pub latency: [Histogram; Family::ALL.len()],
 }
 
 #[cfg(test)]

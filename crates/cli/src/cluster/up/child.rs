@@ -167,6 +167,10 @@ impl Child {
         self.signal(Signal::TERM);
     }
 
+    pub(super) fn tell_to_reload(&mut self) {
+        self.signal(Signal::HUP);
+    }
+
     fn signal(&mut self, signal: Signal) {
         self.look();
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);

@@ -1,0 +1,366 @@
+//! The log of a process that serves: on standard error, or in a file that can be reopened.
+//!
+//! **Invariants**
+//! - L1: no thread that logs sees a failure of the log, or waits for it longer than [`PATIENCE`]
+//!   once per stall. A full file system, a closed terminal and a pipe that nobody reads cost lines,
+//!   and nothing else.
+//! - L2: a line that was taken is written before the call returns, unless the log stalls: so who
+//!   waits for `ready`, or for the end of the process, finds the log complete.
+//! - L3: lost lines are counted; a line says how many, as soon as lines are written again.
+//!
+//! **Concurrency.** One thread writes. Others hand it lines through a queue of [`QUEUE`] places and
+//! wait on a condition variable.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{fmt, registry, reload};
+
+/// Lines on their way. More are lost: the writer stalls.
+const QUEUE: usize = 1024;
+/// A writer that takes longer for a line stalls. Longer than any disk needs for a line, short
+/// enough for clients that wait.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What is logged, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) level: Level,
+    pub(crate) json: bool,
+    /// None: standard error.
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// The log of this process.
+struct Log {
+    queue: SyncSender<Message>,
+    state: Arc<State>,
+    file: Option<PathBuf>,
+    set_level: Box<dyn Fn(Level) + Send + Sync>,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+enum Message {
+    /// A line of the log.
+    Line(Vec<u8>),
+    /// Words for standard error, wherever the log goes.
+    Words(Vec<u8>),
+    /// The log goes there from now on.
+    To(File),
+}
+
+#[derive(Default)]
+struct State {
+    counts: Mutex<Counts>,
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// Messages that were handed over, how many of these are done with, and the number of the last
+    /// one that was written.
+    sent: u64,
+    done: u64,
+    written: u64,
+    /// Lines that were not written, and not told of yet.
+    lost: u64,
+    /// The writer did not come back in time: nobody waits for it until it has caught up.
+    stalls: bool,
+}
+
+impl State {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a message over and waits until it is done with (L1, L2); whether lines are being
+    /// written.
+    fn hand_over(&self, queue: &SyncSender<Message>, message: Message) -> bool {
+        let mut counts = self.counts();
+        if queue.try_send(message).is_err() {
+            counts.lost += 1;
+            return false;
+        }
+        counts.sent += 1;
+        if counts.stalls {
+            return false;
+        }
+        let own = counts.sent;
+        let waiting = self
+            .written
+            .wait_timeout_while(counts, PATIENCE, |counts| counts.done < own);
+        let (mut counts, timeout) = waiting.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() && counts.done < own {
+            counts.stalls = true;
+        }
+        counts.written >= own
+    }
+
+    /// The lines that were lost up to now; they count as told.
+    fn take_lost(&self) -> u64 {
+        std::mem::take(&mut self.counts().lost)
+    }
+
+    /// The writing thread: one message is done with.
+    fn note_done(&self, is_written: bool) {
+        let mut counts = self.counts();
+        counts.done += 1;
+        match is_written {
+            true => counts.written = counts.done,
+            false => counts.lost += 1,
+        }
+        if counts.done == counts.sent {
+            counts.stalls = false;
+        }
+        self.written.notify_all();
+    }
+}
+
+/// Starts the log of this process. To be called once, before there are threads that log.
+///
+/// # Errors
+/// A sentence: the file cannot be opened, or there is no thread to be had.
+pub(crate) fn start(settings: &Settings) -> Result<(), String> {
+    let file = match &settings.file {
+        Some(path) => Some(open(path).map_err(|error| cannot_open(path, &error))?),
+        None => None,
+    };
+    let state = Arc::<State>::default();
+    let (queue, messages) = sync_channel(QUEUE);
+    let writer = Arc::clone(&state);
+    std::thread::Builder::new()
+        .name("log".to_owned())
+        .spawn(move || write_all(&messages, &writer, file))
+        .map_err(|error| format!("cannot start the log's thread: {error}"))?;
+    let set_level = subscribe(settings, &queue, &state)?;
+    let log = Log {
+        queue,
+        state,
+        file: settings.file.clone(),
+        set_level,
+    };
+    match LOG.set(log) {
+        Ok(()) => Ok(()),
+        Err(_) => Err("the log was started twice".to_owned()),
+    }
+}
+
+/// Makes the log what `tracing` writes to; returns how its level is changed.
+fn subscribe(
+    settings: &Settings,
+    queue: &SyncSender<Message>,
+    state: &Arc<State>,
+) -> Result<Box<dyn Fn(Level) + Send + Sync>, String> {
+    let (queue, state) = (queue.clone(), Arc::clone(state));
+    let writer = move || Lines {
+        queue: queue.clone(),
+        state: Arc::clone(&state),
+    };
+    let layer = fmt::layer()
+        .with_writer(writer)
+        .with_target(false)
+        .log_internal_errors(false);
+    let layer = match settings.json {
+        true => layer.json().flatten_event(true).boxed(),
+        false => {
+            let colours = settings.file.is_none() && io::stderr().is_terminal();
+            layer.with_ansi(colours).boxed()
+        }
+    };
+    let (filter, handle) = reload::Layer::new(LevelFilter::from_level(settings.level));
+    registry()
+        .with(layer.with_filter(filter))
+        .try_init()
+        .map_err(|error| format!("no log: {error}"))?;
+    Ok(Box::new(move |level| {
+        // It fails only when nothing is logged any more.
+        let _ = handle.reload(LevelFilter::from_level(level));
+    }))
+}
+
+/// From now on messages of this level and more severe ones are logged.
+pub(crate) fn set_level(level: Level) {
+    if let Some(log) = LOG.get() {
+        (log.set_level)(level);
+    }
+}
+
+/// Opens the log's file again, under the name that it was given: it may have been renamed. `false`
+/// = the log is on standard error.
+///
+/// # Errors
+/// A sentence; the log goes on in the file that is open.
+pub(crate) fn reopen() -> Result<bool, String> {
+    let Some((log, path)) = LOG.get().and_then(|log| Some((log, log.file.as_ref()?))) else {
+        return Ok(false);
+    };
+    let file = open(path).map_err(|error| cannot_open(path, &error))?;
+    log.state.hand_over(&log.queue, Message::To(file));
+    Ok(true)
+}
+
+/// Writes words to standard error behind what was logged there; `false` = there is no log, and
+/// nothing was done.
+pub(crate) fn to_stderr(words: &[u8]) -> bool {
+    let Some(log) = LOG.get() else {
+        return false;
+    };
+    log.state
+        .hand_over(&log.queue, Message::Words(words.to_owned()));
+    true
+}
+
+/// The last words of a process: where people look for them, on standard error and in the log's
+/// file.
+pub(crate) fn last_words(words: &str) {
+    if let Some(log) = LOG.get().filter(|log| log.file.is_some()) {
+        let line = words.as_bytes().to_owned();
+        log.state.hand_over(&log.queue, Message::Line(line));
+    }
+    crate::say::error(format_args!("{words}"));
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+fn cannot_open(path: &Path, error: &io::Error) -> String {
+    format!("cannot open the log file {}: {error}", path.display())
+}
+
+/// What `tracing` writes a line to. The line comes in one piece.
+struct Lines {
+    queue: SyncSender<Message>,
+    state: Arc<State>,
+}
+
+impl Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let message = Message::Line(line.to_owned());
+        let is_written = self.state.hand_over(&self.queue, message);
+        let lines = if is_written {
+            self.state.take_lost()
+        } else {
+            0
+        };
+        if lines > 0 {
+            tracing::warn!(
+                lines,
+                "the log could not be written for a while: lines are lost"
+            ); // L3
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The writing thread.
+fn write_all(messages: &Receiver<Message>, state: &State, mut file: Option<File>) {
+    // Of a line that was written in part, so that the next one does not continue it.
+    let mut is_torn = false;
+    for message in messages {
+        let is_written = match message {
+            Message::Line(line) => match &mut file {
+                Some(file) => put(file, &line, &mut is_torn),
+                None => put(&mut io::stderr(), &line, &mut is_torn),
+            },
+            Message::Words(words) => {
+                // Nobody can be told.
+                let _ = io::stderr().write_all(&words);
+                true
+            }
+            Message::To(reopened) => {
+                file = Some(reopened);
+                is_torn = false;
+                true
+            }
+        };
+        state.note_done(is_written);
+    }
+}
+
+/// Whether the line was written.
+fn put(to: &mut dyn Write, line: &[u8], is_torn: &mut bool) -> bool {
+    let end: &[u8] = if *is_torn { b"\n" } else { b"" };
+    let mut rest = [end, line].concat();
+    while !rest.is_empty() {
+        match to.write(&rest) {
+            Ok(0) => return false,
+            Ok(bytes) => {
+                *is_torn = bytes < rest.len();
+                rest.drain(..bytes);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Somebody has made the terminal or the pipe one that does not block.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pipe that takes so many bytes and then fails.
+    struct Takes(usize, Vec<u8>);
+
+    impl Write for Takes {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.0);
+            if taken == 0 {
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            self.0 -= taken;
+            self.1.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_ends_before_the_next_one() {
+        let (mut to, mut is_torn) = (Takes(5, Vec::new()), false);
+        assert!(!put(&mut to, b"first line\n", &mut is_torn));
+        to.0 = 100;
+        assert!(put(&mut to, b"second\n", &mut is_torn));
+        assert!(put(&mut to, b"third\n", &mut is_torn));
+        assert_eq!(to.1, b"first\nsecond\nthird\n");
+    }
+
+    #[test]
+    fn a_writer_that_stalls_is_waited_for_once_and_lost_lines_are_counted() {
+        let state = State::default();
+        let (queue, messages) = sync_channel(2);
+        for _ in 0..5 {
+            let start = std::time::Instant::now();
+            assert!(!state.hand_over(&queue, Message::Line(b"x\n".to_vec())));
+            let waited = start.elapsed() >= PATIENCE;
+            assert!(!waited || state.counts().sent == 1, "only the first waits");
+        }
+        assert_eq!((state.counts().sent, state.counts().lost), (2, 3));
+        while messages.try_recv().is_ok() {
+            state.note_done(true);
+        }
+        assert!(!state.counts().stalls);
+        assert_eq!((state.counts().written, state.take_lost()), (2, 3));
+        assert_eq!(state.take_lost(), 0);
+    }
+}

@@ -1,0 +1,195 @@
+//! What signals do to a server: they stop it, have it read its settings again, or ask how it is.
+
+use super::EXIT_STUCK;
+use crate::config::{Given, Loaded};
+use crate::signals::{self, Order};
+use duramen_server::durability::Stopping;
+use duramen_server::shared::{Shared, Stop};
+use duramen_server::{Server, ServerConfig};
+use signal_hook::iterator::Signals;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Where the settings come from, and what they said when somebody looked last.
+pub(super) struct Sources {
+    /// None: the server was started without one.
+    file: Option<PathBuf>,
+    given: Given,
+    last: ServerConfig,
+}
+
+impl Sources {
+    pub(super) fn new(file: Option<PathBuf>, given: Given, last: ServerConfig) -> Sources {
+        Sources { file, given, last }
+    }
+
+    /// Reads the configuration file again. What it says otherwise than before, and may change while
+    /// the server runs, is changed, all of it or nothing; a setting that the file says as before
+    /// stays as `CONFIG SET` has made it.
+    fn reload(&mut self, shared: Option<&Shared>) {
+        let (Some(file), Some(shared)) = (&self.file, shared) else {
+            return tracing::info!("there is no configuration file to be read again");
+        };
+        let path = file.display();
+        let now = match Loaded::new(Some(file), std::env::vars(), &self.given) {
+            Ok(loaded) => loaded.config,
+            Err(problems) => {
+                return tracing::error!(%path, "the settings stay as they are: {problems}");
+            }
+        };
+        match shared.reload(&self.last, &now) {
+            Err(error) => tracing::error!(%path, "the settings stay as they are: {error}"),
+            Ok(changes) => {
+                tracing::info!(%path, changed = changes.made.join(" "), "settings read again");
+                if !changes.later.is_empty() {
+                    let later = changes.later.join(" ");
+                    tracing::warn!(%path, later, "these settings change at the next start only");
+                }
+                self.last = now;
+            }
+        }
+    }
+}
+
+/// Stops whatever server is there: the first signal gracefully, the second at once.
+pub(super) struct Watcher {
+    seen: Arc<Seen>,
+    handle: signal_hook::iterator::Handle,
+    thread: std::thread::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Signals so far.
+    signals: AtomicUsize,
+    /// Servers so far.
+    servers: AtomicUsize,
+    shared: Mutex<Option<Arc<Shared>>>,
+    /// The stop that the first signal asked for, while something has to be written before.
+    stopping: Mutex<Option<Arc<Stopping>>>,
+    /// The last server has ended: the process ends by itself.
+    ended: Mutex<bool>,
+    has_ended: Condvar,
+}
+
+impl Seen {
+    fn shared(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After a second signal: ends the process if it does not do so itself, whatever it waits for.
+    fn end_soon(&self) {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_ended = &self.has_ended;
+        let waited = has_ended.wait_timeout_while(ended, END_WITHIN, |ended| !*ended);
+        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            return;
+        }
+        let table = self.shared().as_ref().map(|shared| shared.table_of_waits());
+        let table = table.unwrap_or_default();
+        tracing::error!("the process does not end by itself: ending it\n{table}");
+        std::process::exit(EXIT_STUCK.into());
+    }
+
+    /// The server that runs now.
+    fn current(&self) -> Option<Arc<Shared>> {
+        self.shared().clone()
+    }
+
+    fn stop_by(&self, name: &str) {
+        let is_first = self.count();
+        if is_first {
+            tracing::info!("{name}: stopping; once more stops at once");
+        } else {
+            tracing::warn!("{name} again: stopping at once");
+        }
+        self.stop();
+        if !is_first {
+            self.end_soon();
+        }
+    }
+
+    fn stop(&self) {
+        let signals = self.signals.load(Ordering::SeqCst);
+        let shared = self.shared();
+        match (signals, &*shared) {
+            (0, _) | (_, None) => {}
+            (1, Some(shared)) => {
+                let stopping = shared.stop_written(Stop::Graceful, false);
+                *self.stopping.lock().unwrap_or_else(PoisonError::into_inner) = stopping;
+            }
+            (_, Some(shared)) => shared.stop(Stop::AtOnce),
+        }
+    }
+
+    /// One more signal; whether it is the first. After a stop that could not be, it is again.
+    fn count(&self) -> bool {
+        let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_refused = |stopping: &Arc<Stopping>| matches!(stopping.result(), Some(Err(_)));
+        if stopping.as_ref().is_some_and(is_refused) {
+            *stopping = None;
+            self.signals.store(0, Ordering::SeqCst);
+        }
+        self.signals.fetch_add(1, Ordering::SeqCst) == 0
+    }
+}
+
+/// After a second signal the process has this long to end by itself.
+const END_WITHIN: Duration = Duration::from_secs(3);
+
+impl Watcher {
+    pub(super) fn start(mut signals: Signals, mut sources: Sources) -> Watcher {
+        let handle = signals.handle();
+        let seen = Arc::new(Seen::default());
+        let watched = Arc::clone(&seen);
+        let thread = std::thread::spawn(move || {
+            for signal in signals.forever() {
+                match signals::meaning(signal) {
+                    (name, Order::Stop) => watched.stop_by(name),
+                    (name, Order::Reload) => {
+                        signals::reopen_log();
+                        tracing::info!("{name}: the log and the settings are looked at again");
+                        sources.reload(watched.current().as_deref());
+                    }
+                    (name, Order::Report) => {
+                        let table = watched.current().map(|shared| shared.table_of_waits());
+                        let table = table.unwrap_or_default();
+                        tracing::info!("{name}: who waits, and for how long\n{table}");
+                    }
+                    (name, Order::Ignore) => tracing::info!("{name} is ignored"),
+                }
+            }
+        });
+        Watcher {
+            seen,
+            handle,
+            thread,
+        }
+    }
+
+    /// From now on this server is stopped; at once, if there was a signal already.
+    pub(super) fn watch(&self, server: &Server) {
+        *self.seen.shared() = Some(Arc::clone(server.shared()));
+        self.seen.servers.fetch_add(1, Ordering::SeqCst);
+        self.seen.stop();
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.seen.signals.load(Ordering::SeqCst) > 0
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.seen.servers.load(Ordering::SeqCst) == 1
+    }
+
+    pub(super) fn end(self) {
+        self.handle.close();
+        let seen = &self.seen;
+        *seen.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        seen.has_ended.notify_all();
+        // It has nothing left to do but to end.
+        let _ = self.thread.join();
+    }
+}

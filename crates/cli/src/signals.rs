@@ -1,0 +1,56 @@
+//! What a signal means to a process that serves: `serve`, `coordinator`, `up`.
+//!
+//! **Invariant** G1: of the signals that a person or a closed terminal sends, only SIGTERM and
+//! SIGINT end such a process (and SIGKILL, which nobody sees). The kernel ends one by default for
+//! each of the others.
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Stop,
+    /// Open the log's file anew, read the configuration file again.
+    Reload,
+    /// Write into the log who waits for what.
+    Report,
+    /// Nothing.
+    Ignore,
+}
+
+/// SIGPIPE is ignored by every Rust program: writing to a closed pipe is an error there.
+const MEANINGS: [(i32, &str, Order); 6] = [
+    (SIGTERM, "SIGTERM", Order::Stop),
+    (SIGINT, "SIGINT", Order::Stop),
+    (SIGHUP, "SIGHUP", Order::Reload),
+    (SIGQUIT, "SIGQUIT", Order::Report),
+    (SIGUSR1, "SIGUSR1", Order::Ignore),
+    (SIGUSR2, "SIGUSR2", Order::Ignore),
+];
+
+/// Watches all of them. To be called before there are other threads: a signal that comes while they
+/// start must not be lost.
+///
+/// # Errors
+/// The system refuses a handler.
+pub(crate) fn watch() -> std::io::Result<Signals> {
+    Signals::new(MEANINGS.map(|(signal, ..)| signal))
+}
+
+/// A signal's name and what it means.
+pub(crate) fn meaning(signal: i32) -> (&'static str, Order) {
+    let found = MEANINGS.iter().find(|(known, ..)| *known == signal);
+    found.map_or(("a signal", Order::Ignore), |(_, name, order)| {
+        (name, *order)
+    })
+}
+
+/// Opens the log's file anew and says how that went.
+pub(crate) fn reopen_log() {
+    match crate::log::reopen() {
+        Ok(true) => tracing::info!("the log file was opened again"),
+        Ok(false) => {}
+        Err(why) => tracing::error!("{why}: the log goes on in the file that is open"),
+    }
+}

@@ -1,0 +1,146 @@
+//! The section `memory` of INFO.
+//!
+//! Redis's fields are about an allocator. Here `used_memory` is what data, index, the engine's
+//! tables, what waits for the disk, clients and the heap need; what the cleaner will give back, and
+//! what is backed and not used yet, stands beside it as the allocator's fragmentation does in
+//! Redis. So `used_memory`, `mem_fragmentation_bytes` and the program itself are all that is
+//! resident.
+
+use super::context::Context;
+use super::info::{Fields, human};
+use super::process;
+use crate::footprint::Footprint;
+use crate::shared::ThreadShared;
+use crate::tier::FIGURES;
+use duramen_engine::Mode;
+use std::sync::atomic::Ordering;
+
+pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
+    let Some(store) = ctx.shared.data() else {
+        return;
+    };
+    let stats = store.stats();
+    let footprint = Footprint::of(ctx.shared, store);
+    let report = &footprint.report;
+    let (used, rss) = (footprint.used_bytes(), process::rss_bytes());
+    let peak = &ctx.shared.commands.used_memory_peak;
+    let peak = peak.fetch_max(used, Ordering::Relaxed).max(used);
+    let dataset = report.live_bytes;
+    let overhead = used - dataset;
+    fields.bytes("used_memory", used);
+    fields.bytes("used_memory_rss", rss);
+    fields.bytes("used_memory_peak", peak);
+    fields.add("used_memory_peak_perc", percent(used, peak));
+    fields.add("used_memory_overhead", overhead);
+    // The engine's tables are made at the start.
+    fields.add("used_memory_startup", report.overhead_bytes);
+    fields.add("used_memory_dataset", dataset);
+    let beyond_startup = used - report.overhead_bytes;
+    fields.add("used_memory_dataset_perc", percent(dataset, beyond_startup));
+    allocator(&footprint, rss, fields);
+    fields.bytes("total_system_memory", process::machine_bytes());
+    scripts(fields);
+    let config = ctx.shared.config();
+    // A part of it may be set aside: see `engine_bytes`.
+    fields.bytes("maxmemory", config.memory_bytes);
+    let policy = match config.mode {
+        Mode::Store => "noeviction",
+        Mode::Cache => "allkeys-lru",
+    };
+    fields.add("maxmemory_policy", policy);
+    let private = rss.saturating_sub(footprint.program_bytes);
+    fields.add("mem_fragmentation_ratio", ratio(private, used));
+    fields.add("mem_fragmentation_bytes", private as i64 - used as i64);
+    fields.add(
+        "mem_not_counted_for_evict",
+        overhead - report.overhead_bytes - report.index_bytes,
+    );
+    for name in [
+        "mem_replication_backlog",
+        "mem_total_replication_buffers",
+        "mem_clients_slaves",
+    ] {
+        fields.add(name, 0);
+    }
+    fields.add(
+        "mem_clients_normal",
+        footprint.query_bytes + footprint.output_bytes,
+    );
+    fields.add("mem_cluster_links", 0);
+    fields.add("mem_aof_buffer", footprint.log_buffer_bytes);
+    fields.add("mem_allocator", "duramen-log");
+    for name in [
+        "active_defrag_running",
+        "lazyfree_pending_objects",
+        "lazyfreed_objects",
+    ] {
+        fields.add(name, 0);
+    }
+    fields.add("duramen_live_bytes", stats.live_bytes);
+    fields.add("duramen_index_bytes", stats.index_bytes);
+    fields.add("duramen_committed_bytes", stats.committed_bytes);
+    fields.add("duramen_segment_budget_bytes", stats.segment_budget_bytes);
+    fields.add(
+        "duramen_utilization",
+        format_args!("{:.4}", stats.utilization),
+    );
+    fields.add("duramen_page_bytes", stats.page_bytes);
+    if ctx.shared.tier().is_some() {
+        let flash = ctx.shared.flash_stats(store);
+        for (name, _, _, of) in FIGURES {
+            fields.add(format_args!("duramen_flash_{name}"), of(&flash));
+        }
+        let waiting = |thread: &ThreadShared| thread.counters.flash_parked.get();
+        let waiting: u64 = ctx.shared.threads.iter().map(waiting).sum();
+        fields.add("duramen_flash_waiting_clients", waiting);
+    }
+}
+
+/// What Redis tells of its allocator: here of the log and the heap together.
+fn allocator(footprint: &Footprint, rss: u64, fields: &mut Fields) {
+    let allocated = footprint.used_bytes();
+    let active = footprint.total_bytes() - footprint.program_bytes;
+    let resident = rss.saturating_sub(footprint.program_bytes);
+    fields.add("allocator_allocated", allocated);
+    fields.add("allocator_active", active);
+    fields.add("allocator_resident", resident);
+    fields.add("allocator_frag_ratio", ratio(active, allocated));
+    fields.add("allocator_frag_bytes", active - allocated);
+    fields.add("allocator_rss_ratio", ratio(resident, active));
+    fields.add("allocator_rss_bytes", resident as i64 - active as i64);
+    fields.add("rss_overhead_ratio", ratio(rss, resident));
+    fields.add("rss_overhead_bytes", rss - resident);
+}
+
+/// There are no scripts and no functions.
+fn scripts(fields: &mut Fields) {
+    for name in [
+        "used_memory_lua",
+        "used_memory_vm_eval",
+        "used_memory_scripts_eval",
+        "number_of_cached_scripts",
+        "number_of_functions",
+        "number_of_libraries",
+        "used_memory_vm_functions",
+        "used_memory_vm_total",
+        "used_memory_functions",
+        "used_memory_scripts",
+    ] {
+        fields.add(name, 0);
+    }
+    for name in [
+        "used_memory_lua",
+        "used_memory_vm_total",
+        "used_memory_scripts",
+    ] {
+        fields.add(format_args!("{name}_human"), human(0));
+    }
+}
+
+fn ratio(a: u64, b: u64) -> String {
+    format!("{:.2}", a as f64 / b.max(1) as f64)
+}
+
+fn percent(a: u64, b: u64) -> String {
+    format!("{:.2}%", a as f64 * 100.0 / b.max(1) as f64)
+}

@@ -1,0 +1,165 @@
+//! The settings of a running server: how they are read, and how they change.
+//!
+//! **Invariant** J1: a change of several settings is made as a whole or not at all, and every state
+//! in between is one that [`ServerConfig::check`] allows: they are checked together.
+
+use super::{Message, Shared};
+use crate::config::{SETTINGS, ServerConfig, Setting};
+use crate::error::ServerError;
+use duramen_base::ids::Level;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// Told of the settings after each change.
+pub(super) type OnChange = Box<dyn Fn(&ServerConfig) + Send + Sync>;
+
+/// What a look at the configuration file has changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Names of settings that have another value now.
+    pub made: Vec<&'static str>,
+    /// Names of settings that the file has changed, and that change at the next start only.
+    pub later: Vec<&'static str>,
+}
+
+impl Shared {
+    /// The settings of now. For a hot path keep a [`ConfigCache`].
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.config
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// From now on `told` is told of the settings after each change. To be called once.
+    pub fn when_changed(&self, told: impl Fn(&ServerConfig) + Send + Sync + 'static) {
+        self.on_change.get_or_init(|| Box::new(told));
+    }
+
+    /// `CONFIG SET`: changes one setting of the running server.
+    ///
+    /// # Errors
+    /// As [`set_configs`](Self::set_configs).
+    pub fn set_config(&self, setting: &'static Setting, text: &str) -> Result<(), ServerError> {
+        self.set_configs(&[(setting, text)])
+    }
+
+    /// `CONFIG SET`: changes settings of the running server, all of them or none (J1).
+    ///
+    /// # Errors
+    /// [`ServerError::Config`]: a value is wrong, or a setting cannot change while the server runs.
+    pub fn set_configs(&self, changes: &[(&'static Setting, &str)]) -> Result<(), ServerError> {
+        for (setting, _) in changes {
+            if !setting.runtime {
+                return Err(ServerError::Config(format!(
+                    "{} cannot be changed while the server runs",
+                    setting.name
+                )));
+            }
+        }
+        self.change(|config| {
+            let mut changes = changes.iter();
+            changes.try_for_each(|(setting, text)| setting.apply(config, text))
+        })?;
+        if let Some(file) = &self.config_file {
+            changes.iter().for_each(|(setting, _)| file.note(setting));
+        }
+        Ok(())
+    }
+
+    /// Takes over what a configuration file, read again, says otherwise than the last time: `last`
+    /// and `now` are the settings as they were read then and now. What `CONFIG SET` has changed and
+    /// the file has not stays (J1).
+    ///
+    /// # Errors
+    /// [`ServerError::Config`]: they do not fit together, or not to how the server was started;
+    /// nothing is changed.
+    pub fn reload(&self, last: &ServerConfig, now: &ServerConfig) -> Result<Changes, ServerError> {
+        let has_changed = |setting: &&Setting| (setting.get)(last) != (setting.get)(now);
+        let (live, later): (Vec<_>, Vec<_>) = SETTINGS
+            .iter()
+            .filter(has_changed)
+            .partition(|setting| setting.runtime);
+        let mut made = Vec::new();
+        self.change(|config| {
+            for setting in live {
+                let value = (setting.get)(now);
+                if (setting.get)(config) != value {
+                    (setting.set)(config, value);
+                    made.push(setting.name);
+                }
+            }
+            Ok(())
+        })?;
+        let later = later.iter().map(|setting| setting.name).collect();
+        Ok(Changes { made, later })
+    }
+
+    fn change(
+        &self,
+        make: impl FnOnce(&mut ServerConfig) -> Result<(), ServerError>,
+    ) -> Result<(), ServerError> {
+        let mut guard = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let mut config = ServerConfig::clone(&guard);
+        make(&mut config)?;
+        config.check()?;
+        self.check_level(&guard, &config)?;
+        if let Some(log) = self.data().and_then(|store| store.log()) {
+            self.commands.note_level(config.write_level());
+            log.set_default_level(config.write_level());
+        }
+        if let Some(durability) = self.durability() {
+            durability.set_scrub_interval(config.scrub_interval_ms);
+        }
+        if let Some(told) = self.on_change.get() {
+            told(&config);
+        }
+        *guard = Arc::new(config);
+        drop(guard);
+        self.config_generation.fetch_add(1, Ordering::Release);
+        self.post_all(&Message::Wake);
+        Ok(())
+    }
+
+    /// A server without a data directory cannot promise more than memory.
+    fn check_level(&self, old: &ServerConfig, new: &ServerConfig) -> Result<(), ServerError> {
+        let in_memory = match self.data() {
+            Some(_) => self.durability().is_none(),
+            None => old.data_dir().is_none(), // it is being loaded
+        };
+        match new.level {
+            Some(level @ (Level::Buffered | Level::Synced)) if in_memory => {
+                Err(ServerError::Config(format!(
+                    "no write can be {}: this server keeps its data in memory alone; start it with --dir",
+                    level.name()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One thread's copy of the settings, refreshed when they change: reading it costs one load of a
+/// line nobody writes.
+pub struct ConfigCache {
+    generation: u64,
+    config: Arc<ServerConfig>,
+}
+
+impl ConfigCache {
+    pub fn new(shared: &Shared) -> ConfigCache {
+        ConfigCache {
+            generation: shared.config_generation.load(Ordering::Acquire),
+            config: shared.config(),
+        }
+    }
+
+    pub fn get(&mut self, shared: &Shared) -> &Arc<ServerConfig> {
+        let generation = shared.config_generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            self.config = shared.config();
+        }
+        &self.config
+    }
+}

@@ -1,0 +1,307 @@
+"""What must not end a store: a log that cannot be written, signals, a terminal that is closed."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+
+import harness
+
+pytestmark = pytest.mark.duramen
+
+HARMLESS = [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGPIPE]
+
+
+@contextlib.contextmanager
+def serve(folder, *arguments, stderr, stdout=subprocess.DEVNULL, **options):
+    """A server whose output goes where the test says; gives the process and its port."""
+    port = harness.free_port()
+    command = [harness.BINARY, "serve", "--port", str(port), "--admin", "--admin-port", "0"]
+    command += ["--level", "memory", "--memory", "64mb", "--threads", "1", *map(str, arguments)]
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=harness.environment({}), **options
+    )
+    try:
+        harness.wait_until(lambda: answers(port) or process.poll() is not None, "the server answers")
+        yield process, port
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def answers(port):
+    with contextlib.suppress(OSError, harness.Closed, harness.ErrorReply):
+        with harness.Wire(port) as wire:
+            return wire.call("PING") == b"PONG"
+    return False
+
+
+def ask(port, *words):
+    with harness.Wire(port) as wire:
+        return wire.call(*words)
+
+
+def say_much(process, port):
+    """Makes the server log lines, in the thread that serves clients and in others."""
+    for _ in range(3):
+        process.send_signal(signal.SIGUSR1)
+        assert ask(port, "CONFIG", "REWRITE") == b"OK"
+        process.send_signal(signal.SIGHUP)
+        assert ask(port, "PING") == b"PONG"
+
+
+def stopped(process):
+    process.send_signal(signal.SIGTERM)
+    return process.wait(harness.PATIENCE_S)
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "duramen.toml"
+    path.write_text("maxclients = 100\n")
+    return path
+
+
+@pytest.mark.parametrize("which", ["stderr", "both"])
+def test_a_full_file_system_under_the_log_ends_nothing(tmp_path, config, which):
+    """The first line of the log that could not be written ended the server with SIGABRT."""
+    with open("/dev/full", "wb") as full:
+        stdout = full if which == "both" else subprocess.DEVNULL
+        with serve(tmp_path, "--config", config, stderr=full, stdout=stdout) as (process, port):
+            say_much(process, port)
+            assert stopped(process) == 0
+
+
+def test_a_log_whose_reader_went_away_ends_nothing(tmp_path, config):
+    reader, writer = os.pipe()
+    with serve(tmp_path, "--config", config, stderr=writer) as (process, port):
+        os.close(writer)
+        os.close(reader)
+        say_much(process, port)
+        assert stopped(process) == 0
+
+
+def test_closed_standard_streams_end_nothing(tmp_path, config):
+    def close():
+        os.close(1)
+        os.close(2)
+
+    with serve(tmp_path, "--config", config, stderr=None, stdout=None, preexec_fn=close) as (process, port):
+        say_much(process, port)
+        assert stopped(process) == 0
+
+
+def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path, config):
+    """A pager that was left alone filled the pipe, and the next line of the log held up the thread that wrote it, for ever. Lines
+    are lost instead, and the log says how many as soon as somebody reads again."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with serve(tmp_path, "--config", config, stderr=writer) as (process, port):
+        os.close(writer)
+        with harness.Wire(port) as wire:
+            for _ in range(1300):
+                assert wire.call("CONFIG", "REWRITE") == b"OK"
+        said = b""
+        deadline = time.monotonic() + harness.PATIENCE_S
+        while b"lines are lost" not in said and time.monotonic() < deadline:
+            readable, _, _ = select.select([reader], [], [], 0.05)
+            said += os.read(reader, 65536) if readable else b""
+            if not readable:
+                assert ask(port, "CONFIG", "REWRITE") == b"OK"
+        lost = re.search(rb"lines are lost.*lines\D*=\D*(\d+)", re.sub(rb"\x1b\[[0-9;]*m", b"", said))
+        assert lost, said[-2000:]
+        assert 0 < int(lost[1]) < 1300
+        assert stopped(process) == 0
+    os.close(reader)
+
+
+@pytest.mark.parametrize("name", [one.name for one in HARMLESS])
+def test_a_signal_that_asks_for_nothing_ends_no_store(tmp_path, name):
+    """SIGHUP of a closed terminal or of logrotate, and SIGUSR1, SIGUSR2 and SIGQUIT, ended the server at once."""
+    log = tmp_path / "log"
+    with open(log, "wb") as stderr, serve(tmp_path, stderr=stderr) as (process, port):
+        assert ask(port, "SET", "k", "v") == b"OK"
+        process.send_signal(signal.Signals[name])
+        if name != "SIGPIPE":  # which no Rust program sees
+            harness.wait_until(lambda: name in log.read_text(), "the signal is seen")
+        assert ask(port, "GET", "k") == b"v"
+        if name == "SIGQUIT":
+            harness.wait_until(lambda: "reactor-0" in log.read_text() or "nobody waits" in log.read_text(), "who waits is told")
+        assert stopped(process) == 0
+
+
+def test_a_closed_terminal_ends_no_store(tmp_path):
+    """Somebody closed the window, or the connection to the machine broke: the server ended with it."""
+    port = harness.free_port()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(
+            harness.BINARY,
+            [harness.BINARY, "serve", "--port", str(port), "--admin=no", "--level", "memory", "--memory", "64mb", "--threads", "1"],
+        )
+    try:
+        harness.wait_until(lambda: answers(port), "the server answers")
+        os.close(terminal)
+        # It gets SIGHUP, and whatever it writes from now on fails.
+        for _ in range(50):
+            assert answers(port)
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_hup_reads_the_configuration_file_again(tmp_path, config):
+    """What the file says otherwise than before counts, at once or at the next start; what CONFIG SET made and the file says as
+    before stays; a mistake changes nothing."""
+    log = tmp_path / "log"
+
+    def setting(name):
+        return ask(port, "CONFIG", "GET", name)[1]
+
+    def reload(text, until):
+        before = log.read_text()
+        config.write_text(text)
+        process.send_signal(signal.SIGHUP)
+        harness.wait_until(lambda: until in log.read_text()[len(before) :], f"the log says {until!r}")
+
+    config.write_text('maxclients = 100\ntimeout = 50\noutput-limit = "2mb"\n')
+    with open(log, "wb") as stderr, serve(tmp_path, "--config", config, stderr=stderr) as (process, port):
+        assert ask(port, "CONFIG", "SET", "timeout", "70") == b"OK"
+        changed = 'maxclients = 200\ntimeout = 50\noutput-limit = "16mb"\noutput-pause = "4mb"\nlog-level = "debug"\nargs-limit = 5000\n'
+        reload(changed, "next start only")
+        assert [setting(name) for name in ("maxclients", "timeout", "output-pause")] == [b"200", b"70", b"4194304"]
+        said = log.read_text()
+        assert "settings read again" in said and "maxclients output-pause output-limit log-level" in said
+        assert "args-limit" in said.split("next start only")[1].splitlines()[0] or "args-limit" in said
+        assert setting("args-limit") == b"1048576"
+        for mistake, until in [("maxclients = 0\n", "out of range"), ("maxclients = ", "not TOML"), ('bind = "0.0.0.0"\nmaxclients = 1\n', "refusing to listen")]:
+            reload(mistake, until)
+            assert setting("maxclients") == b"200"
+        reload(changed.replace("50", "60"), "settings read again")
+        assert setting("timeout") == b"60"
+        config.unlink()
+        process.send_signal(signal.SIGHUP)
+        harness.wait_until(lambda: "cannot read" in log.read_text(), "a missing file is told of")
+        assert setting("maxclients") == b"200"
+        assert stopped(process) == 0
+
+
+def test_hup_opens_the_log_file_again(tmp_path):
+    log, old = tmp_path / "duramen.log", tmp_path / "duramen.log.1"
+    with serve(tmp_path, "--log-file", log, stderr=subprocess.PIPE) as (process, port):
+        assert "serving" in log.read_text()
+        log.rename(old)
+        process.send_signal(signal.SIGUSR1)
+        harness.wait_until(lambda: "SIGUSR1" in old.read_text(), "the renamed file is written to")
+        process.send_signal(signal.SIGHUP)
+        harness.wait_until(lambda: log.exists() and "opened again" in log.read_text(), "the log goes on in a new file")
+        log.rename(tmp_path / "duramen.log.2")
+        log.mkdir()
+        process.send_signal(signal.SIGHUP)
+        told = tmp_path / "duramen.log.2"
+        harness.wait_until(lambda: "the log goes on in the file that is open" in told.read_text(), "a failure is told of")
+        assert ask(port, "CONFIG", "GET", "logfile") == [b"logfile", str(log).encode()]
+        assert stopped(process) == 0
+        assert "stopped" in told.read_text()
+        assert process.stderr.read() == b""
+
+
+def test_a_log_file_that_cannot_be_opened_is_told_of(tmp_path):
+    command = [harness.BINARY, "serve", "--level", "memory", "--log-file", tmp_path / "no" / "such.log"]
+    done = subprocess.run(command, capture_output=True, text=True, env=harness.environment({}), check=False, timeout=harness.PATIENCE_S)
+    assert done.returncode == 5 and "cannot open the log file" in done.stderr and "such.log" in done.stderr
+
+
+def each_key_once(pairs):
+    keys = [key for key, _ in pairs]
+    assert len(keys) == len(set(keys)), f"a key twice in a line of the log: {keys}"
+    return dict(pairs)
+
+
+def test_each_line_of_a_json_log_has_each_key_once(tmp_path, config):
+    """The line `serving` had two keys `level`: its severity, and that of writes. Readers took one or the other."""
+    log = tmp_path / "log"
+    arguments = ("--config", config, "--log-format", "json", "--log-level", "debug", "--dir", tmp_path / "data")
+    with open(log, "wb") as stderr, serve(tmp_path, *arguments, stderr=stderr) as (process, port):
+        assert ask(port, "BGSAVE")
+        say_much(process, port)
+        for signal_number in HARMLESS:
+            process.send_signal(signal_number)
+        harness.wait_until(lambda: "snapshot is done" in log.read_text(), "the snapshot is told of")
+        assert stopped(process) == 0
+    lines = [json.loads(line, object_pairs_hook=each_key_once) for line in log.read_text().splitlines()]
+    serving = next(line for line in lines if line["message"] == "serving")
+    assert (serving["level"], serving["write_level"]) == ("INFO", "memory")
+
+
+def coordinator(folder, stderr):
+    port = harness.free_port()
+    command = [harness.BINARY, "coordinator", "--listen", f"127.0.0.1:{port}", "--admin", "no", "--store", f"redb:{folder}/store"]
+    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=harness.environment({}))
+    ready = process.stdout.readline()
+    assert ready.startswith(b"ready "), ready
+    return process
+
+
+def test_a_coordinator_outlives_signals_and_its_log(tmp_path):
+    with open("/dev/full", "wb") as full:
+        process = coordinator(tmp_path, full)
+        try:
+            for one in HARMLESS:
+                process.send_signal(one)
+            time.sleep(0.2)
+            assert process.poll() is None
+            assert stopped(process) == 0
+        finally:
+            process.kill()
+            process.stdout.close()
+
+
+def test_a_cluster_for_trying_outlives_signals_and_its_terminal(tmp_path):
+    """`duramen up`: SIGHUP ended it, and with it all its servers."""
+    command = [harness.BINARY, "up", "--servers", "2", "--replicas", "1", "--memory", "64mb", "--dir", str(tmp_path / "up"), *harness.CALM]
+    with open("/dev/full", "wb") as full:
+        process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=full, env=harness.environment({}))
+        try:
+            ready = process.stdout.readline().decode()
+            assert ready.startswith("ready "), ready
+            port = harness.port_of(re.search(r"resp=([^, ]+)", ready)[1])
+            for one in HARMLESS:
+                process.send_signal(one)
+            for number in range(2):
+                log = tmp_path / f"up/server-{number}.log"
+                harness.wait_until(lambda log=log: "SIGHUP" in log.read_text(), "each server is told to look again")
+            assert answers(port) and process.poll() is None
+            assert stopped(process) == 0
+        finally:
+            process.kill()
+            process.stdout.close()
+
+
+def test_a_tool_whose_reader_went_away_does_not_break_down(tmp_path):
+    """`duramen fsck DIR | head -1` ended with SIGABRT and a panic."""
+    with harness.Duramen(tmp_path, level=None, dir=tmp_path / "data", memory="64mb") as server:
+        assert server.stop() == 0
+    for stdout, wanted in [("pipe", 0), ("/dev/full", 2)]:
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open("/dev/full", "wb") as full:
+            to = writer if stdout == "pipe" else full
+            done = subprocess.run([harness.BINARY, "fsck", tmp_path / "data"], stdout=to, stderr=subprocess.PIPE, text=True, check=False)
+        os.close(writer)
+        assert done.returncode == wanted, done.stderr
+        assert "panicked" not in done.stderr
