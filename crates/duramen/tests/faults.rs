@@ -1,15 +1,15 @@
 //! The durable store on disks that fill up or fail: clear errors, reads go on, nothing acknowledged is lost.
 
-use duramen::engine::TableId;
 use duramen::{DiskState, Error, Level, Options, Store};
 use duramen_backup::Mode;
 use duramen_backup::disk::{Disk, File, Front, Fronted};
 use duramen_backup::os::OsDisk;
+use duramen_engine::TableId;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const T: TableId = TableId::DEFAULT;
 
@@ -124,10 +124,7 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
         assert!(written < 10_000, "100 MB do not fit into a log of 4 MB");
     };
     assert!(written > 100, "{written}: {refused}");
-    let is_full = matches!(
-        refused,
-        Error::DiskFull(_) | Error::Engine(duramen::engine::Error::DiskFull)
-    );
+    let is_full = matches!(refused, Error::DiskFull(_));
     assert!(is_full, "{refused}");
     assert_eq!(store.stats().unwrap().disk, DiskState::Full);
     // Reads of what is durable go on; a new write is refused at once and changes nothing.
@@ -249,7 +246,7 @@ fn damage_is_refused_and_nothing_is_changed() {
     let mut bad = good.clone();
     bad[value.unwrap() + 500] ^= 0x10;
     std::fs::write(&frames, &bad).unwrap();
-    let error = Store::open(options(dir.path()), |_| {}).err().unwrap();
+    let error = Store::open(options(dir.path())).err().unwrap();
     assert!(matches!(error, Error::Damaged { .. }), "{error}");
     assert!(error.to_string().contains("segment"), "{error}");
     assert!(
@@ -426,17 +423,18 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
         let dir = tempfile::tempdir().unwrap();
         let clock = Arc::new(std::sync::atomic::AtomicU64::new(1_000_000));
         let mut options = options(dir.path());
-        options.engine.clock = duramen::engine::Clock::Manual(clock.clone());
-        let open = || Store::open(options.clone(), |_| {}).unwrap();
+        options.engine.clock = duramen_engine::Clock::Manual(clock.clone());
+        let open = || Store::open(options.clone()).unwrap();
+        let at = |ms| UNIX_EPOCH + Duration::from_millis(ms);
         let store = open();
         let mut session = store.session().unwrap();
         session.set(T, b"stays", b"value").unwrap();
-        session.set_until(T, b"older", b"value", None).unwrap();
+        session.set(T, b"older", b"value").unwrap();
         session
-            .set_until(T, b"older", b"value", Some(2_000_000))
+            .set_until(T, b"older", b"value", at(2_000_000))
             .unwrap();
         session
-            .set_until(T, b"later", b"value", Some(4_000_000))
+            .set_until(T, b"later", b"value", at(4_000_000))
             .unwrap();
         clock.store(3_000_000, Ordering::Relaxed);
         assert!(session.get(T, b"older").unwrap().is_none());
@@ -459,7 +457,7 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
         assert!(session.get(T, b"older").unwrap().is_none(), "for good");
         // Written under the clock as it is now, it lives by that clock, over the next start too.
         session
-            .set_until(T, b"older", b"new", Some(1_900_000))
+            .set_until(T, b"older", b"new", at(1_900_000))
             .unwrap();
         drop(session);
         drop(store);
@@ -472,7 +470,7 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
 fn repaired(
     dir: &Path,
 ) -> (
-    duramen::Salvaged,
+    duramen::internals::Salvaged,
     Vec<Vec<u8>>,
     Arc<Store>,
     tempfile::TempDir,
@@ -481,7 +479,7 @@ fn repaired(
     let out = tempfile::tempdir().unwrap();
     let mut unproved = Vec::new();
     let damaged = OsDisk::new(dir, Mode::Buffered);
-    let done = duramen::salvage(&damaged, out.path(), &mut |_, key| {
+    let done = duramen::internals::salvage(&damaged, out.path(), &mut |_, key| {
         unproved.push(key.to_vec())
     });
     assert!(
@@ -499,7 +497,7 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = options(dir.path());
     options.engine.heads = 1;
-    let store = Store::open(options, |_| {}).unwrap();
+    let store = Store::open(options).unwrap();
     let table = store.create_table("others", None).unwrap();
     let mut session = store.session().unwrap();
     for n in 0..2000 {
@@ -527,7 +525,7 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
         .unwrap();
     bytes[at + 500] ^= 0x10;
     std::fs::write(&frames, &bytes).unwrap();
-    let opened = Store::open(Options::new(dir.path(), 64 << 20), |_| {});
+    let opened = Store::open(Options::new(dir.path(), 64 << 20));
     assert!(opened.is_err(), "a start refuses it");
     let (done, unproved, store, _out) = repaired(dir.path());
     assert_eq!((done.keys, done.lost.len()), (1900, 1), "{:?}", done.lost);

@@ -3,8 +3,8 @@
 #[path = "common/tiered.rs"]
 mod tiered;
 
-use duramen::engine::FlashOptions;
 use duramen::{Level, Options, Session, Store};
+use duramen_engine::FlashOptions;
 use std::path::Path;
 use std::sync::Arc;
 use tiered::{T, key, memory, value, write};
@@ -23,7 +23,7 @@ fn open(dir: &Path) -> Arc<Store> {
     options.engine.flash = Some(FlashOptions {
         device: memory(128 * MIB as usize),
     });
-    Store::open(options, |_| {}).unwrap()
+    Store::open(options).unwrap()
 }
 
 fn check(session: &mut Session) {

@@ -4,8 +4,8 @@
 #[path = "common/tiered.rs"]
 mod tiered;
 
-use duramen::engine::{FlashOptions, FlashStats};
 use duramen::{Level, Options, Session, Store};
+use duramen_engine::{FlashOptions, FlashStats};
 use duramen_format::heat::{BLOCK_BYTES, Block, Kind};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn open(dir: &Path) -> Arc<Store> {
     options.engine.flash = Some(FlashOptions {
         device: memory(256 * MIB as usize),
     });
-    Store::open(options, |_| {}).unwrap()
+    Store::open(options).unwrap()
 }
 
 fn hot() -> impl Iterator<Item = u64> {

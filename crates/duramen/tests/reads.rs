@@ -1,10 +1,10 @@
 //! Reads beside a slow disk: who asks for what is durable waits for nobody's sync; who asks for what is not, waits.
 
-use duramen::engine::TableId;
 use duramen::{Options, Store};
 use duramen_backup::Mode;
 use duramen_backup::disk::{Disk, File, OpenHow};
 use duramen_backup::os::OsDisk;
+use duramen_engine::TableId;
 use std::any::Any;
 use std::io;
 use std::path::Path;
