@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 /// returns has reached that level, too: it is never taken back.
 ///
 /// Keys are bytes, at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX); values are bytes, at most
-/// [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+/// [`VALUE_BYTES_MAX`].
 ///
 /// ```
 /// use duramen::{Options, Store, Table};

@@ -58,6 +58,9 @@ enum Change {
     Remove,
 }
 
+/// A value, and when it expires, in milliseconds since the Unix epoch.
+type Seen<'a> = (&'a [u8], Option<u64>);
+
 /// The end of an attempt.
 enum Attempt<T> {
     Done(Result<T, Error>),
@@ -286,7 +289,7 @@ impl Transaction<'_> {
     }
 
     /// The value with the changes laid over it, and when it expires.
-    fn look(&self, place: usize) -> Result<Option<(&[u8], Option<u64>)>, Error> {
+    fn look(&self, place: usize) -> Result<Option<Seen<'_>>, Error> {
         match &self.changes[place] {
             Some(Change::Remove) => Ok(None),
             Some(Change::Put {
