@@ -54,7 +54,7 @@ fn write(store: &Arc<Store>, writer: usize, count: usize) -> Result<Vec<Duration
     for n in 0..count {
         let key = format!("{writer}/{}", n % 1000);
         let started = Instant::now();
-        session.set(Table::DEFAULT, key.as_bytes(), &[b'x'; 100])?;
+        session.set(Table::DEFAULT, key.as_bytes(), [b'x'; 100])?;
         times.push(started.elapsed());
     }
     Ok(times)

@@ -117,7 +117,7 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
     faults.full.store(true, Ordering::Release);
     let mut written = 0;
     let refused = loop {
-        match session.set(T, &key(written), &[7; 10_000]) {
+        match session.set(T, key(written), [7; 10_000]) {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
@@ -129,14 +129,14 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
     assert_eq!(store.stats().unwrap().disk, DiskState::Full);
     // Reads of what is durable go on; a new write is refused at once and changes nothing.
     for n in 0..written {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
-    let refused = session.set(T, b"another", &[7; 10_000]).unwrap_err();
+    let refused = session.set(T, b"another", [7; 10_000]).unwrap_err();
     assert!(refused.to_string().contains("full"), "{refused}");
 
     faults.full.store(false, Ordering::Release);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while let Err(error) = session.set(T, b"after", &[7; 10_000]) {
+    while let Err(error) = session.set(T, b"after", [7; 10_000]) {
         assert!(Instant::now() < deadline, "{error}");
         std::thread::yield_now();
     }
@@ -146,7 +146,7 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
     let store = open(disk, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..written {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
     assert!(session.get(T, b"after").unwrap().is_some());
 }
@@ -159,7 +159,7 @@ fn a_failed_sync_refuses_writes_for_good() {
     let store = open(disk.clone(), dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..100 {
-        session.set(T, &key(n), b"value").unwrap();
+        session.set(T, key(n), b"value").unwrap();
     }
     faults.syncs_fail.store(true, Ordering::Release);
     let refused = session.set(T, b"lost", b"value").unwrap_err();
@@ -170,7 +170,7 @@ fn a_failed_sync_refuses_writes_for_good() {
     let reason = store.log().unwrap().failure().unwrap();
     assert!(reason.contains("the device is gone"), "{reason}");
     for n in 0..100 {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
     assert!(store.close().is_err(), "a failed disk has no clean end");
     drop(session);
@@ -179,7 +179,7 @@ fn a_failed_sync_refuses_writes_for_good() {
     assert!(!store.stats().unwrap().clean_start);
     let mut session = store.session().unwrap();
     for n in 0..100 {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
     assert!(session.get(T, b"later").unwrap().is_none());
 }
@@ -234,7 +234,7 @@ fn damage_is_refused_and_nothing_is_changed() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        session.set(T, &key(n), &[n as u8; 4000]).unwrap();
+        session.set(T, key(n), [n as u8; 4000]).unwrap();
     }
     drop(session);
     store.close().unwrap();
@@ -257,7 +257,7 @@ fn damage_is_refused_and_nothing_is_changed() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        let value = session.get(T, &key(n)).unwrap().unwrap();
+        let value = session.get(T, key(n)).unwrap().unwrap();
         assert_eq!(value.bytes, [n as u8; 4000]);
     }
 }
@@ -285,7 +285,7 @@ fn wreck_wal(dir: &Path) {
 fn assert_holds(store: &Arc<Store>, keys: u32) {
     let mut session = store.session().unwrap();
     for n in 0..keys {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
 }
 
@@ -297,7 +297,7 @@ fn after_a_clean_stop_the_write_ahead_log_is_not_needed() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..300 {
-        session.set(T, &key(n), &[7; 1000]).unwrap();
+        session.set(T, key(n), [7; 1000]).unwrap();
     }
     drop(session);
     store.create_table("made-late", None).unwrap();
@@ -361,7 +361,7 @@ fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     store.watch_repairs(move |event| seen.lock().unwrap().push(event.clone()));
     let mut session = store.session().unwrap();
     for n in 0..50 {
-        session.set(T, &key(n), &[7; 1000]).unwrap();
+        session.set(T, key(n), [7; 1000]).unwrap();
     }
     let scrub = || {
         store.scrub().unwrap();
@@ -378,7 +378,7 @@ fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     let stats = store.stats().unwrap();
     assert_eq!((stats.wal_used_bytes, stats.scrub_repaired), (0, 1));
     assert_eq!(events.lock().unwrap().len(), 2, "found, and repaired");
-    session.set(T, &key(50), b"later").unwrap();
+    session.set(T, key(50), b"later").unwrap();
     let killed = copy_of(dir.path());
     drop(faults);
     assert_holds(&open(faulty(killed.path()).0, killed.path(), true), 51);
@@ -394,7 +394,7 @@ fn a_start_on_a_full_disk_serves_reads() {
     let mut session = store.session().unwrap();
     let written = 500;
     for n in 0..written {
-        session.set(T, &key(n), &[7; 10_000]).unwrap();
+        session.set(T, key(n), [7; 10_000]).unwrap();
     }
     let killed = copy_of(dir.path());
     let (disk, faults) = faulty(killed.path());
@@ -501,10 +501,10 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
     let table = store.create_table("others", None).unwrap();
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        session.set(T, &key(n), &[n as u8; 4000]).unwrap();
+        session.set(T, key(n), [n as u8; 4000]).unwrap();
     }
     for n in 0..100 {
-        session.remove(T, &key(n)).unwrap();
+        session.remove(T, key(n)).unwrap();
     }
     session.set(table, b"another", b"value").unwrap();
     drop(session);
@@ -537,14 +537,14 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
     let mut session = store.session().unwrap();
     let mut missing = Vec::new();
     for n in 100..2000 {
-        match session.get(T, &key(n)).unwrap() {
+        match session.get(T, key(n)).unwrap() {
             Some(value) => assert_eq!(value.bytes, [n as u8; 4000]),
             None => missing.push(n),
         }
     }
     assert_eq!((missing.len(), missing[0] % 256), (1, 199));
     assert!(
-        (0..100).all(|n| session.get(T, &key(n)).unwrap().is_none()),
+        (0..100).all(|n| session.get(T, key(n)).unwrap().is_none()),
         "deleted"
     );
     let made = store.engine().table_id("others").unwrap();
@@ -565,7 +565,7 @@ fn with_holes_in_its_write_ahead_log_a_store_gives_the_rest() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        session.set(T, &key(n), &[n as u8; 4000]).unwrap();
+        session.set(T, key(n), [n as u8; 4000]).unwrap();
     }
     let killed = copy_of(dir.path());
     let sound = repaired(killed.path());
@@ -585,7 +585,7 @@ fn with_holes_in_its_write_ahead_log_a_store_gives_the_rest() {
     );
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        if let Some(value) = session.get(T, &key(n)).unwrap() {
+        if let Some(value) = session.get(T, key(n)).unwrap() {
             assert_eq!(value.bytes, [n as u8; 4000]);
         }
     }

@@ -28,7 +28,7 @@ fn open(dir: &Path) -> Arc<Store> {
 
 fn check(session: &mut Session) {
     for n in 0..OBJECTS {
-        let found = session.get(T, &key(n)).unwrap().map(|found| found.bytes);
+        let found = session.get(T, key(n)).unwrap().map(|found| found.bytes);
         let expected = match n {
             n if n % 5 == 0 => None,
             n if n % 3 == 0 => Some(value(n, 1)),
@@ -46,7 +46,7 @@ fn a_log_beyond_memory_is_loaded_and_goes_on() {
     write(&mut session, 0..OBJECTS, 0);
     write(&mut session, (0..OBJECTS).filter(|n| n % 3 == 0), 1);
     for n in (0..OBJECTS).step_by(5) {
-        session.remove(T, &key(n)).unwrap();
+        session.remove(T, key(n)).unwrap();
     }
     check(&mut session);
     let stats = store.engine().stats();

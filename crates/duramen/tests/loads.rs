@@ -27,7 +27,7 @@ fn an_index_that_was_loaded_is_as_large_as_its_keys_need() {
         for version in 0..versions {
             for key in 0..KEYS {
                 let value = [version; 60];
-                session.set(T, &key.to_le_bytes(), &value).unwrap();
+                session.set(T, key.to_le_bytes(), value).unwrap();
             }
         }
         drop(session);
@@ -44,7 +44,7 @@ fn an_index_that_was_loaded_is_as_large_as_its_keys_need() {
         );
         let mut session = store.session().unwrap();
         for key in 0..KEYS {
-            let found = session.get(T, &key.to_le_bytes()).unwrap();
+            let found = session.get(T, key.to_le_bytes()).unwrap();
             assert_eq!(found.unwrap().bytes, [versions - 1; 60], "key {key}");
         }
     }

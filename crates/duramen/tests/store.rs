@@ -267,7 +267,7 @@ fn cleaning_and_restarts_keep_everything() {
             } else {
                 let bytes = 1000 + (seed >> 40) as usize % 1000;
                 session
-                    .set(T, &key, &vec![n as u8; bytes])
+                    .set(T, &key, vec![n as u8; bytes])
                     .unwrap_or_else(|e| panic!("{e} {n} {round} {:?}", store.stats()));
                 model.insert(key, (n, bytes));
             }
@@ -291,7 +291,7 @@ fn progress_is_shown() {
     let mut session = store.session().unwrap();
     session.set_level(Some(Level::Memory)).unwrap();
     for n in 0..10_000u32 {
-        session.set(T, &n.to_le_bytes(), &[1; 500]).unwrap();
+        session.set(T, n.to_le_bytes(), [1; 500]).unwrap();
     }
     drop(session);
     drop(store);
@@ -311,20 +311,18 @@ fn progress_is_shown() {
 fn a_directory_has_one_store() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let refused = Store::open(options(dir.path())).err().expect("in use");
+    let refused = Store::open(options(dir.path())).expect_err("in use");
     assert!(refused.to_string().contains("in use"), "{refused}");
     drop(store);
     open(dir.path());
     let mut other = options(dir.path());
     other.cluster = "another".to_owned();
-    let refused = Store::open(other).err().expect("another cluster");
+    let refused = Store::open(other).expect_err("another cluster");
     assert!(refused.to_string().contains("cluster"), "{refused}");
     // Not ours: nothing is touched.
     let foreign = tempfile::tempdir().unwrap();
     std::fs::write(foreign.path().join("precious.txt"), b"mine").unwrap();
-    let refused = Store::open(options(foreign.path()))
-        .err()
-        .expect("not ours");
+    let refused = Store::open(options(foreign.path())).expect_err("not ours");
     assert!(
         refused.to_string().contains("not a Duramen store"),
         "{refused}"
@@ -375,7 +373,7 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
                 session.increment(T, b"first", 1).unwrap();
                 session.increment(T, b"second", 1).unwrap();
                 session
-                    .set(T, format!("{}", n % 5000).as_bytes(), &[7; 900])
+                    .set(T, format!("{}", n % 5000).as_bytes(), [7; 900])
                     .unwrap_or_else(|error| panic!("{error}: {:?}", store.stats()));
             }
         });
@@ -409,7 +407,7 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
         }
         drop(end);
     });
-    let refused = store.snapshot(&copies.path().join("0")).unwrap_err();
+    let refused = store.snapshot(copies.path().join("0")).unwrap_err();
     assert!(
         refused.to_string().contains("already holds a store"),
         "{refused}"
