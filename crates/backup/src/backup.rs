@@ -58,8 +58,8 @@ pub struct Backup {
     pub(crate) held: Arc<Held>,
     /// Memory that scrubbing reads into.
     pub(crate) scrubbing: Mutex<Buffer>,
-    /// Held as long as the store is open.
-    pub(crate) _lock: Box<dyn Any + Send + Sync>,
+    /// Held until [`leave`](Self::leave), or until this is dropped.
+    pub(crate) lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 /// Everything that is known about the device.
@@ -506,7 +506,7 @@ impl Backup {
         batch.append(record, rolling);
     }
 
-    fn lock_committing(&self) -> MutexGuard<'_, Batch> {
+    pub(crate) fn lock_committing(&self) -> MutexGuard<'_, Batch> {
         self.committing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use duramen_format::wal::RING_AT;
 
@@ -181,13 +181,32 @@ impl Backup {
             straight: Mutex::new(()),
             state: Mutex::new(state),
             scrubbing: Mutex::new(Buffer::counted(0, &held)),
-            _lock: lock,
+            lock: Mutex::new(Some(lock)),
         };
         if how != OpenHow::Read {
             backup.begin()?;
         }
         let replicas = backup.replicas();
         Ok((backup, replicas))
+    }
+
+    /// Lets go of the directory: another process may open it as soon as this returns. Waits for writes that are under way;
+    /// everything that comes later is refused as by a device that failed.
+    pub fn leave(&self) {
+        let committing = self.lock_committing();
+        let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let straight = self.straight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        state
+            .failed
+            .get_or_insert_with(|| "it is closed".to_owned());
+        drop((state, straight, flushing, committing));
+        drop(
+            self.lock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 
     /// Notes a new generation before anything of it is written (format's W4).

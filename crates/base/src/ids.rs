@@ -42,6 +42,12 @@ impl Level {
     pub const ALL: [Level; 3] = [Level::Memory, Level::Buffered, Level::Synced];
 
     /// The word that users write and read.
+    ///
+    /// ```
+    /// use duramen_base::ids::Level;
+    ///
+    /// assert_eq!(Level::Synced.name(), "synced");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Level::Memory => "memory",
@@ -51,6 +57,13 @@ impl Level {
     }
 
     /// The level of that name, whatever its case.
+    ///
+    /// ```
+    /// use duramen_base::ids::Level;
+    ///
+    /// assert_eq!(Level::from_name("Buffered"), Some(Level::Buffered));
+    /// assert_eq!(Level::from_name("fast"), None);
+    /// ```
     pub fn from_name(name: &str) -> Option<Level> {
         Level::ALL
             .into_iter()
@@ -58,6 +71,7 @@ impl Level {
     }
 
     /// The inverse of `level as u8`.
+    #[doc(hidden)]
     pub fn from_number(number: u8) -> Option<Level> {
         Level::ALL.get(usize::from(number)).copied()
     }
@@ -264,10 +278,12 @@ number_ids! {
 }
 
 impl TableId {
+    /// The table that always exists.
     pub const DEFAULT: TableId = TableId(0);
 
     /// Where a store keeps what it knows of the table: one of [`TABLES_MAX`] places. The other bits
     /// of the id count the tables that had the place before.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn place(self) -> usize {
         self.0 as usize % TABLES_MAX
@@ -275,6 +291,7 @@ impl TableId {
 
     /// The first id from this one on whose place is free; `None`: none is. Whoever gives ids goes
     /// on behind the id that it gave last, so that none is given twice.
+    #[doc(hidden)]
     pub fn first_free(self, is_taken: impl Fn(usize) -> bool) -> Option<TableId> {
         (0..TABLES_MAX as u32)
             .map(|ahead| TableId(self.0.wrapping_add(ahead)))

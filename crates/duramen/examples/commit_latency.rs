@@ -4,8 +4,7 @@
 //! cargo run --release --example commit_latency -- DIR [WRITES]
 //! ```
 
-use duramen::engine::TableId;
-use duramen::{Options, Store};
+use duramen::{Options, Store, Table};
 use std::error::Error;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = Path::new(&dir);
     std::fs::create_dir_all(dir)?;
     show("the disk alone", disk_alone(&dir.join("raw"), writes)?);
-    let store = Store::open(Options::new(dir.join("store"), 64 << 20), |_| {})?;
+    let store = Store::open(Options::new(dir.join("store"), 64 << 20))?;
     for writers in [1, 4, 16] {
         let started = Instant::now();
         let mut times = Vec::new();
@@ -55,7 +54,7 @@ fn write(store: &Arc<Store>, writer: usize, count: usize) -> Result<Vec<Duration
     for n in 0..count {
         let key = format!("{writer}/{}", n % 1000);
         let started = Instant::now();
-        session.set(TableId::DEFAULT, key.as_bytes(), &[b'x'; 100])?;
+        session.set(Table::DEFAULT, key.as_bytes(), [b'x'; 100])?;
         times.push(started.elapsed());
     }
     Ok(times)

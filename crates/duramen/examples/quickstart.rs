@@ -4,8 +4,8 @@
 //! cargo run --example quickstart -- DIR
 //! ```
 
-use duramen::engine::TableId;
-use duramen::{Error, Options, Store};
+use duramen::{Condition, Error, Options, Store, Table};
+use std::time::Duration;
 
 fn main() -> Result<(), Error> {
     let dir = std::env::args().nth(1).unwrap_or("quickstart-data".into());
@@ -14,21 +14,41 @@ fn main() -> Result<(), Error> {
 
 fn quickstart(dir: &str) -> Result<(), Error> {
     let options = Options::new(dir, 64 << 20);
-    let store = Store::open(options.clone(), |progress| println!("{progress:?}"))?;
+    let store = Store::open(options.clone())?;
+    let users = store.table("users")?;
     let mut session = store.session()?;
-    // When `set` returns, the value is on the disk.
-    session.set(TableId::DEFAULT, b"greeting", b"hello")?;
-    let starts = session.increment(TableId::DEFAULT, b"starts", 1)?;
-    println!("opened {} times", starts.value);
-    drop(session);
-    store.close()?;
-    drop(store);
 
-    let store = Store::open(options, |_| {})?;
+    // When `set` returns, the value is on the disk.
+    session.set(users, "alice", "admin")?;
+    session.set_for(users, "token", "secret", Duration::from_secs(60))?;
+    let starts = session.increment(Table::DEFAULT, "starts", 1)?;
+    println!("opened {} times", starts.value);
+
+    // Written only if nobody else has changed it since it was read.
+    let alice = session.get(users, "alice")?.expect("just written");
+    session.set_if(users, "alice", "guest", Condition::Version(alice.version))?;
+
+    // Two keys in one step: all of it or nothing.
+    session.transaction(&[(users, "alice"), (users, "bob")], |tx| {
+        let role = tx.get(users, "alice")?.unwrap_or_default();
+        tx.remove(users, "alice")?;
+        tx.set(users, "bob", role)
+    })?;
+    store.close()?;
+
+    let store = Store::open(options)?;
+    let users = store.table("users")?;
     let mut session = store.session()?;
-    let greeting = session.get(TableId::DEFAULT, b"greeting")?;
-    assert_eq!(greeting.map(|value| value.bytes), Some(b"hello".to_vec()));
-    drop(session);
+    for object in session.scan(users) {
+        let (key, value) = object?;
+        let (key, text) = (
+            String::from_utf8_lossy(&key),
+            String::from_utf8_lossy(&value),
+        );
+        println!("{key} = {text}");
+    }
+    let bob = session.get(users, "bob")?;
+    assert_eq!(bob.map(|value| value.bytes), Some(b"guest".to_vec()));
     store.close()
 }
 

@@ -15,11 +15,12 @@ impl Durable {
     /// One step of each kind of background work; returns whether there was anything to do. One thread at a time, or the simulator.
     ///
     /// # Errors
-    /// [`Error::DiskFull`]: later. [`Error::DiskFailed`].
+    /// [`Error::DiskFull`]: later. [`Error::DiskFailed`], [`Error::Closed`].
     pub fn background_step(&self) -> Result<bool, Error> {
         if let Some(remote) = &self.remote {
             return self.member_step(remote);
         }
+        self.check_open()?;
         self.secure_room();
         // Each gets its turn whatever became of the others: what makes room must not wait for what needs some.
         let steps = [

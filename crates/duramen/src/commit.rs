@@ -60,6 +60,9 @@ pub(crate) struct Durable {
     pub bad_frames: AtomicU64,
     pub repairs: Repairs,
     pub scrub: Scrub,
+    /// The store has ended, and its directory is somebody else's: commits are refused. Stored under `commit`'s lock; Release
+    /// pairs with Acquire where it is loaded.
+    pub closed: AtomicBool,
     /// With a flash tier and a directory.
     pub heat: Option<Heat>,
     /// Of a member of a cluster with a flash tier.
@@ -143,14 +146,24 @@ impl Durable {
         }
     }
 
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
     /// Makes everything appended so far reach `level`. The whole of a commit: the simulator calls nothing else.
     ///
     /// # Errors
-    /// [`Error::DiskFull`]: try again later, nothing is lost. [`Error::DiskFailed`]: for good (G4).
+    /// [`Error::DiskFull`]: try again later, nothing is lost. [`Error::DiskFailed`]: for good (G4). [`Error::Closed`].
     pub fn commit_once(&self, commit: &mut Commit, level: Level) -> Result<(), Error> {
         if let Some(remote) = &self.remote {
             return self.pump(commit, remote, level.max(Level::Buffered));
         }
+        self.check_open()?;
         let result = self.commit_inner(commit, level.max(Level::Buffered));
         match &result {
             Ok(()) => self.health.set(DiskState::Ok, self.log()),
@@ -369,16 +382,6 @@ impl Durable {
             commit.staged = true;
         }
         Ok(())
-    }
-
-    /// Notes a clean end: the last record of all.
-    pub fn write_clean_shutdown(&self) -> Result<(), Error> {
-        let mut commit = self.lock();
-        commit.master.record(Record::CleanShutdown {
-            next_segment: self.log().next_segment_id(),
-            safe_version: self.engine.version_floor(),
-        });
-        self.commit_once(&mut commit, Level::Synced)
     }
 
     /// What has expired stays away after a restart, whatever the clock says then.

@@ -1,21 +1,93 @@
 //! Why the store could not do it, named by what the caller should do.
 
+use crate::{Table, Version};
 use duramen_base::ids::Level;
 
-/// Errors of the durable store.
+/// The reason why a call did not do what it was asked for; the text says what was wrong, where, and
+/// what to do.
+///
+/// Errors of one operation have changed nothing. After [`DiskFull`](Error::DiskFull) and
+/// [`DiskFailed`](Error::DiskFailed) the write may have been made in memory, and whether it
+/// survives is not known: read the key again.
+///
+/// ```
+/// use duramen::{Condition, Error, Options, Store, Table};
+///
+/// # let store = Store::open(Options::memory(64 << 20))?;
+/// # let mut session = store.session()?;
+/// match session.set_if(Table::DEFAULT, "owner", "me", Condition::Absent) {
+///     Ok(_) => println!("mine"),
+///     Err(Error::ConditionFailed { .. }) => println!("somebody else was first"),
+///     Err(Error::OutOfMemory { .. }) => println!("remove something, or raise the budget"),
+///     Err(other) => return Err(other),
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The engine refused: see its text. Nothing was changed.
-    #[error(transparent)]
-    Engine(#[from] duramen_engine::Error),
+    /// The [`Condition`](crate::Condition) does not hold: look at the key again.
+    #[error("the condition does not hold: {}", tell(*current))]
+    ConditionFailed {
+        /// The version that was found; `None` = the key is absent.
+        current: Option<Version>,
+    },
+    /// At most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX).
+    #[error("key of {bytes} bytes is longer than the limit of {limit}")]
+    KeyTooLarge { bytes: usize, limit: usize },
+    /// At most [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
+    #[error("value of {bytes} bytes is longer than the limit of {limit}")]
+    ValueTooLarge { bytes: usize, limit: usize },
+    /// It was never made, or was dropped. Also if the default table is to be dropped.
+    #[error("no table with id {0}")]
+    NoSuchTable(Table),
+    #[error("a table called `{0}` exists already")]
+    TableExists(String),
+    #[error("table name `{0}` is not 1 to 128 printable characters without blanks")]
+    BadTableName(String),
+    /// At most [`TABLES_MAX`](crate::TABLES_MAX) at once.
+    #[error("more than {limit} tables")]
+    TooManyTables { limit: usize },
+    /// The value to be incremented is no decimal integer of 64 bits.
+    #[error("value is not an integer or out of range")]
+    NotAnInteger,
+    #[error("value is not a valid float")]
+    NotAFloat,
+    #[error("increment or decrement would overflow")]
+    Overflow,
+    #[error("increment would produce NaN or Infinity")]
+    NotFinite,
+    /// Split the transaction.
+    #[error("a transaction that writes {bytes} bytes is larger than the limit of {limit}")]
+    TransactionTooLarge { bytes: usize, limit: usize },
+    /// A transaction was asked for a key that it was not given.
+    #[error("the transaction was not given this key: name all of its keys when it begins")]
+    NotInTransaction,
+    /// A closure says that its transaction is to be given up; the store never does.
+    #[error("the transaction was given up")]
+    Aborted,
+    /// The call is made by a closure that the same store runs with keys locked or memory held, so
+    /// it would wait for itself. Make it before or after; inside of a transaction use the
+    /// transaction's own methods.
+    #[error("an operation inside of a closure of the same store would wait for itself")]
+    Nested,
+    /// Remove something, raise the budget, or use [`Options::cache`](crate::Options::cache).
+    #[error("out of memory: {live_bytes} of {limit_bytes} bytes are live data")]
+    OutOfMemory { live_bytes: u64, limit_bytes: u64 },
     /// Free some space; writes resume by themselves.
     #[error("the disk is full: {0}; reads go on, writes resume when there is space")]
     DiskFull(String),
     /// The device failed: what was not acknowledged may be lost. Replace it, then restart.
     #[error("the disk failed: {0}; reads go on, writes are refused until a restart")]
     DiskFailed(String),
-    /// The directory cannot be opened as it is. Nothing was touched; its text says what to do.
+    /// Open the directory again.
+    #[error("the store is closed")]
+    Closed,
+    /// Drop sessions that are not used: each thread needs one.
+    #[error("more than {limit} sessions at once")]
+    TooManySessions { limit: usize },
+    /// The directory cannot be opened as it is: in use, not ours, of a newer version. Nothing was
+    /// touched; its text says what to do.
     #[error(transparent)]
     Disk(duramen_backup::Error),
     /// Part of the data is missing or damaged, and no other copy is here. Nothing was touched.
@@ -30,14 +102,64 @@ pub enum Error {
     #[error("this store keeps its data in memory only: level `{0}` needs a directory")]
     NoDirectory(Level),
     /// The log of a cluster's member lies with others.
+    #[doc(hidden)]
     #[error("a member of a cluster keeps its log on others: back the cluster up instead")]
     NotHere,
     #[error("a snapshot is being taken already")]
     SnapshotRunning,
-    #[error("the store is closed")]
-    Closed,
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+    /// Anything else that the engine refuses: a memory budget out of range, no address space, a
+    /// flash device that failed.
+    #[error(transparent)]
+    Engine(duramen_engine::Error),
+}
+
+fn tell(current: Option<Version>) -> String {
+    match current {
+        Some(version) => format!("the object's version is {version}"),
+        None => "the key is absent".to_owned(),
+    }
+}
+
+impl From<duramen_engine::Error> for Error {
+    fn from(error: duramen_engine::Error) -> Error {
+        use duramen_engine::Error as Refusal;
+        match error {
+            Refusal::ConditionFailed { current } => Error::ConditionFailed {
+                current: current.map(Version),
+            },
+            Refusal::KeyTooLarge { bytes, limit } => Error::KeyTooLarge { bytes, limit },
+            Refusal::ValueTooLarge { bytes, limit } => Error::ValueTooLarge { bytes, limit },
+            Refusal::NoSuchTable(table) => Error::NoSuchTable(table),
+            Refusal::TableExists(name) => Error::TableExists(name),
+            Refusal::BadTableName(name) => Error::BadTableName(name),
+            Refusal::TooManyTables { limit } => Error::TooManyTables { limit },
+            Refusal::NotAnInteger => Error::NotAnInteger,
+            Refusal::NotAFloat => Error::NotAFloat,
+            Refusal::Overflow => Error::Overflow,
+            Refusal::NotFinite => Error::NotFinite,
+            Refusal::GroupTooLarge { bytes, limit } => Error::TransactionTooLarge { bytes, limit },
+            Refusal::OutOfMemory {
+                live_bytes,
+                limit_bytes,
+            } => Error::OutOfMemory {
+                live_bytes,
+                limit_bytes,
+            },
+            Refusal::DiskFull => Error::DiskFull("no space for the log".to_owned()),
+            Refusal::DiskFailed => Error::DiskFailed("an earlier write failed".to_owned()),
+            Refusal::Closed => Error::Closed,
+            Refusal::TooManySessions { limit } => Error::TooManySessions { limit },
+            Refusal::TryAgain
+            | Refusal::Cold(_)
+            | Refusal::FlashFailed
+            | Refusal::Crowded
+            | Refusal::BudgetTooSmall { .. }
+            | Refusal::BudgetTooLarge { .. }
+            | Refusal::Reserve { .. } => Error::Engine(error),
+        }
+    }
 }
 
 /// While the store runs. (When it is opened, see [`Error::Disk`].)

@@ -1,48 +1,112 @@
-//! The durable store: the engine's memory, the control log's rules and a backup's disk, joined.
+//! A durable key-value store in memory, to be embedded in a program.
 //!
-//! A [`Store`] is opened on a directory, used from many threads and closed; opening it again brings back everything that was
-//! acknowledged. Without a directory it keeps its data in memory alone and costs nothing more than the engine.
+//! A [`Store`] is opened on a directory with a budget of memory, used from many threads through a
+//! [`Session`] each, and closed. Opening it again brings back everything that was acknowledged.
+//! Data is in memory, as a log without fragmentation; the disk is written sequentially, in groups
+//! that form by themselves, and read at a start. Without a directory the data is in memory alone.
+//!
+//! ```
+//! use duramen::{Condition, Options, Store, Table};
+//! use std::time::Duration;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path().join("store");
+//! // 64 MiB of memory; made if it does not exist, otherwise everything is as it was.
+//! let store = Store::open(Options::new(&dir, 64 << 20))?;
+//! let users = store.table("users")?;
+//! let mut session = store.session()?; // one per thread
+//!
+//! // When a call returns, its effect survives a power cut.
+//! session.set(users, "alice", "admin")?;
+//! session.set_for(Table::DEFAULT, "token", "secret", Duration::from_secs(60))?;
+//! session.increment(Table::DEFAULT, "visits", 1)?;
+//!
+//! // Optimistic: nobody else has changed it since it was read.
+//! let alice = session.get(users, "alice")?.expect("just written");
+//! session.set_if(users, "alice", "guest", Condition::Version(alice.version))?;
+//!
+//! // Several keys in one step: all of it or nothing, for every reader and after every crash.
+//! session.transaction(&[(users, "alice"), (users, "bob")], |tx| {
+//!     let role = tx.get(users, "alice")?.unwrap_or_default();
+//!     tx.remove(users, "alice")?;
+//!     tx.set(users, "bob", role)
+//! })?;
+//!
+//! // The directory is free, and every later call of a session answers `Error::Closed`.
+//! store.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | to | see |
+//! |---|---|
+//! | open, close, copy a store; its tables and figures | [`Store`], [`Options`] |
+//! | read and write | [`Session`] |
+//! | change several keys at once | [`Session::transaction`] |
+//! | change a key only if it is as it was read | [`Condition`], [`Version`] |
+//! | choose between speed and safety, per store, table or session | [`Level`] |
+//! | know what went wrong and what to do | [`Error`] |
+//!
+//! There is no order of keys, hence no ranges; keys and values are bytes, at most [`KEY_BYTES_MAX`]
+//! and [`VALUE_BYTES_MAX`]. One process at a time has a directory open. The guide:
+//! `docs/embedded.md` in the repository.
+//!
+//! Papers: Rumble14 (log-structured memory), Ousterhout15 (versions, conditions, durability),
+//! Merritt17 (many cores), Beineke18 (the disk).
 
 mod ahead;
 mod background;
+mod closing;
 mod commit;
 mod error;
+mod expiry;
 mod figures;
 mod health;
 mod heat;
 mod hints;
+mod inside;
+#[doc(hidden)]
+pub mod internals;
 mod load;
 mod member;
 mod meter;
+mod objects;
 mod options;
 mod planted;
 mod progress;
 mod repair;
 mod restart;
 mod salvage;
+mod scan;
 mod scrub;
 mod session;
 mod snapshot;
 mod stats;
 mod store;
+mod tables;
 mod threads;
 mod throttle;
+mod transaction;
 mod writer;
 
-pub use duramen_backup::Copies;
-pub use duramen_backup::os::{is_store, remove_store};
-pub use duramen_base::ids::Level;
-pub use duramen_engine::{self as engine, Position};
+pub use duramen_backup::Mode as DiskMode;
+#[doc(inline)]
+pub use duramen_base::ids::{Level, TableId as Table};
+#[doc(inline)]
+pub use duramen_base::limits::{
+    KEY_BYTES_MAX, STORE_BYTES_MIN as MEMORY_BYTES_MIN, TABLES_MAX, VALUE_BYTES_MAX,
+};
 pub use error::Error;
-pub use member::{Backups, Bytes, Call, MemberOptions};
-pub use options::{Mode, Options};
-#[cfg(feature = "planted")]
-pub use planted::Bug;
+pub use expiry::{Expiry, Ttl};
+pub use objects::{Condition, Incremented, Outcome, Value, Version};
+pub use options::Options;
 pub use progress::{Phase, Progress, SnapshotReport};
-pub use repair::{Repair, RepairStep};
-pub use salvage::{Lost, Salvaged, salvage};
+pub use scan::Scan;
 pub use scrub::ScrubProgress;
-pub use session::{Session, Value};
-pub use stats::{DiskState, DurabilityStats, Latency};
+pub use session::Session;
+pub use stats::{DiskState, DurabilityStats, Latency, MemoryStats};
 pub use store::Store;
-pub use writer::LogWriter;
+pub use tables::TableInfo;
+pub use transaction::Transaction;
+
+// Their names inside of this crate.
+use internals::{LogWriter, Repair};

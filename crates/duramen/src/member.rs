@@ -171,7 +171,7 @@ impl Store {
             ..store.engine.clone()
         })?;
         #[cfg(feature = "planted")]
-        if let (Some(crate::Bug::Engine(bug)), Some(log)) = (store.planted, engine.log()) {
+        if let (Some(crate::planted::Bug::Engine(bug)), Some(log)) = (store.planted, engine.log()) {
             log.plant(bug);
         }
         let config = Config {
@@ -183,7 +183,7 @@ impl Store {
             layout: options.layout,
             #[cfg(feature = "planted")]
             planted: match store.planted {
-                Some(crate::Bug::Replication(bug)) => Some(bug),
+                Some(crate::planted::Bug::Replication(bug)) => Some(bug),
                 _ => None,
             },
             ..Config::one_backup(
@@ -207,6 +207,7 @@ impl Store {
             meter: Arc::default(),
             ended: AtomicU64::new(0),
             unsynced: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             ahead: Ahead::default(),
             scrubbed: AtomicU64::new(0),
             bad_frames: AtomicU64::new(0),

@@ -1,50 +1,96 @@
-//! How a durable store is opened.
+//! The choices that a store is opened with.
 
+use crate::DiskMode;
 use duramen_base::ids::Level;
 use duramen_base::units::{GIB, MIB};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use duramen_backup::Mode;
-
-/// How a [`Store`](crate::Store) is opened.
+/// The choices that a [`Store`](crate::Store) is opened with: where its data lives, how much memory
+/// it may take, and what a write has to reach before it is acknowledged. The two constructors
+/// choose everything else; the other methods change a choice.
+///
+/// ```
+/// use duramen::{Level, Options};
+///
+/// // 64 MiB of memory, in a directory; a write returns when it survives the end of the process.
+/// let options = Options::new("/var/lib/app/store", 64 << 20).level(Level::Buffered);
+/// // No directory at all: for tests, or for what may be lost.
+/// let options = Options::memory(64 << 20);
+/// # let _ = options;
+/// ```
+// The server and the simulator set the fields; they are no promise.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the data lives; made if it does not exist. In mode `raw` a device or a preallocated file.
-    /// `None` = in memory alone.
+    /// The directory of the data; made if it does not exist. In mode `raw` a device or a
+    /// preallocated file. `None` = in memory alone.
+    #[doc(hidden)]
     pub dir: Option<PathBuf>,
     /// Memory budget and the rest of the engine. Its `log` field is filled in here.
+    #[doc(hidden)]
     pub engine: duramen_engine::Options,
-    /// What a write has to reach before it is acknowledged, where neither table nor request says otherwise.
+    /// The level that a write has to reach before it is acknowledged, where neither table nor
+    /// request says otherwise.
+    #[doc(hidden)]
     pub level: Level,
-    pub mode: Mode,
+    #[doc(hidden)]
+    pub mode: DiskMode,
     /// Bytes of the write-ahead log. Only used when the directory is made.
+    #[doc(hidden)]
     pub wal_bytes: u64,
     /// Most bytes that frames may take. 0 = `disk_expansion` times the memory budget.
+    #[doc(hidden)]
     pub disk_bytes: u64,
     /// Segments on disk for each segment of memory. Paper: [Rumble14 §5.2] uses 2.
+    #[doc(hidden)]
     pub disk_expansion: f64,
     /// False: no compaction in memory; memory and disk are cleaned together only. For comparison.
+    #[doc(hidden)]
     pub two_levels: bool,
-    /// Longest time that a commit waits for company. 0 = never: what arrives during a commit forms the next one.
+    /// Longest time that a commit waits for company. 0 = never: what arrives during a commit forms
+    /// the next one.
+    #[doc(hidden)]
     pub commit_window: Duration,
-    /// One frame is read again and verified in this time; 0 = only when somebody asks ([`Store::scrub`](crate::Store::scrub)).
+    /// One frame is read again and verified in this time; 0 = only when somebody asks
+    /// ([`Store::scrub`](crate::Store::scrub)).
+    #[doc(hidden)]
     pub scrub_interval: Duration,
-    /// With a flash tier: what is read often is written down this often, or less so that it costs little; 0 = never.
+    /// With a flash tier: what is read often is written down this often, or less so that it costs
+    /// little; 0 = never.
+    #[doc(hidden)]
     pub heat_interval: Duration,
     /// Threads that load segments at a restart; 0 = two per core.
+    #[doc(hidden)]
     pub restart_threads: usize,
     /// Versions of a store that is made begin above this one: its objects come from elsewhere.
+    #[doc(hidden)]
     pub version_floor: u64,
     /// Name of the cluster; a directory of another one is refused.
+    #[doc(hidden)]
     pub cluster: String,
     /// A bug for tests to find.
     #[cfg(feature = "planted")]
-    pub planted: Option<crate::Bug>,
+    #[doc(hidden)]
+    pub planted: Option<crate::planted::Bug>,
 }
 
 impl Options {
-    /// The defaults for a store in `dir` with a memory budget of `memory_bytes`.
+    /// A store in `dir`, which is made if it does not exist, with a memory budget of
+    /// `memory_bytes`: a hard limit for data, index and tables, at least
+    /// [`MEMORY_BYTES_MIN`](crate::MEMORY_BYTES_MIN). Writes are acknowledged at [`Level::Synced`].
+    /// Beside the budget a store takes buffers for what is on its way to disk.
+    ///
+    /// The disk takes about twice the budget for data [Rumble14 §5.2] and a quarter of it, 64 MiB to
+    /// 1 GiB, for the write-ahead log.
+    ///
+    /// ```
+    /// use duramen::{Options, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(dir: impl Into<PathBuf>, memory_bytes: u64) -> Options {
         Options {
             dir: Some(dir.into()),
@@ -53,13 +99,21 @@ impl Options {
         }
     }
 
-    /// The defaults for a store without a directory.
+    /// A store without a directory: its data ends with it. All writes are acknowledged at
+    /// [`Level::Memory`]. `memory_bytes` as in [`new`](Self::new).
+    ///
+    /// ```
+    /// use duramen::{Options, Store};
+    ///
+    /// let store = Store::open(Options::memory(64 << 20))?;
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     pub fn memory(memory_bytes: u64) -> Options {
         Options {
             dir: None,
             engine: duramen_engine::Options::new(memory_bytes),
             level: Level::Memory,
-            mode: Mode::Buffered,
+            mode: DiskMode::Buffered,
             wal_bytes: default_wal_bytes(memory_bytes),
             disk_bytes: 0,
             disk_expansion: 2.0,
@@ -74,9 +128,154 @@ impl Options {
             planted: None,
         }
     }
+
+    /// The level that a write has to reach before it is acknowledged, where neither its table nor
+    /// its session says otherwise.
+    ///
+    /// ```
+    /// # use duramen::{Level, Options};
+    /// let options = Options::new("data", 64 << 20).level(Level::Memory);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn level(mut self, level: Level) -> Options {
+        self.level = level;
+        self
+    }
+
+    /// A cache: when memory is full, what was not read recently or often is evicted, and writes go
+    /// on [Rumble14 §8.6]. Otherwise writes are refused
+    /// ([`Error::OutOfMemory`](crate::Error::OutOfMemory)), and nothing is lost.
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// let options = Options::memory(64 << 20).cache();
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn cache(mut self) -> Options {
+        self.engine.mode = duramen_engine::Mode::Cache;
+        self
+    }
+
+    /// Most bytes of data on disk, dead ones that are not yet cleaned included. Should be 1.5 times
+    /// the memory budget or more; the less, the more is written by cleaning. 0 = twice the memory
+    /// budget. A store that exists keeps the room that it was made with, if that is less.
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// let options = Options::new("data", 1 << 30).disk_bytes(4 << 30);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn disk_bytes(mut self, bytes: u64) -> Options {
+        self.disk_bytes = bytes;
+        self
+    }
+
+    /// Bytes of the write-ahead log; used only when the directory is made. A larger one takes
+    /// longer bursts of writes before they wait for data files, and makes a start after a crash
+    /// longer.
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// let options = Options::new("data", 64 << 20).wal_bytes(16 << 20);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn wal_bytes(mut self, bytes: u64) -> Options {
+        self.wal_bytes = bytes;
+        self
+    }
+
+    /// The way files are written: through the page cache (the default), past it, or to one device.
+    ///
+    /// ```
+    /// # use duramen::{DiskMode, Options};
+    /// let options = Options::new("data", 64 << 20).disk_mode(DiskMode::Direct);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn disk_mode(mut self, mode: DiskMode) -> Options {
+        self.mode = mode;
+        self
+    }
+
+    /// Segments of the log that threads write to at once, each on its own: as many as threads write
+    /// all the time. 0 (the default) = one per core. Each takes 2 to 8 MiB of memory.
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// let options = Options::new("data", 64 << 20).heads(1); // for a program with one thread
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn heads(mut self, heads: usize) -> Options {
+        self.engine.heads = heads;
+        self
+    }
+
+    /// Threads that clean memory in the background (1 by default). 0 = none: writers clean when
+    /// they must.
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// let options = Options::new("data", 64 << 20).cleaners(2);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn cleaners(mut self, threads: usize) -> Options {
+        self.engine.cleaners = threads;
+        self
+    }
+
+    /// Whether the kernel is asked for huge pages (the default): reads are faster, and memory is
+    /// taken in steps of 2 MiB.
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// let options = Options::memory(64 << 20).huge_pages(false);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn huge_pages(mut self, on: bool) -> Options {
+        self.engine.huge_pages = on;
+        self
+    }
+
+    /// Longest time that a commit waits for more writers. 0 (the default) = it does not wait: what
+    /// arrives during a commit forms the next one, so groups form by themselves.
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// # use std::time::Duration;
+    /// let options = Options::new("data", 64 << 20).commit_window(Duration::from_micros(200));
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn commit_window(mut self, window: Duration) -> Options {
+        self.commit_window = window;
+        self
+    }
+
+    /// One segment on disk is read again and verified in this time (1 second by default); 0 = only
+    /// when somebody asks ([`Store::scrub`](crate::Store::scrub)).
+    ///
+    /// ```
+    /// # use duramen::Options;
+    /// # use std::time::Duration;
+    /// let options = Options::new("data", 64 << 20).scrub_interval(Duration::ZERO);
+    /// # let _ = options;
+    /// ```
+    #[must_use]
+    pub fn scrub_interval(mut self, interval: Duration) -> Options {
+        self.scrub_interval = interval;
+        self
+    }
 }
 
-/// A quarter of the memory, within bounds: enough to absorb the frames that are being written, small enough to scan quickly.
+/// A quarter of the memory, within bounds: enough to absorb the frames that are being written,
+/// small enough to scan quickly.
 fn default_wal_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / 4).clamp(64 * MIB, GIB)
 }

@@ -42,6 +42,19 @@ impl Progress {
     }
 
     /// Time left at the pace so far; `None` = unknown.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let options = Options::new(dir.path().join("store"), 64 << 20);
+    /// let store = Store::open_with_progress(options, |progress| {
+    ///     if let Some(left) = progress.eta() {
+    ///         println!("{} s left", left.as_secs());
+    ///     }
+    /// })?;
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn eta(&self) -> Option<Duration> {
         if self.bytes_done == 0 || self.bytes_total < self.bytes_done {
             return None;

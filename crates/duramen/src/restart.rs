@@ -14,7 +14,7 @@ use crate::load;
 use crate::planted::Bug;
 use crate::repair::Repairs;
 use crate::scrub::Scrub;
-use crate::{Error, Mode, Options, Phase, Progress};
+use crate::{DiskMode as Mode, Error, Options, Phase, Progress};
 use duramen_backup::disk::Disk;
 use duramen_backup::{Backup, Expected, Geometry, Identity, ReplicaInfo};
 use duramen_base::ids::{Level, SegmentId};
@@ -268,6 +268,7 @@ fn restart(
         meter: Arc::default(),
         ended: AtomicU64::new(0),
         unsynced: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
         ahead: Ahead::default(),
         scrubbed: AtomicU64::new(0),
         bad_frames: AtomicU64::new(0),

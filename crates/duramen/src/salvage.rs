@@ -238,7 +238,7 @@ impl<'a> Repair<'a> {
         to: &Path,
         unproved: &mut dyn FnMut(&str, &[u8]),
     ) -> Result<Salvaged, Error> {
-        let store = Store::open(self.options(to), |_| {})?;
+        let store = Store::open(self.options(to))?;
         let mut tables: BTreeMap<u32, TableId> = BTreeMap::new();
         for (id, table) in &self.state.tables {
             let made = match store.engine().table_id(&table.name) {
@@ -259,7 +259,7 @@ impl<'a> Repair<'a> {
             }
         }
         let mut session = store.session()?;
-        session.set_level(Some(Level::Memory));
+        session.set_level(Some(Level::Memory))?;
         for (segment, mut places) in places {
             places.sort_unstable();
             let remains = self.salvage.read(segment, None);
@@ -275,7 +275,10 @@ impl<'a> Repair<'a> {
                     }
                 };
                 let expires = (entry.expires_at_ms != 0).then_some(entry.expires_at_ms);
-                session.set_until(table, entry.key, entry.value, expires)?;
+                session.batch(|guard| {
+                    let hash = guard.hash(entry.key);
+                    guard.write(table, hash, entry.key, entry.value, expires)
+                })?;
                 self.done.keys += 1;
             }
         }

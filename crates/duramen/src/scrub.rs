@@ -75,6 +75,7 @@ impl Durable {
         let Some(backup) = &self.backup else {
             return Ok(false); // the node verifies what it keeps for others
         };
+        self.check_open()?;
         let found = backup.scrub_step()?;
         let left = &self.scrub.left;
         if found == ScrubStep::Idle {

@@ -1,25 +1,62 @@
-//! The embedded API: blocking calls that return when their effect is as durable as their table asks for.
+//! The embedded API: blocking calls that return when their effect is as durable as their table asks
+//! for.
 
-use crate::{Error, Store};
+use crate::{
+    Condition, Error, Expiry, Incremented, Outcome, Scan, Store, Table, Value, Version, inside,
+};
 use duramen_base::ids::Level;
-use duramen_engine::{Condition, Guard, Incremented, Outcome, TableId};
+use duramen_base::limits::VALUE_BYTES_MAX;
+use duramen_engine::{Decision, Guard, Part, Position};
+use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-/// A value that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
-    pub bytes: Vec<u8>,
-    /// Object version: only grows for a key.
-    pub version: u64,
-    /// Milliseconds since the Unix epoch; `None` = never.
-    pub expires_at_ms: Option<u64>,
+/// One thread's way into a [`Store`]: make one per thread with [`Store::session`], and keep it. It
+/// may move to another thread, but is used by one at a time; there may be 1,024 at once.
+///
+/// Each call is one atomic step, and returns when its effect has reached the level of its table (or
+/// of [`set_level`](Session::set_level)): at [`Level::Synced`], when it survives a power cut. Calls
+/// of several threads share syncs, so many writers are much faster than one. A value that a read
+/// returns has reached that level, too: it is never taken back.
+///
+/// Keys are bytes, at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX); values are bytes, at most
+/// [`VALUE_BYTES_MAX`].
+///
+/// ```
+/// use duramen::{Options, Store, Table};
+///
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+/// std::thread::scope(|scope| {
+///     for n in 0..4 {
+///         let store = &store;
+///         scope.spawn(move || -> Result<(), duramen::Error> {
+///             let mut session = store.session()?;
+///             session.set(Table::DEFAULT, format!("thread {n}"), "was here")?;
+///             Ok(())
+///         });
+///     }
+/// });
+/// assert_eq!(store.count(Table::DEFAULT), 4);
+/// store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Session {
+    pub(crate) store: Arc<Store>,
+    pub(crate) engine: duramen_engine::Session,
+    level: Option<Level>,
+    /// Everything it wrote and saw that was not synced when its call returned.
+    behind: Position,
 }
 
-/// One thread's way into the store. Each call is one batch of one; [`batch`](Self::batch) makes one of many.
-pub struct Session {
-    store: Arc<Store>,
-    engine: duramen_engine::Session,
-    level: Option<Level>,
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut session = f.debug_struct("Session");
+        session
+            .field("store", &self.store)
+            .field("level", &self.level);
+        session.finish_non_exhaustive()
+    }
 }
 
 impl Session {
@@ -29,121 +66,627 @@ impl Session {
             store,
             engine,
             level: None,
+            behind: Position::default(),
         })
     }
 
+    /// The store that this is a session of.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// let session = store.session()?;
+    /// let another = session.store().session()?;
+    /// # drop(another);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Asks for this level in all calls from now on, whatever the tables say; `None`: as the tables say.
-    pub fn set_level(&mut self, level: Option<Level>) {
+    /// Has all calls from now on return at this level, whatever the tables say; `None`: as the
+    /// tables say.
+    ///
+    /// ```
+    /// use duramen::{Level, Options, Store, Table};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set_level(Some(Level::Memory))?; // a bulk load: nobody waits for the disk
+    /// for n in 0..1000u32 {
+    ///     session.set(Table::DEFAULT, n.to_le_bytes(), "x")?;
+    /// }
+    /// session.wait_durable(Level::Synced)?; // all of it is on disk now
+    /// session.set_level(None)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoDirectory`]: there is no level above `memory`.
+    pub fn set_level(&mut self, level: Option<Level>) -> Result<(), Error> {
+        self.store.check_level(level)?;
         self.level = level;
+        Ok(())
     }
 
-    /// Runs operations as one batch, and returns when all they did and saw is durable. Not a transaction: others see the
-    /// batch half done, unless it locks its keys ([`Guard::lock_keys`]).
+    /// Waits until everything that this session has written and read so far has reached a level.
+    /// For other sessions' writes: [`Store::flush`]. A store without a directory has nothing to
+    /// wait for. For an example see [`set_level`](Session::set_level).
     ///
     /// # Errors
-    /// What `run` returns; [`Error::DiskFull`], [`Error::DiskFailed`]: whether the writes survive is then unknown.
-    pub fn batch<T>(
-        &mut self,
-        run: impl FnOnce(&mut Guard<'_>) -> Result<T, duramen_engine::Error>,
-    ) -> Result<T, Error> {
-        let mut guard = self.engine.pin();
-        let result = run(&mut guard);
-        guard.unlock_keys();
-        let position = guard.take_position();
-        drop(guard);
-        // What failed may have failed because of something that can still vanish.
-        let level = self.level.unwrap_or(position.level());
-        self.store.settle(&position, level)?;
-        Ok(result?)
+    /// [`Error::DiskFull`], [`Error::DiskFailed`]: it has not; [`Error::Closed`],
+    /// [`Error::Nested`].
+    pub fn wait_durable(&mut self, level: Level) -> Result<(), Error> {
+        self.store.check_open()?;
+        self.store.settle(&self.behind, level)?;
+        if level == Level::Synced {
+            self.behind = Position::default();
+        }
+        Ok(())
     }
 
-    /// The value of a key, `None` if absent. Never shows what could still vanish.
+    /// The value of a key, copied; `None` if it is absent or has expired.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// assert_eq!(session.get(Table::DEFAULT, "absent")?, None);
+    /// session.set(Table::DEFAULT, "key", "value")?;
+    /// let value = session.get(Table::DEFAULT, "key")?.expect("it was set");
+    /// assert_eq!(value.bytes, b"value");
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Engine`]; as [`batch`](Self::batch).
-    pub fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Error> {
-        self.batch(|guard| {
-            let hash = guard.hash(key);
-            let object = guard.read(table, hash, key)?;
-            Ok(object.map(|object| Value {
-                bytes: object.value.to_vec(),
-                version: object.version,
-                expires_at_ms: object.expires_at_ms,
-            }))
+    /// [`Error::NoSuchTable`], [`Error::Closed`], [`Error::Nested`]; [`Error::DiskFull`],
+    /// [`Error::DiskFailed`]: what it would show is not durable.
+    pub fn get(&mut self, table: Table, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
+        let key = key.as_ref();
+        self.run(|guard| {
+            let object = guard.read(table, guard.hash(key), key)?;
+            Ok(object.map(Value::of))
         })
     }
 
-    /// Stores a value, for good.
+    /// Shows the value of a key to a closure, without a copy; `None` if it is absent. The closure
+    /// holds up the reuse of memory, and must not call the store.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "page", "<html>...</html>")?;
+    /// let length = session.get_with(Table::DEFAULT, "page", |value| value.len())?;
+    /// assert_eq!(length, Some(16));
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`get`](Self::get).
-    pub fn set(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<Outcome, Error> {
-        self.set_until(table, key, value, None)
+    /// As [`get`](Session::get): the closure may have run all the same.
+    pub fn get_with<T>(
+        &mut self,
+        table: Table,
+        key: impl AsRef<[u8]>,
+        show: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>, Error> {
+        let key = key.as_ref();
+        self.batch(|guard| {
+            let object = guard.read(table, guard.hash(key), key)?;
+            Ok(object.map(|object| show(object.value)))
+        })
     }
 
-    /// Stores a value until `expires_at_ms`, in milliseconds since the Unix epoch.
+    /// The values of many keys, in their order: much faster than one after the other, as the waits
+    /// for memory overlap [Ousterhout15 §3]. Each is read by itself; for all as they were at one
+    /// moment see [`transaction`](Session::transaction).
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "a", "1")?;
+    /// let values = session.get_many(Table::DEFAULT, &["a", "b"])?;
+    /// assert!(values[0].is_some() && values[1].is_none());
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// As [`get`](Session::get).
+    pub fn get_many(
+        &mut self,
+        table: Table,
+        keys: &[impl AsRef<[u8]>],
+    ) -> Result<Vec<Option<Value>>, Error> {
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.run(|guard| {
+            let mut values = Vec::with_capacity(keys.len());
+            guard.read_many(table, &keys, |_, found| values.push(found.map(Value::of)))?;
+            Ok(values)
+        })
+    }
+
+    /// Whether the key is there.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// assert!(!session.exists(Table::DEFAULT, "key")?);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Session::get).
+    pub fn exists(&mut self, table: Table, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        Ok(self.version(table, key)?.is_some())
+    }
+
+    /// The version of the object, for a later [`Condition::Version`]; `None` if the key is absent.
+    ///
+    /// ```
+    /// use duramen::Condition;
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "draft", "1")?;
+    /// let version = session.version(Table::DEFAULT, "draft")?.expect("it was set");
+    /// session.remove_if(Table::DEFAULT, "draft", Condition::Version(version))?;
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Session::get).
+    pub fn version(
+        &mut self,
+        table: Table,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<Version>, Error> {
+        let key = key.as_ref();
+        self.run(|guard| {
+            let object = guard.read(table, guard.hash(key), key)?;
+            Ok(object.map(|object| Version(object.version)))
+        })
+    }
+
+    /// Stores a value, for good: an expiry that the key had is gone.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "key", "value")?;
+    /// session.set(Table::DEFAULT, 7u64.to_be_bytes(), vec![0; 1000])?;
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::NoSuchTable`],
+    /// [`Error::OutOfMemory`], [`Error::Closed`], [`Error::Nested`]: nothing was changed.
+    /// [`Error::DiskFull`], [`Error::DiskFailed`]: whether it survives is not known.
+    pub fn set(
+        &mut self,
+        table: Table,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Outcome, Error> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        self.run(|guard| {
+            let hash = guard.hash(key);
+            Ok(guard.write(table, hash, key, value, None)?.into())
+        })
+    }
+
+    /// Stores a value for some time.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # use std::time::Duration;
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set_for(Table::DEFAULT, "session:42", "alice", Duration::from_secs(1800))?;
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`set`](Session::set).
+    pub fn set_for(
+        &mut self,
+        table: Table,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        time: Duration,
+    ) -> Result<Outcome, Error> {
+        self.set_with(table, key, value, time, Condition::Always)
+    }
+
+    /// Stores a value until a time; one that is past removes the key.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # use std::time::{Duration, SystemTime};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+    /// session.set_until(Table::DEFAULT, "offer", "3 for 2", tomorrow)?;
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`set`](Session::set).
     pub fn set_until(
         &mut self,
-        table: TableId,
-        key: &[u8],
-        value: &[u8],
-        expires_at_ms: Option<u64>,
+        table: Table,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        time: SystemTime,
     ) -> Result<Outcome, Error> {
-        self.batch(|guard| {
-            let hash = guard.hash(key);
-            guard.write(table, hash, key, value, expires_at_ms)
-        })
+        self.set_with(table, key, value, time, Condition::Always)
     }
 
-    /// Stores a value if the condition holds.
+    /// Stores a value, for good, if the condition holds.
+    ///
+    /// ```
+    /// use duramen::{Condition, Error};
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set_if(Table::DEFAULT, "leader", "a", Condition::Absent)?;
+    /// let second = session.set_if(Table::DEFAULT, "leader", "b", Condition::Absent);
+    /// assert!(matches!(second, Err(Error::ConditionFailed { .. })));
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Engine`], `ConditionFailed` among them; as [`batch`](Self::batch).
+    /// [`Error::ConditionFailed`]; as [`set`](Session::set).
     pub fn set_if(
         &mut self,
-        table: TableId,
-        key: &[u8],
-        value: &[u8],
+        table: Table,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
         condition: Condition,
     ) -> Result<Outcome, Error> {
-        self.batch(|guard| {
-            let hash = guard.hash(key);
-            guard.conditional_write(table, hash, key, value, None, condition)
+        self.set_with(table, key, value, Expiry::Never, condition)
+    }
+
+    /// Stores a value that expires, if the condition holds: [`set`](Session::set) with everything
+    /// that can be said. `expiry` is a `Duration` from now, a `SystemTime`, or an [`Expiry`].
+    ///
+    /// ```
+    /// use duramen::{Condition, Expiry};
+    /// # use duramen::{Options, Store, Table};
+    /// # use std::time::Duration;
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// // A lock that its owner loses after ten seconds.
+    /// session.set_with(Table::DEFAULT, "lock", "me", Duration::from_secs(10), Condition::Absent)?;
+    /// // Another value, the same time.
+    /// session.set_with(Table::DEFAULT, "lock", "still me", Expiry::Keep, Condition::Present)?;
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ConditionFailed`]; as [`set`](Session::set).
+    pub fn set_with(
+        &mut self,
+        table: Table,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expiry: impl Into<Expiry>,
+        condition: Condition,
+    ) -> Result<Outcome, Error> {
+        let (key, value, expiry) = (key.as_ref(), value.as_ref(), expiry.into());
+        self.change_if(table, key, condition, |now_ms, found| Decision::Put {
+            value,
+            expires_at_ms: expiry.at_ms(now_ms, found),
         })
     }
 
-    /// Removes a key; whether it was there.
+    /// Stores many values, for good, with one wait for the disk. Each is an operation of its own,
+    /// in this order: the first that is refused ends it, and those before it stay. For all or none
+    /// see [`transaction`](Session::transaction).
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set_many(Table::DEFAULT, &[("a", "1"), ("b", "2")])?;
+    /// assert_eq!(store.count(Table::DEFAULT), 2);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`get`](Self::get).
-    pub fn remove(&mut self, table: TableId, key: &[u8]) -> Result<bool, Error> {
-        let outcome = self.batch(|guard| {
+    /// As [`set`](Session::set), of the first that was refused.
+    pub fn set_many(
+        &mut self,
+        table: Table,
+        objects: &[(impl AsRef<[u8]>, impl AsRef<[u8]>)],
+    ) -> Result<(), Error> {
+        let parts: Vec<Part<'_>> = objects
+            .iter()
+            .map(|(key, value)| Part::new(key.as_ref(), value.as_ref()))
+            .collect();
+        self.run(|guard| {
+            let mut result = Ok(());
+            let keys = parts.iter().map(|part| part.key);
+            guard.for_each_key(table, keys, |guard, n, hash, key| {
+                if result.is_ok() {
+                    let written = guard.write(table, hash, key, parts[n].value, None);
+                    result = written.map(drop);
+                }
+            })?;
+            result
+        })
+    }
+
+    /// Removes a key; whether it was there. Never fails for want of memory.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "key", "value")?;
+    /// assert!(session.remove(Table::DEFAULT, "key")?);
+    /// assert!(!session.remove(Table::DEFAULT, "key")?);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::Closed`], [`Error::Nested`], [`Error::DiskFull`],
+    /// [`Error::DiskFailed`].
+    pub fn remove(&mut self, table: Table, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        let key = key.as_ref();
+        let outcome = self.run(|guard| {
             let hash = guard.hash(key);
             guard.remove(table, hash, key)
         })?;
         Ok(outcome.before.is_some())
     }
 
-    /// Adds to a number; an absent key counts as 0.
+    /// Removes a key if the condition holds.
+    ///
+    /// ```
+    /// use duramen::{Condition, Error, Version};
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "key", "value")?;
+    /// let stale = Condition::Version(Version(999));
+    /// let refused = session.remove_if(Table::DEFAULT, "key", stale);
+    /// assert!(matches!(refused, Err(Error::ConditionFailed { current: Some(_) })));
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Engine`]: not a number, overflow; as [`batch`](Self::batch).
+    /// [`Error::ConditionFailed`]; as [`remove`](Session::remove).
+    pub fn remove_if(
+        &mut self,
+        table: Table,
+        key: impl AsRef<[u8]>,
+        condition: Condition,
+    ) -> Result<Outcome, Error> {
+        self.change_if(table, key.as_ref(), condition, |_, _| Decision::Remove)
+    }
+
+    /// Removes a key and returns what it had: of several that take the same key, one gets it.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "job", "build")?;
+    /// let job = session.take(Table::DEFAULT, "job")?.expect("nobody else took it");
+    /// assert_eq!(job.bytes, b"build");
+    /// assert_eq!(session.take(Table::DEFAULT, "job")?, None);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`remove`](Session::remove).
+    pub fn take(&mut self, table: Table, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
+        let key = key.as_ref();
+        self.run(|guard| {
+            let hash = guard.hash(key);
+            let mut taken = None;
+            guard.update(table, hash, key, |found, _| {
+                taken = found.map(Value::of);
+                Decision::Remove
+            })?;
+            Ok(taken)
+        })
+    }
+
+    /// Adds to a decimal integer; an absent key counts as 0. Its expiry stays.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// assert_eq!(session.increment(Table::DEFAULT, "visits", 1)?.value, 1);
+    /// assert_eq!(session.increment(Table::DEFAULT, "visits", -3)?.value, -2);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotAnInteger`], [`Error::Overflow`]; as [`set`](Session::set).
     pub fn increment(
         &mut self,
-        table: TableId,
-        key: &[u8],
+        table: Table,
+        key: impl AsRef<[u8]>,
         by: i64,
     ) -> Result<Incremented<i64>, Error> {
-        self.batch(|guard| {
+        let key = key.as_ref();
+        self.run(|guard| {
             let hash = guard.hash(key);
-            guard.increment(table, hash, key, by)
+            Ok(guard.increment(table, hash, key, by)?.into())
+        })
+    }
+
+    /// Adds to a decimal floating-point number; an absent key counts as 0. Stored is the shortest
+    /// text that reads back as the same number. Its expiry stays.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// assert_eq!(session.increment_float(Table::DEFAULT, "load", 0.5)?.value, 0.5);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotAFloat`], [`Error::NotFinite`]; as [`set`](Session::set).
+    pub fn increment_float(
+        &mut self,
+        table: Table,
+        key: impl AsRef<[u8]>,
+        by: f64,
+    ) -> Result<Incremented<f64>, Error> {
+        let key = key.as_ref();
+        self.run(|guard| {
+            let hash = guard.hash(key);
+            Ok(guard.increment_float(table, hash, key, by)?.into())
+        })
+    }
+
+    /// Adds bytes at the end of a value; an absent key counts as empty. Returns its length. Its
+    /// expiry stays. The whole value is written again.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.append(Table::DEFAULT, "log", "one,")?;
+    /// assert_eq!(session.append(Table::DEFAULT, "log", "two,")?, 8);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`set`](Session::set).
+    pub fn append(
+        &mut self,
+        table: Table,
+        key: impl AsRef<[u8]>,
+        bytes: impl AsRef<[u8]>,
+    ) -> Result<usize, Error> {
+        let (key, more) = (key.as_ref(), bytes.as_ref());
+        self.run(|guard| {
+            let hash = guard.hash(key);
+            let mut length = 0;
+            guard.update(table, hash, key, |found, scratch| {
+                let old = found.map_or(&b""[..], |object| object.value);
+                length = old.len() + more.len();
+                if length <= VALUE_BYTES_MAX {
+                    scratch.extend_from_slice(old);
+                    scratch.extend_from_slice(more);
+                }
+                match length {
+                    0..=VALUE_BYTES_MAX => Decision::PutScratch {
+                        expires_at_ms: found.and_then(|object| object.expires_at_ms),
+                    },
+                    _ => Decision::Keep,
+                }
+            })?;
+            match length {
+                0..=VALUE_BYTES_MAX => Ok(length),
+                bytes => Err(duramen_engine::Error::ValueTooLarge {
+                    bytes,
+                    limit: VALUE_BYTES_MAX,
+                }),
+            }
+        })
+    }
+
+    /// Walks over a table, in no order of keys: see [`Scan`] for what is promised.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # let mut session = store.session()?;
+    /// session.set_many(Table::DEFAULT, &[("a", "1"), ("b", "22")])?;
+    /// let mut bytes = 0;
+    /// for object in session.scan(Table::DEFAULT) {
+    ///     let (_key, value) = object?;
+    ///     bytes += value.len();
+    /// }
+    /// assert_eq!(bytes, 3);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn scan(&mut self, table: Table) -> Scan<'_> {
+        Scan::new(self, table)
+    }
+
+    /// Runs operations of the engine as one batch, and returns when all they did and saw is
+    /// durable. Not a transaction: others see the batch half done, unless it locks its keys
+    /// ([`Guard::lock_keys`]).
+    ///
+    /// # Errors
+    /// Those of `run`; [`Error::DiskFull`], [`Error::DiskFailed`]: whether the writes survive
+    /// is then unknown.
+    #[doc(hidden)]
+    pub fn batch<T>(
+        &mut self,
+        run: impl FnOnce(&mut Guard<'_>) -> Result<T, duramen_engine::Error>,
+    ) -> Result<T, Error> {
+        let store = self.store.clone();
+        self.run(|guard| {
+            let _inside = inside::enter(&store);
+            run(guard)
+        })
+    }
+
+    /// As [`batch`](Self::batch), where nothing of the caller's is run.
+    pub(crate) fn run<T>(
+        &mut self,
+        run: impl FnOnce(&mut Guard<'_>) -> Result<T, duramen_engine::Error>,
+    ) -> Result<T, Error> {
+        inside::check(&self.store)?;
+        let mut guard = self.engine.pin();
+        if self.store.is_closed() {
+            return Err(Error::Closed);
+        }
+        let result = run(&mut guard);
+        guard.unlock_keys();
+        let position = guard.take_position();
+        drop(guard);
+        // A refusal, too, may be due to something that can still vanish.
+        self.settle(&position)?;
+        Ok(result?)
+    }
+
+    /// Makes what was done durable, or waits until what was seen is.
+    pub(crate) fn settle(&mut self, position: &Position) -> Result<(), Error> {
+        let level = self.level.unwrap_or(position.level());
+        if level < Level::Synced && !position.is_none() {
+            self.behind.join(position);
+        }
+        self.store.settle(position, level)
+    }
+
+    /// A read-modify-write under a condition. `decide` gets the time, and when the object expires
+    /// that is there.
+    fn change_if<'v>(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        condition: Condition,
+        decide: impl Fn(u64, Option<u64>) -> Decision<'v>,
+    ) -> Result<Outcome, Error> {
+        self.run(|guard| {
+            let (hash, now_ms) = (guard.hash(key), guard.now_ms());
+            let mut refused = None;
+            let outcome = guard.update(table, hash, key, |found, _| {
+                let current = found.map(|object| object.version);
+                refused = (!condition.holds(current)).then_some(current);
+                match refused {
+                    Some(_) => Decision::Keep,
+                    None => decide(now_ms, found.and_then(|object| object.expires_at_ms)),
+                }
+            })?;
+            match refused {
+                Some(current) => Err(duramen_engine::Error::ConditionFailed { current }),
+                None => Ok(outcome.into()),
+            }
         })
     }
 }

@@ -25,10 +25,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+/// A store that ends looks this often whether the snapshot has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// What a store remembers of its snapshots.
 #[derive(Default)]
 pub(crate) struct Snapshots {
+    /// SeqCst, as is `ended`: a snapshot that begins sees the end of the store, or the end sees it.
     running: AtomicBool,
+    /// The store ends: none goes on.
+    ended: AtomicBool,
     last: Mutex<Option<Last>>,
 }
 
@@ -62,22 +68,42 @@ impl Snapshots {
         disk: Arc<dyn Disk>,
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
-        if self.running.swap(true, Ordering::AcqRel) {
+        if self.running.swap(true, Ordering::SeqCst) {
             return Err(Error::SnapshotRunning);
         }
         let started = Instant::now();
-        let result = take(log, disk, started, progress);
+        let result = take(self, log, disk, started, progress);
         *self.last.lock().expect("the last snapshot") = Some(Last {
             at: SystemTime::now(),
             ok: result.is_ok(),
             took: started.elapsed(),
         });
-        self.running.store(false, Ordering::Release);
+        self.running.store(false, Ordering::SeqCst);
         result
     }
 
+    /// Ends the one under way, which answers [`Error::Closed`], and waits for that; no other begins.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        while self.running.load(Ordering::SeqCst) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// There may be more of them after all.
+    pub fn go_on(&self) {
+        self.ended.store(false, Ordering::SeqCst);
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.ended.load(Ordering::SeqCst) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
     pub fn fill(&self, stats: &mut DurabilityStats) {
-        stats.snapshot_running = self.running.load(Ordering::Acquire);
+        stats.snapshot_running = self.running.load(Ordering::SeqCst);
         if let Some(last) = *self.last.lock().expect("the last snapshot") {
             stats.last_snapshot = Some(last.at);
             stats.last_snapshot_ok = Some(last.ok);
@@ -87,11 +113,13 @@ impl Snapshots {
 }
 
 fn take(
+    snapshots: &Snapshots,
     log: &LogWriter,
     disk: Arc<dyn Disk>,
     started: Instant,
     progress: &(dyn Fn(&Progress) + Send + Sync),
 ) -> Result<SnapshotReport, Error> {
+    snapshots.check()?;
     let source = log.durable.backup();
     let geometry = Geometry {
         wal_bytes: source.geometry().wal_bytes.clamp(WAL_BYTES_MIN, 64 * MIB),
@@ -107,6 +135,7 @@ fn take(
     let mut buffer = vec![0; geometry.segment_bytes as usize];
     let mut bytes_done = 0;
     for (segment, certificate) in &cut.certificates {
+        snapshots.check()?;
         copy(
             log,
             &target,

@@ -24,13 +24,37 @@ pub struct Latency {
     pub max: Duration,
 }
 
-/// What `INFO persistence` and the metrics page show.
+/// Figures of memory, from [`Store::memory`](crate::Store::memory). Lengths are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// The budget that the store was opened with: a hard limit for data, index and tables.
+    pub budget_bytes: u64,
+    /// Of the budget, what segments may take: the rest is index and tables.
+    pub capacity_bytes: u64,
+    /// Of objects that are there, headers included. Writes are refused at about 0.98 of the
+    /// capacity.
+    pub live_bytes: u64,
+    pub index_bytes: u64,
+    /// Backed by memory now.
+    pub committed_bytes: u64,
+    /// In all tables; expired ones that nobody has met yet count too.
+    pub objects: u64,
+    /// Since the start: objects that had expired when somebody met them, and those that a cache
+    /// evicted.
+    pub expired: u64,
+    pub evicted: u64,
+}
+
+/// Figures of the disk's side, from [`Store::stats`](crate::Store::stats).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DurabilityStats {
     /// The store's default level.
     pub level: Level,
     pub disk: DiskState,
-    /// Appended, and not yet synced: what a power cut now could take away from levels below `synced`.
+    /// Appended, and not yet synced: what a power cut now could take away from levels below
+    /// `synced`.
     pub undurable_bytes: u64,
     pub wal_bytes: u64,
     pub wal_used_bytes: u64,
@@ -52,7 +76,7 @@ pub struct DurabilityStats {
     /// `None` = there was none.
     pub last_snapshot_ok: Option<bool>,
     pub last_snapshot_duration: Duration,
-    /// What the last restart found.
+    /// Found by the last restart.
     pub loaded_bytes: u64,
     pub loaded_entries: u64,
     pub load_duration: Duration,
@@ -61,11 +85,13 @@ pub struct DurabilityStats {
     pub scrubbed_frames: u64,
     /// Replicas that were found damaged since the start.
     pub bad_frames: u64,
-    /// Of these: replaced, not yet replaced, and such that nothing can replace (they are among the pending ones).
+    /// Of these: replaced, not yet replaced, and such that nothing can replace (they are among the
+    /// pending ones).
     pub scrub_repaired: u64,
     pub scrub_pending: u64,
     pub scrub_lost: u64,
-    /// Frames that are not used in this run, or only if there is no other: something in them went bad.
+    /// Frames that are not used in this run, or only if there is no other: something in them went
+    /// bad.
     pub quarantined_frames: u64,
     /// Of a scrub that somebody asked for.
     pub scrub: ScrubProgress,
@@ -73,11 +99,30 @@ pub struct DurabilityStats {
 
 impl DurabilityStats {
     /// Every part of the data has a good copy on disk, as far as anybody has looked.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// assert!(store.stats().is_some_and(|stats| stats.is_sound()));
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_sound(&self) -> bool {
         self.scrub_pending == 0
     }
 
-    /// Bytes written to the device for each byte appended.
+    /// Bytes written to the device for each byte appended; 0 if nothing was.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// let stats = store.stats().expect("it has a directory");
+    /// assert_eq!(stats.write_amplification(), 0.0);
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write_amplification(&self) -> f64 {
         if self.appended_bytes == 0 {
             return 0.0;

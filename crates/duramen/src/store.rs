@@ -1,53 +1,125 @@
 //! The store as its owner sees it.
 //!
 //! **Invariants**
-//! - S1: a change of tables is in the engine's queue before anything that depends on it can be written, and is waited for
-//!   before its caller is answered.
-//! - S2: threads hold the store weakly or not at all: when the last owner lets go, they are ended and joined, and what was
-//!   appended is synced; only [`Store::close`] notes a clean end.
+//! - S1: a change of tables is in the engine's queue before anything that depends on it can be
+//!   written, and is waited for before its caller is answered.
+//! - S2: threads hold the store weakly or not at all: when the last owner lets go, they are ended
+//!   and joined, and what was appended is synced; only [`Store::close`] notes a clean end
+//!   (`closing`).
 
 use crate::commit::Durable;
 use crate::restart::{self, Loaded};
 use crate::snapshot::Snapshots;
 use crate::threads::Threads;
 use crate::{
-    DurabilityStats, Error, LogWriter, Mode, Options, Progress, Repair, Session, SnapshotReport,
+    DiskMode, DurabilityStats, Error, LogWriter, MemoryStats, Options, Progress, Repair, Session,
+    SnapshotReport, inside,
 };
 use duramen_backup::disk::Disk;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Copies};
 use duramen_base::ids::Level;
-use duramen_engine::{Position, TableId};
+use duramen_engine::Position;
+use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Tables of objects, in memory and, with a directory, on disk. Shared by [`Arc`].
+/// Tables of objects, in memory and, with a directory, on disk. Shared by [`Arc`]; every thread
+/// that reads or writes takes a [`Session`] of its own.
+///
+/// It ends with [`close`](Store::close): everything is on disk then, the directory is free, and all
+/// its sessions answer [`Error::Closed`]. A store that is merely dropped, the last session with it,
+/// syncs what was written; what was acknowledged at [`Level::Synced`] needs neither. Its memory
+/// goes back to the system with the last [`Arc`].
+///
+/// ```
+/// use duramen::{Options, Store, Table};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let dir = dir.path().join("store");
+/// let store = Store::open(Options::new(&dir, 64 << 20))?;
+/// store.session()?.set(Table::DEFAULT, "key", "value")?;
+/// store.close()?;
+///
+/// let store = Store::open(Options::new(&dir, 64 << 20))?;
+/// assert!(store.session()?.exists(Table::DEFAULT, "key")?);
+/// store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Store {
-    engine: Arc<duramen_engine::Store>,
-    durable: Option<DurableStore>,
-    level: Level,
-    closed: AtomicBool,
+    pub(crate) engine: Arc<duramen_engine::Store>,
+    pub(crate) durable: Option<DurableStore>,
+    /// The gate (`closing`, E1).
+    pub(crate) closed: AtomicBool,
+    /// Held by who closes.
+    pub(crate) closing: Mutex<()>,
 }
 
-/// What a store with a directory has besides.
-struct DurableStore {
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field(
+                "dir",
+                &self.options().and_then(|options| options.dir.as_ref()),
+            )
+            .field("closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The part that a store with a directory has besides.
+pub(crate) struct DurableStore {
     /// Dropped first: ends the threads.
-    threads: Option<Threads>,
-    log: Arc<LogWriter>,
+    pub(crate) threads: Option<Threads>,
+    pub(crate) log: Arc<LogWriter>,
     loaded: Loaded,
-    snapshots: Snapshots,
+    pub(crate) snapshots: Snapshots,
 }
 
 impl Store {
-    /// Opens the store in `options.dir`, made if it does not exist; without one the store is in memory alone. `progress` is
-    /// called now and then, from several threads, until everything is loaded.
+    /// Opens the store in the directory of `options`, made if it does not exist, and loads
+    /// everything that was acknowledged; about a million objects of 128 bytes in a second per core.
+    /// Without a directory the store is in memory alone.
+    ///
+    /// ```
+    /// use duramen::{Error, Options, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let dir = dir.path().join("store");
+    /// let store = Store::open(Options::new(&dir, 64 << 20))?;
+    /// // One at a time has a directory open, in this process or another.
+    /// assert!(matches!(Store::open(Options::new(&dir, 64 << 20)), Err(Error::Disk(_))));
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Disk`]: not ours, in use, of another cluster or a newer format; [`Error::Damaged`]; [`Error::Misfit`];
-    /// [`Error::Engine`]. Nothing on the disk was changed then.
-    pub fn open(
+    /// [`Error::Disk`]: not ours, in use, or of a newer format; [`Error::Damaged`];
+    /// [`Error::Misfit`]; [`Error::Thread`]; [`Error::Engine`]. Nothing on the disk was changed then.
+    pub fn open(options: Options) -> Result<Arc<Store>, Error> {
+        Store::open_with_progress(options, |_| {})
+    }
+
+    /// As [`open`](Store::open). `progress` is called now and then, from several threads, until
+    /// everything is loaded.
+    ///
+    /// ```
+    /// use duramen::{Options, Store};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let options = Options::new(dir.path().join("store"), 64 << 20);
+    /// let store = Store::open_with_progress(options, |progress| {
+    ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
+    /// })?;
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Store::open).
+    pub fn open_with_progress(
         options: Options,
         progress: impl Fn(&Progress) + Send + Sync,
     ) -> Result<Arc<Store>, Error> {
@@ -65,13 +137,14 @@ impl Store {
         Ok(Arc::new(Store {
             engine: duramen_engine::Store::new(options.engine.clone())?,
             durable: None,
-            level: Level::Memory,
             closed: AtomicBool::new(false),
+            closing: Mutex::default(),
         }))
     }
 
-    /// As [`open`](Self::open), on any disk. Without `threads` nothing happens by itself: whoever drives the store calls
-    /// [`LogWriter::try_commit_here`] and [`background_step`](Self::background_step).
+    /// As [`open`](Self::open), on any disk. Without `threads` nothing happens by itself: whoever
+    /// drives the store calls [`LogWriter::try_commit_here`] and
+    /// [`background_step`](Self::background_step).
     #[doc(hidden)]
     pub fn open_on(
         disk: Arc<dyn Disk>,
@@ -115,7 +188,6 @@ impl Store {
             None
         };
         Ok(Arc::new(Store {
-            level: options.level,
             durable: Some(DurableStore {
                 threads,
                 log,
@@ -124,10 +196,12 @@ impl Store {
             }),
             engine,
             closed: AtomicBool::new(false),
+            closing: Mutex::default(),
         }))
     }
 
-    /// One step of what the background thread does; whether there was anything. For a store opened without threads.
+    /// One step of what the background thread does; whether there was anything. For a store opened
+    /// without threads.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
@@ -155,148 +229,82 @@ impl Store {
         }
     }
 
-    /// Has all frames read again and verified, one after the other in the background; [`stats`](Self::stats) says how far it
-    /// is. Returns how many there are; `None` if the store has no directory.
+    /// Has everything on disk read again and verified, one segment after the other in the
+    /// background; damage is repaired from memory. Returns how many there are;
+    /// [`stats`](Self::stats) says how far it is. `None`: the store has no directory, or is closed.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// store.scrub();
+    /// while store.stats().is_some_and(|stats| stats.scrub.left > 0) {
+    ///     std::thread::sleep(std::time::Duration::from_millis(1));
+    /// }
+    /// assert!(store.stats().is_some_and(|stats| stats.is_sound()));
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn scrub(&self) -> Option<u64> {
         let log = &self.durable.as_ref()?.log;
+        if self.is_closed() {
+            return None;
+        }
         let total = log.durable.begin_scrub();
         log.background.ring();
         Some(total)
     }
 
     /// One frame is verified in this time from now on; 0 = none, unless somebody asks.
+    #[doc(hidden)]
     pub fn set_scrub_interval(&self, interval: Duration) {
         if let Some(durable) = &self.durable {
             durable.log.durable.scrub.set_interval(interval);
         }
     }
 
-    /// Calls `hook` for each replica on disk that is damaged now, or is found to be, and for what becomes of it. Short, from
-    /// the background's thread, and not back into this. Only the last hook counts.
+    /// Calls `hook` for each replica on disk that is damaged now, or is found to be, and for what
+    /// becomes of it. Short, from the background's thread, and not back into this. Only the last
+    /// hook counts.
+    #[doc(hidden)]
     pub fn watch_repairs(&self, hook: impl Fn(&Repair) + Send + Sync + 'static) {
         if let Some(durable) = &self.durable {
             durable.log.durable.repairs.watch(Box::new(hook));
         }
     }
 
-    /// The memory side: tables, sessions, guards. What is written through it becomes durable by [`log`](Self::log).
+    /// The memory side: tables, sessions, guards. Writes through it become durable by
+    /// [`log`](Self::log).
+    #[doc(hidden)]
     pub fn engine(&self) -> &Arc<duramen_engine::Store> {
         &self.engine
     }
 
     /// The durable side; `None` if the store has no directory.
+    #[doc(hidden)]
     pub fn log(&self) -> Option<&LogWriter> {
         self.durable.as_ref().map(|durable| &*durable.log)
     }
 
-    /// A blocking way into the store for one thread: each call returns when it has reached its table's level.
+    /// A way into the store for one thread. Cheap, but not for each call: keep it.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "key", "value")?;
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Engine`]: too many sessions.
+    /// [`Error::TooManySessions`], [`Error::Closed`], [`Error::Nested`].
     pub fn session(self: &Arc<Self>) -> Result<Session, Error> {
+        self.check_open()?;
         Session::new(self.clone())
     }
 
-    /// The level of writes where neither table nor request says otherwise: the one that the store was opened with, or what
-    /// [`set_default_level`](Self::set_default_level) made of it.
-    pub fn default_level(&self) -> Level {
-        self.engine
-            .log()
-            .map_or(self.level, |log| log.default_level())
-    }
-
-    /// Changes the default level until the store is closed.
-    ///
-    /// # Errors
-    /// [`Error::NoDirectory`].
-    pub fn set_default_level(&self, level: Level) -> Result<(), Error> {
-        match self.engine.log() {
-            Some(log) => log.set_default_level(level),
-            None if level > Level::Memory => return Err(Error::NoDirectory(level)),
-            None => {}
-        }
-        Ok(())
-    }
-
-    /// The level of writes to this table; the store's default if the table has none of its own.
-    pub fn level(&self, table: TableId) -> Level {
-        self.table_level(table).unwrap_or(self.default_level())
-    }
-
-    /// The level that the table has been given; `None` = none of its own, or no such table.
-    pub fn table_level(&self, table: TableId) -> Option<Level> {
-        self.engine.table_level(table).ok().flatten()
-    }
-
-    /// Gives a table a level of its own, durably; `None` takes it away.
-    ///
-    /// # Errors
-    /// [`Error::Engine`]: no such table; [`Error::NoDirectory`]; as [`LogWriter::wait`].
-    pub fn set_level(&self, table: TableId, level: Option<Level>) -> Result<(), Error> {
-        self.check_level(level)?;
-        self.engine.set_table_level(table, level)?;
-        self.wait_for_changes()
-    }
-
-    /// Makes a table, durably. `level`: as in [`set_level`](Self::set_level).
-    ///
-    /// # Errors
-    /// As [`set_level`](Self::set_level).
-    pub fn create_table(&self, name: &str, level: Option<Level>) -> Result<TableId, Error> {
-        self.create_table_told(name, level, |_| {})
-    }
-
-    /// As [`create_table`](Self::create_table). `tell` learns the id before anybody can find the table.
-    ///
-    /// # Errors
-    /// As there.
-    #[doc(hidden)]
-    pub fn create_table_told(
-        &self,
-        name: &str,
-        level: Option<Level>,
-        tell: impl FnOnce(TableId),
-    ) -> Result<TableId, Error> {
-        self.check_level(level)?;
-        let table = self.engine.create_table_told(name, level, tell)?;
-        self.wait_for_changes()?;
-        Ok(table)
-    }
-
-    /// Drops a table and its objects, durably. Must not be called while this thread holds a guard.
-    ///
-    /// # Errors
-    /// As [`set_level`](Self::set_level).
-    pub fn drop_table(&self, table: TableId) -> Result<(), Error> {
-        self.engine.drop_table(table)?;
-        self.wait_for_changes()
-    }
-
-    /// Removes all objects of these tables at one moment, durably. Must not be called while this thread holds a guard.
-    ///
-    /// # Errors
-    /// As [`set_level`](Self::set_level).
-    pub fn clear_tables(&self, tables: &[TableId]) -> Result<(), Error> {
-        let mut session = self.engine.session()?;
-        let guard = session.pin_exclusive();
-        for table in tables {
-            guard.clear(*table)?;
-        }
-        drop(guard); // what it did is published here
-        self.wait_for_changes()
-    }
-
-    fn check_level(&self, level: Option<Level>) -> Result<(), Error> {
-        match level {
-            Some(level) if level > Level::Memory && self.durable.is_none() => {
-                Err(Error::NoDirectory(level))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// S1.
-    fn wait_for_changes(&self) -> Result<(), Error> {
+    pub(crate) fn wait_for_changes(&self) -> Result<(), Error> {
         match (&self.durable, self.engine.log()) {
             (Some(durable), Some(log)) => durable.log.wait(&log.appended(), Level::Synced),
             _ => Ok(()),
@@ -311,17 +319,60 @@ impl Store {
         }
     }
 
-    /// Copies everything, as it is at one moment, into a new directory that [`open`](Self::open) opens. Nobody is stopped
-    /// meanwhile. `dir` must not exist, or be empty.
+    /// Copies everything, as it is at one moment, into a new directory that [`open`](Self::open)
+    /// opens: a backup. Nobody is stopped meanwhile. `dir` must not exist, or be empty. A store
+    /// that is closed meanwhile ends it.
+    ///
+    /// ```
+    /// use duramen::{Options, Store, Table};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let (live, monday) = (dir.path().join("live"), dir.path().join("monday"));
+    /// let store = Store::open(Options::new(&live, 64 << 20))?;
+    /// let mut session = store.session()?;
+    /// session.set(Table::DEFAULT, "key", "on monday")?;
+    /// store.snapshot(&monday)?;
+    /// session.set(Table::DEFAULT, "key", "later")?;
+    /// # store.close()?;
+    ///
+    /// let copy = Store::open(Options::new(&monday, 64 << 20))?;
+    /// let value = copy.session()?.get(Table::DEFAULT, "key")?.expect("it was there");
+    /// assert_eq!(value.bytes, b"on monday");
+    /// # copy.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::NoDirectory`], [`Error::SnapshotRunning`], [`Error::Disk`], as [`LogWriter::wait`].
-    pub fn snapshot(
+    /// [`Error::NoDirectory`], [`Error::SnapshotRunning`], [`Error::Disk`], [`Error::DiskFull`],
+    /// [`Error::DiskFailed`], [`Error::Closed`], [`Error::Nested`]: what was begun in `dir` is no
+    /// store, and can be removed.
+    pub fn snapshot(&self, dir: impl AsRef<Path>) -> Result<SnapshotReport, Error> {
+        self.snapshot_with_progress(dir, |_| {})
+    }
+
+    /// As [`snapshot`](Self::snapshot). `progress` is called for each segment; it must not call the
+    /// store.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("live"), 64 << 20))?;
+    /// let report = store.snapshot_with_progress(dir.path().join("copy"), |progress| {
+    ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
+    /// })?;
+    /// println!("{} bytes in {:?}", report.bytes, report.elapsed);
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn snapshot_with_progress(
         &self,
-        dir: &Path,
+        dir: impl AsRef<Path>,
         progress: impl Fn(&Progress) + Send + Sync,
     ) -> Result<SnapshotReport, Error> {
-        let disk = OsDisk::new(dir, Mode::Buffered);
+        let disk = OsDisk::new(dir.as_ref(), DiskMode::Buffered);
         self.snapshot_to(Arc::new(disk), &progress)
     }
 
@@ -332,6 +383,8 @@ impl Store {
         disk: Arc<dyn Disk>,
         progress: &(dyn Fn(&Progress) + Send + Sync),
     ) -> Result<SnapshotReport, Error> {
+        self.check_open()?;
+        let _inside = inside::enter(self); // `close` waits for it
         match &self.durable {
             Some(durable) if durable.log.durable.remote.is_some() => Err(Error::NotHere),
             Some(durable) => durable.snapshots.take(&durable.log, disk, progress),
@@ -339,7 +392,19 @@ impl Store {
         }
     }
 
-    /// Figures of the durable side; `None` if the store has no directory.
+    /// Figures of the disk's side; `None` if the store has no directory. For those of memory see
+    /// [`memory`](Self::memory).
+    ///
+    /// ```
+    /// # use duramen::{DiskState, Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// let stats = store.stats().expect("it has a directory");
+    /// assert_eq!(stats.disk, DiskState::Ok);
+    /// println!("a sync takes {:?}", stats.sync.p99);
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> Option<DurabilityStats> {
         let durable = self.durable.as_ref()?;
         let mut stats = durable.log.durable.stats();
@@ -354,117 +419,78 @@ impl Store {
 
     /// Memory of what is on its way to disk, beside the budget; zeros without a directory, and for
     /// a member of a cluster.
+    #[doc(hidden)]
     pub fn copies(&self) -> Copies {
         let durable = self.durable.as_ref();
         let backup = durable.and_then(|durable| durable.log.durable.backup.as_ref());
         backup.map_or_else(Copies::default, Backup::copies)
     }
 
-    /// What could not be used of the hints about what was hot, for a person; `None`: nothing to say.
+    /// The damage to the hints about what was hot, for a person; `None`: nothing to
+    /// say.
+    #[doc(hidden)]
     pub fn hint_damage(&self) -> Option<String> {
         let heat = self.durable.as_ref()?.log.durable.heat.as_ref()?;
         heat.damage()
     }
 
-    /// Bytes of log that the directory has room for, and that the options ask for, if those are more; `None`: there is room. A
-    /// snapshot has it, too.
+    /// Bytes of log that the directory has room for, and that the options ask for, if those are
+    /// more; `None`: there is room. A snapshot has it, too.
+    #[doc(hidden)]
     pub fn lacking_room(&self) -> Option<(u64, u64)> {
         let durable = &self.durable.as_ref()?.log.durable;
         restart::lacking_room(durable.backup().geometry(), &durable.options)
     }
 
-    /// How the store was opened; `None` without a directory.
+    /// The options that the store was opened with; `None` without a directory.
+    #[doc(hidden)]
     pub fn options(&self) -> Option<&Options> {
         self.durable
             .as_ref()
             .map(|durable| &durable.log.durable.options)
     }
 
-    /// Makes everything that was written so far durable, whatever its level.
+    /// Figures of memory.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// let memory = store.memory();
+    /// assert_eq!(memory.budget_bytes, 64 << 20);
+    /// assert!(memory.live_bytes <= memory.capacity_bytes);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn memory(&self) -> MemoryStats {
+        let stats = self.engine.stats();
+        MemoryStats {
+            budget_bytes: self.engine.memory_bytes(),
+            capacity_bytes: stats.segment_budget_bytes,
+            live_bytes: stats.live_bytes,
+            index_bytes: stats.index_bytes,
+            committed_bytes: stats.committed_bytes,
+            objects: stats.objects,
+            expired: stats.entries_expired,
+            evicted: stats.entries_evicted,
+        }
+    }
+
+    /// Makes everything that was written so far, by all sessions, durable, whatever its level.
+    ///
+    /// ```
+    /// # use duramen::{Level, Options, Store, Table};
+    /// # let dir = tempfile::tempdir()?;
+    /// let options = Options::new(dir.path().join("store"), 64 << 20).level(Level::Memory);
+    /// let store = Store::open(options)?;
+    /// store.session()?.set(Table::DEFAULT, "key", "value")?; // returns at once
+    /// store.flush()?; // it is on disk now
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`LogWriter::wait`].
+    /// [`Error::DiskFull`], [`Error::DiskFailed`], [`Error::Closed`], [`Error::Nested`].
     pub fn flush(&self) -> Result<(), Error> {
+        self.check_open()?;
         self.wait_for_changes()
-    }
-
-    /// Makes everything durable and notes that the end was clean, so that the next start is fast. Writes after it are lost:
-    /// the caller has ended its own users first. What the disk has no room for is not lost: then nothing was closed, and the
-    /// store serves on; try again.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush); [`Error::Closed`] if it is.
-    pub fn close(&self) -> Result<(), Error> {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return Err(Error::Closed);
-        }
-        let Some(durable) = &self.durable else {
-            return Ok(());
-        };
-        let result = self.flush().and_then(|()| {
-            if let Some(threads) = &durable.threads {
-                threads.end();
-            }
-            durable.log.durable.shut_down()
-        });
-        if matches!(result, Err(Error::DiskFull(_))) {
-            self.closed.store(false, Ordering::Release);
-        }
-        durable.log.tell();
-        result
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        if let Some(durable) = &self.durable {
-            if let Some(threads) = &durable.threads {
-                threads.end(); // S2
-            }
-            // A cleaner in its hook would keep the log, and so the directory, beyond this, and end the engine by itself.
-            durable.log.durable.engine.end_cleaners();
-            if !self.closed.load(Ordering::Acquire) {
-                durable.log.durable.let_go();
-            }
-        }
-    }
-}
-
-impl Durable {
-    /// Everything synced and in frames, and a record that says so. Without room for that it is enough that everything is
-    /// synced: the next start then takes the log as after a crash.
-    fn shut_down(&self) -> Result<(), Error> {
-        let written = self.log().appended();
-        self.engine.close_heads();
-        let closed = self.commit_once(&mut self.lock(), Level::Synced);
-        if self.remote.is_some() {
-            return closed; // its log is recovered, or empty: nobody restarts from it
-        }
-        if closed.is_err() && self.log().reached(&written) < Level::Synced {
-            return closed;
-        }
-        if let Some(heat) = &self.heat {
-            heat.write_last(&self.engine);
-        }
-        match closed.and_then(|()| self.tidy_up()) {
-            Err(Error::DiskFull(_)) => Ok(()),
-            done => done,
-        }
-    }
-
-    fn tidy_up(&self) -> Result<(), Error> {
-        self.finish_repairs()?;
-        while self.background_step()? {}
-        self.write_clean_shutdown()?;
-        self.backup().close()?;
-        Ok(())
-    }
-
-    /// The last owner forgot to close: what was appended is made durable all the same, if it can be.
-    fn let_go(&self) {
-        // After a panic in a commit nothing is known: then the next start has to tell.
-        if let Ok(mut commit) = self.commit.lock() {
-            let _ = self.commit_once(&mut commit, Level::Synced);
-        }
     }
 }

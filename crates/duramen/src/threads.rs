@@ -51,14 +51,25 @@ impl Threads {
             log: log.clone(),
             handles: Mutex::default(),
         };
+        threads.go_on()?;
+        Ok(threads)
+    }
+
+    /// Starts the threads, also after [`end`](Self::end).
+    ///
+    /// # Errors
+    /// [`Error::Thread`]: none runs.
+    pub fn go_on(&self) -> Result<(), Error> {
+        let log = &self.log;
+        log.stop.store(false, Ordering::SeqCst);
         let (writer, background) = (log.clone(), log.clone());
-        threads.spawn("duramen-log", move || writer.run())?;
-        threads.spawn("duramen-frames", move || run_background(&background))?;
+        self.spawn("duramen-log", move || writer.run())?;
+        self.spawn("duramen-frames", move || run_background(&background))?;
         if log.durable.heat.is_some() || log.durable.hints.is_some() {
             let heat = log.clone();
-            threads.spawn("duramen-heat", move || run_heat(&heat))?;
+            self.spawn("duramen-heat", move || run_heat(&heat))?;
         }
-        Ok(threads)
+        Ok(())
     }
 
     fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {

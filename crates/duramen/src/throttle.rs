@@ -235,7 +235,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("duramen-throttle-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a directory");
         let meter = Arc::new(Meter::default());
-        let disk = duramen_backup::os::OsDisk::new(&folder, crate::Mode::Buffered);
+        let disk = duramen_backup::os::OsDisk::new(&folder, crate::DiskMode::Buffered);
         let pace = Pace::new(meter.clone());
         assert!(!pace.wait(1), "nobody commits");
         meter.synced(Duration::from_micros(100));

@@ -1,15 +1,15 @@
 //! The durable store on disks that fill up or fail: clear errors, reads go on, nothing acknowledged is lost.
 
-use duramen::engine::TableId;
 use duramen::{DiskState, Error, Level, Options, Store};
 use duramen_backup::Mode;
 use duramen_backup::disk::{Disk, File, Front, Fronted};
 use duramen_backup::os::OsDisk;
+use duramen_engine::TableId;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const T: TableId = TableId::DEFAULT;
 
@@ -117,29 +117,26 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
     faults.full.store(true, Ordering::Release);
     let mut written = 0;
     let refused = loop {
-        match session.set(T, &key(written), &[7; 10_000]) {
+        match session.set(T, key(written), [7; 10_000]) {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
         assert!(written < 10_000, "100 MB do not fit into a log of 4 MB");
     };
     assert!(written > 100, "{written}: {refused}");
-    let is_full = matches!(
-        refused,
-        Error::DiskFull(_) | Error::Engine(duramen::engine::Error::DiskFull)
-    );
+    let is_full = matches!(refused, Error::DiskFull(_));
     assert!(is_full, "{refused}");
     assert_eq!(store.stats().unwrap().disk, DiskState::Full);
     // Reads of what is durable go on; a new write is refused at once and changes nothing.
     for n in 0..written {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
-    let refused = session.set(T, b"another", &[7; 10_000]).unwrap_err();
+    let refused = session.set(T, b"another", [7; 10_000]).unwrap_err();
     assert!(refused.to_string().contains("full"), "{refused}");
 
     faults.full.store(false, Ordering::Release);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while let Err(error) = session.set(T, b"after", &[7; 10_000]) {
+    while let Err(error) = session.set(T, b"after", [7; 10_000]) {
         assert!(Instant::now() < deadline, "{error}");
         std::thread::yield_now();
     }
@@ -149,7 +146,7 @@ fn a_full_disk_refuses_writes_until_there_is_space() {
     let store = open(disk, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..written {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
     assert!(session.get(T, b"after").unwrap().is_some());
 }
@@ -162,7 +159,7 @@ fn a_failed_sync_refuses_writes_for_good() {
     let store = open(disk.clone(), dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..100 {
-        session.set(T, &key(n), b"value").unwrap();
+        session.set(T, key(n), b"value").unwrap();
     }
     faults.syncs_fail.store(true, Ordering::Release);
     let refused = session.set(T, b"lost", b"value").unwrap_err();
@@ -173,7 +170,7 @@ fn a_failed_sync_refuses_writes_for_good() {
     let reason = store.log().unwrap().failure().unwrap();
     assert!(reason.contains("the device is gone"), "{reason}");
     for n in 0..100 {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
     assert!(store.close().is_err(), "a failed disk has no clean end");
     drop(session);
@@ -182,7 +179,7 @@ fn a_failed_sync_refuses_writes_for_good() {
     assert!(!store.stats().unwrap().clean_start);
     let mut session = store.session().unwrap();
     for n in 0..100 {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
     assert!(session.get(T, b"later").unwrap().is_none());
 }
@@ -237,7 +234,7 @@ fn damage_is_refused_and_nothing_is_changed() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        session.set(T, &key(n), &[n as u8; 4000]).unwrap();
+        session.set(T, key(n), [n as u8; 4000]).unwrap();
     }
     drop(session);
     store.close().unwrap();
@@ -249,7 +246,7 @@ fn damage_is_refused_and_nothing_is_changed() {
     let mut bad = good.clone();
     bad[value.unwrap() + 500] ^= 0x10;
     std::fs::write(&frames, &bad).unwrap();
-    let error = Store::open(options(dir.path()), |_| {}).err().unwrap();
+    let error = Store::open(options(dir.path())).err().unwrap();
     assert!(matches!(error, Error::Damaged { .. }), "{error}");
     assert!(error.to_string().contains("segment"), "{error}");
     assert!(
@@ -260,7 +257,7 @@ fn damage_is_refused_and_nothing_is_changed() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        let value = session.get(T, &key(n)).unwrap().unwrap();
+        let value = session.get(T, key(n)).unwrap().unwrap();
         assert_eq!(value.bytes, [n as u8; 4000]);
     }
 }
@@ -288,7 +285,7 @@ fn wreck_wal(dir: &Path) {
 fn assert_holds(store: &Arc<Store>, keys: u32) {
     let mut session = store.session().unwrap();
     for n in 0..keys {
-        assert!(session.get(T, &key(n)).unwrap().is_some(), "key {n}");
+        assert!(session.get(T, key(n)).unwrap().is_some(), "key {n}");
     }
 }
 
@@ -300,7 +297,7 @@ fn after_a_clean_stop_the_write_ahead_log_is_not_needed() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..300 {
-        session.set(T, &key(n), &[7; 1000]).unwrap();
+        session.set(T, key(n), [7; 1000]).unwrap();
     }
     drop(session);
     store.create_table("made-late", None).unwrap();
@@ -364,7 +361,7 @@ fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     store.watch_repairs(move |event| seen.lock().unwrap().push(event.clone()));
     let mut session = store.session().unwrap();
     for n in 0..50 {
-        session.set(T, &key(n), &[7; 1000]).unwrap();
+        session.set(T, key(n), [7; 1000]).unwrap();
     }
     let scrub = || {
         store.scrub().unwrap();
@@ -381,7 +378,7 @@ fn a_bad_block_of_the_write_ahead_log_is_mended_while_memory_has_it() {
     let stats = store.stats().unwrap();
     assert_eq!((stats.wal_used_bytes, stats.scrub_repaired), (0, 1));
     assert_eq!(events.lock().unwrap().len(), 2, "found, and repaired");
-    session.set(T, &key(50), b"later").unwrap();
+    session.set(T, key(50), b"later").unwrap();
     let killed = copy_of(dir.path());
     drop(faults);
     assert_holds(&open(faulty(killed.path()).0, killed.path(), true), 51);
@@ -397,7 +394,7 @@ fn a_start_on_a_full_disk_serves_reads() {
     let mut session = store.session().unwrap();
     let written = 500;
     for n in 0..written {
-        session.set(T, &key(n), &[7; 10_000]).unwrap();
+        session.set(T, key(n), [7; 10_000]).unwrap();
     }
     let killed = copy_of(dir.path());
     let (disk, faults) = faulty(killed.path());
@@ -426,17 +423,18 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
         let dir = tempfile::tempdir().unwrap();
         let clock = Arc::new(std::sync::atomic::AtomicU64::new(1_000_000));
         let mut options = options(dir.path());
-        options.engine.clock = duramen::engine::Clock::Manual(clock.clone());
-        let open = || Store::open(options.clone(), |_| {}).unwrap();
+        options.engine.clock = duramen_engine::Clock::Manual(clock.clone());
+        let open = || Store::open(options.clone()).unwrap();
+        let at = |ms| UNIX_EPOCH + Duration::from_millis(ms);
         let store = open();
         let mut session = store.session().unwrap();
         session.set(T, b"stays", b"value").unwrap();
-        session.set_until(T, b"older", b"value", None).unwrap();
+        session.set(T, b"older", b"value").unwrap();
         session
-            .set_until(T, b"older", b"value", Some(2_000_000))
+            .set_until(T, b"older", b"value", at(2_000_000))
             .unwrap();
         session
-            .set_until(T, b"later", b"value", Some(4_000_000))
+            .set_until(T, b"later", b"value", at(4_000_000))
             .unwrap();
         clock.store(3_000_000, Ordering::Relaxed);
         assert!(session.get(T, b"older").unwrap().is_none());
@@ -459,7 +457,7 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
         assert!(session.get(T, b"older").unwrap().is_none(), "for good");
         // Written under the clock as it is now, it lives by that clock, over the next start too.
         session
-            .set_until(T, b"older", b"new", Some(1_900_000))
+            .set_until(T, b"older", b"new", at(1_900_000))
             .unwrap();
         drop(session);
         drop(store);
@@ -472,7 +470,7 @@ fn what_has_expired_stays_away_when_the_clock_steps_back() {
 fn repaired(
     dir: &Path,
 ) -> (
-    duramen::Salvaged,
+    duramen::internals::Salvaged,
     Vec<Vec<u8>>,
     Arc<Store>,
     tempfile::TempDir,
@@ -481,7 +479,7 @@ fn repaired(
     let out = tempfile::tempdir().unwrap();
     let mut unproved = Vec::new();
     let damaged = OsDisk::new(dir, Mode::Buffered);
-    let done = duramen::salvage(&damaged, out.path(), &mut |_, key| {
+    let done = duramen::internals::salvage(&damaged, out.path(), &mut |_, key| {
         unproved.push(key.to_vec())
     });
     assert!(
@@ -499,14 +497,14 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = options(dir.path());
     options.engine.heads = 1;
-    let store = Store::open(options, |_| {}).unwrap();
+    let store = Store::open(options).unwrap();
     let table = store.create_table("others", None).unwrap();
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        session.set(T, &key(n), &[n as u8; 4000]).unwrap();
+        session.set(T, key(n), [n as u8; 4000]).unwrap();
     }
     for n in 0..100 {
-        session.remove(T, &key(n)).unwrap();
+        session.remove(T, key(n)).unwrap();
     }
     session.set(table, b"another", b"value").unwrap();
     drop(session);
@@ -527,7 +525,7 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
         .unwrap();
     bytes[at + 500] ^= 0x10;
     std::fs::write(&frames, &bytes).unwrap();
-    let opened = Store::open(Options::new(dir.path(), 64 << 20), |_| {});
+    let opened = Store::open(Options::new(dir.path(), 64 << 20));
     assert!(opened.is_err(), "a start refuses it");
     let (done, unproved, store, _out) = repaired(dir.path());
     assert_eq!((done.keys, done.lost.len()), (1900, 1), "{:?}", done.lost);
@@ -539,14 +537,14 @@ fn a_damaged_store_is_repaired_entry_by_entry() {
     let mut session = store.session().unwrap();
     let mut missing = Vec::new();
     for n in 100..2000 {
-        match session.get(T, &key(n)).unwrap() {
+        match session.get(T, key(n)).unwrap() {
             Some(value) => assert_eq!(value.bytes, [n as u8; 4000]),
             None => missing.push(n),
         }
     }
     assert_eq!((missing.len(), missing[0] % 256), (1, 199));
     assert!(
-        (0..100).all(|n| session.get(T, &key(n)).unwrap().is_none()),
+        (0..100).all(|n| session.get(T, key(n)).unwrap().is_none()),
         "deleted"
     );
     let made = store.engine().table_id("others").unwrap();
@@ -567,7 +565,7 @@ fn with_holes_in_its_write_ahead_log_a_store_gives_the_rest() {
     let store = open(faulty(dir.path()).0, dir.path(), true);
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        session.set(T, &key(n), &[n as u8; 4000]).unwrap();
+        session.set(T, key(n), [n as u8; 4000]).unwrap();
     }
     let killed = copy_of(dir.path());
     let sound = repaired(killed.path());
@@ -587,7 +585,7 @@ fn with_holes_in_its_write_ahead_log_a_store_gives_the_rest() {
     );
     let mut session = store.session().unwrap();
     for n in 0..2000 {
-        if let Some(value) = session.get(T, &key(n)).unwrap() {
+        if let Some(value) = session.get(T, key(n)).unwrap() {
             assert_eq!(value.bytes, [n as u8; 4000]);
         }
     }

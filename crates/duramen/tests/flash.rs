@@ -3,8 +3,8 @@
 #[path = "common/tiered.rs"]
 mod tiered;
 
-use duramen::engine::FlashOptions;
 use duramen::{Level, Options, Session, Store};
+use duramen_engine::FlashOptions;
 use std::path::Path;
 use std::sync::Arc;
 use tiered::{T, key, memory, value, write};
@@ -23,12 +23,12 @@ fn open(dir: &Path) -> Arc<Store> {
     options.engine.flash = Some(FlashOptions {
         device: memory(128 * MIB as usize),
     });
-    Store::open(options, |_| {}).unwrap()
+    Store::open(options).unwrap()
 }
 
 fn check(session: &mut Session) {
     for n in 0..OBJECTS {
-        let found = session.get(T, &key(n)).unwrap().map(|found| found.bytes);
+        let found = session.get(T, key(n)).unwrap().map(|found| found.bytes);
         let expected = match n {
             n if n % 5 == 0 => None,
             n if n % 3 == 0 => Some(value(n, 1)),
@@ -46,7 +46,7 @@ fn a_log_beyond_memory_is_loaded_and_goes_on() {
     write(&mut session, 0..OBJECTS, 0);
     write(&mut session, (0..OBJECTS).filter(|n| n % 3 == 0), 1);
     for n in (0..OBJECTS).step_by(5) {
-        session.remove(T, &key(n)).unwrap();
+        session.remove(T, key(n)).unwrap();
     }
     check(&mut session);
     let stats = store.engine().stats();

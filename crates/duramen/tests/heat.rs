@@ -4,8 +4,8 @@
 #[path = "common/tiered.rs"]
 mod tiered;
 
-use duramen::engine::{FlashOptions, FlashStats};
 use duramen::{Level, Options, Session, Store};
+use duramen_engine::{FlashOptions, FlashStats};
 use duramen_format::heat::{BLOCK_BYTES, Block, Kind};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn open(dir: &Path) -> Arc<Store> {
     options.engine.flash = Some(FlashOptions {
         device: memory(256 * MIB as usize),
     });
-    Store::open(options, |_| {}).unwrap()
+    Store::open(options).unwrap()
 }
 
 fn hot() -> impl Iterator<Item = u64> {
@@ -48,7 +48,7 @@ fn flash(store: &Store) -> FlashStats {
 fn read_hot(store: &Store, session: &mut Session, round: u64) -> u64 {
     let before = flash(store).fetches;
     for n in hot() {
-        let found = session.get(T, &key(n)).unwrap().map(|found| found.bytes);
+        let found = session.get(T, key(n)).unwrap().map(|found| found.bytes);
         assert!(found == Some(value(n, round)), "key {n}");
     }
     flash(store).fetches - before
@@ -164,7 +164,7 @@ fn old_hints_bring_nothing_back() {
     // All segments are cleaned meanwhile, or written over.
     write(&mut session, 0..OBJECTS, 1);
     for n in hot().step_by(2) {
-        session.remove(T, &key(n)).unwrap();
+        session.remove(T, key(n)).unwrap();
     }
     drop(session);
     store.close().unwrap();
@@ -175,7 +175,7 @@ fn old_hints_bring_nothing_back() {
     let mut session = store.session().unwrap();
     let gone: Vec<u64> = hot().step_by(2).collect();
     for n in 0..OBJECTS {
-        let found = session.get(T, &key(n)).unwrap().map(|found| found.bytes);
+        let found = session.get(T, key(n)).unwrap().map(|found| found.bytes);
         let expected = gone.binary_search(&n).is_err().then(|| value(n, 1));
         assert!(found == expected, "key {n}");
     }

@@ -1,7 +1,7 @@
 //! What a restart leaves behind it in memory.
 
-use duramen::engine::TableId;
 use duramen::{Options, Store};
+use duramen_engine::TableId;
 use std::path::Path;
 
 const T: TableId = TableId::DEFAULT;
@@ -22,18 +22,18 @@ fn options(dir: &Path) -> Options {
 fn an_index_that_was_loaded_is_as_large_as_its_keys_need() {
     for versions in [1, 2, 4, 5] {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(options(dir.path()), |_| {}).unwrap();
+        let store = Store::open(options(dir.path())).unwrap();
         let mut session = store.session().unwrap();
         for version in 0..versions {
             for key in 0..KEYS {
                 let value = [version; 60];
-                session.set(T, &key.to_le_bytes(), &value).unwrap();
+                session.set(T, key.to_le_bytes(), value).unwrap();
             }
         }
         drop(session);
         store.close().unwrap();
         drop(store);
-        let store = Store::open(options(dir.path()), |_| {}).unwrap();
+        let store = Store::open(options(dir.path())).unwrap();
         let report = store.engine().memory_report();
         assert_eq!(report.objects, u64::from(KEYS));
         let load = report.objects as f64 / report.index_slots as f64;
@@ -44,7 +44,7 @@ fn an_index_that_was_loaded_is_as_large_as_its_keys_need() {
         );
         let mut session = store.session().unwrap();
         for key in 0..KEYS {
-            let found = session.get(T, &key.to_le_bytes()).unwrap();
+            let found = session.get(T, key.to_le_bytes()).unwrap();
             assert_eq!(found.unwrap().bytes, [versions - 1; 60], "key {key}");
         }
     }

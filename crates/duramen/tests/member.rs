@@ -1,14 +1,15 @@
 //! A member's store over backups on real disks: what was acknowledged is found by a recovery, whatever backups were lost, in
 //! whatever order answers came; with threads and without.
 
-use duramen::engine::{SidePlan, TableId};
-use duramen::{Backups, Bytes, Call, Level, MemberOptions, Options, Store};
+use duramen::internals::{Backups, Bytes, Call, MemberOptions};
+use duramen::{Level, Options, Store};
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Chunk, Error, Geometry, Group, Identity, Mode, ReplicaId};
 use duramen_base::ids::SegmentId;
 use duramen_cluster::control::State;
 use duramen_cluster::placement::{Layout, Member};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
+use duramen_engine::{SidePlan, TableId};
 use duramen_format::entry::{self, Kind as EntryKind, NewObject};
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,7 +98,7 @@ fn cluster(count: u64, level: Level, threads: bool) -> Cluster {
     store.level = level;
     store.engine.heads = 2;
     store.engine.huge_pages = false;
-    let segment_bytes = duramen::engine::segment_bytes(MEMORY) as u32;
+    let segment_bytes = duramen_engine::segment_bytes(MEMORY) as u32;
     let options = MemberOptions {
         store,
         log: LOG,

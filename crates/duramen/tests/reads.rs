@@ -1,10 +1,10 @@
 //! Reads beside a slow disk: who asks for what is durable waits for nobody's sync; who asks for what is not, waits.
 
-use duramen::engine::TableId;
 use duramen::{Options, Store};
 use duramen_backup::Mode;
 use duramen_backup::disk::{Disk, File, OpenHow};
 use duramen_backup::os::OsDisk;
+use duramen_engine::TableId;
 use std::any::Any;
 use std::io;
 use std::path::Path;
@@ -138,9 +138,9 @@ fn reads_of_what_is_durable_wait_for_no_sync() {
     let store = open(dir.path(), &gate);
     let mut session = store.session().unwrap();
     for n in 0..100 {
-        session.set(T, &key(n), &n.to_le_bytes()).unwrap();
+        session.set(T, key(n), n.to_le_bytes()).unwrap();
     }
-    assert!(session.remove(T, &key(99)).unwrap());
+    assert!(session.remove(T, key(99)).unwrap());
     let sees_undurable = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let opener = Opener(&gate);
@@ -157,10 +157,10 @@ fn reads_of_what_is_durable_wait_for_no_sync() {
         gate.await_sync();
         // Hits, and the miss of a key whose removal is durable.
         for n in 0..1000 {
-            let found = session.get(T, &key(n % 99)).unwrap().unwrap();
+            let found = session.get(T, key(n % 99)).unwrap().unwrap();
             assert_eq!(found.bytes, (n % 99).to_le_bytes());
         }
-        assert_eq!(session.get(T, &key(99)).unwrap(), None);
+        assert_eq!(session.get(T, key(99)).unwrap(), None);
         let (began, begun) = std::sync::mpsc::channel();
         let (store, sees_undurable, gate) = (&store, &sees_undurable, &gate);
         let reader = scope.spawn(move || {
@@ -177,7 +177,7 @@ fn reads_of_what_is_durable_wait_for_no_sync() {
         begun.recv_timeout(PATIENCE).unwrap();
         // As many reads again, beside one that waits.
         for n in 0..1000 {
-            session.get(T, &key(n % 99)).unwrap().unwrap();
+            session.get(T, key(n % 99)).unwrap().unwrap();
         }
         assert!(
             !sees_undurable.load(Ordering::SeqCst),
@@ -206,7 +206,7 @@ fn writers_that_wait_share_a_sync() {
             let store = &store;
             scope.spawn(move || {
                 let mut session = store.session().unwrap();
-                session.set(T, &key(n), b"value").unwrap();
+                session.set(T, key(n), b"value").unwrap();
             });
         }
         gate.await_sync();

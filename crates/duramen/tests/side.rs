@@ -1,8 +1,8 @@
 //! Side logs over a real directory: what was taken over is there after any end, what was given up leaves nothing.
 
-use duramen::engine::{SideLog, SidePlan, TableId};
 use duramen::{Options, Session, Store};
 use duramen_base::ids::SegmentId;
+use duramen_engine::{SideLog, SidePlan, TableId};
 use duramen_format::entry::NewObject;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn open(dir: &Path) -> Arc<Store> {
     options.engine.heads = 2;
     options.engine.huge_pages = false;
     options.wal_bytes = 16 << 20;
-    Store::open(options, |_| {}).unwrap()
+    Store::open(options).unwrap()
 }
 
 fn key(n: u64) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 fn first_byte(session: &mut Session, n: u64) -> Option<u8> {
-    let value = session.get(T, &key(n)).unwrap()?;
+    let value = session.get(T, key(n)).unwrap()?;
     value.bytes.first().copied()
 }
 
@@ -70,9 +70,9 @@ fn what_was_taken_over_is_there_after_a_drop() {
     fill(&side, 250, 7);
     let commit = side.commit().unwrap();
     wait_until("the swap", || commit.is_durable());
-    let written = session.set(T, &key(3), b"newer").unwrap();
-    assert!(written.after > Some(7));
-    session.remove(T, &key(4)).unwrap();
+    let written = session.set(T, key(3), b"newer").unwrap();
+    assert!(written.after > Some(duramen::Version(7)));
+    session.remove(T, key(4)).unwrap();
     // Nothing is closed, nothing is flushed.
     drop((session, side, store));
     let again = open(dir.path());

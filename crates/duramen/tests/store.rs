@@ -1,10 +1,10 @@
 //! The durable store over real directories: what was acknowledged is there after any end.
 
-use duramen::engine::{Condition, TableId};
-use duramen::{Error, Level, Options, Phase, Session, Store};
+use duramen::{Condition, Error, Level, Options, Phase, Session, Store, Version};
 use duramen_backup::Mode;
 use duramen_backup::disk::{File, Front, Fronted};
 use duramen_backup::os::OsDisk;
+use duramen_engine::TableId;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn options(dir: &Path) -> Options {
 }
 
 fn open(dir: &Path) -> Arc<Store> {
-    Store::open(options(dir), |_| {}).unwrap()
+    Store::open(options(dir)).unwrap()
 }
 
 fn value(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
@@ -190,7 +190,7 @@ fn tables_and_their_levels_are_there_again() {
 #[test]
 fn versions_grow_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
-    let mut last = 0;
+    let mut last = Version(0);
     for round in 0..4 {
         let store = open(dir.path());
         let mut session = store.session().unwrap();
@@ -201,7 +201,8 @@ fn versions_grow_across_restarts() {
             session.remove(T, b"key").unwrap();
         }
         let failed = session.set_if(T, b"key", b"value", Condition::Present);
-        assert!(matches!(failed, Err(Error::Engine(_))), "it was removed");
+        let refused = matches!(failed, Err(Error::ConditionFailed { current: None }));
+        assert!(refused, "it was removed");
         if round % 2 == 0 {
             store.close().unwrap();
         }
@@ -256,7 +257,7 @@ fn cleaning_and_restarts_keep_everything() {
             let found = value(&mut session, key);
             assert!(found == Some(vec![*n as u8; *bytes]), "round {round}");
         }
-        session.set_level(Some(Level::Memory));
+        session.set_level(Some(Level::Memory)).unwrap();
         for n in 0..60_000u64 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let key = format!("key {}", (seed >> 33) % 20_000).into_bytes();
@@ -266,12 +267,12 @@ fn cleaning_and_restarts_keep_everything() {
             } else {
                 let bytes = 1000 + (seed >> 40) as usize % 1000;
                 session
-                    .set(T, &key, &vec![n as u8; bytes])
+                    .set(T, &key, vec![n as u8; bytes])
                     .unwrap_or_else(|e| panic!("{e} {n} {round} {:?}", store.stats()));
                 model.insert(key, (n, bytes));
             }
         }
-        session.set_level(Some(Level::Synced));
+        session.set_level(Some(Level::Synced)).unwrap();
         session.set(T, b"end", b"").unwrap();
         model.insert(b"end".to_vec(), (0, 0));
         drop(session);
@@ -287,7 +288,7 @@ fn cleaning_and_restarts_keep_everything() {
 fn progress_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     let phases = Mutex::new(Vec::new());
-    let store = Store::open(options(dir.path()), |p| {
+    let store = Store::open_with_progress(options(dir.path()), |p| {
         phases.lock().unwrap().push(p.phase)
     })
     .unwrap();
@@ -297,14 +298,15 @@ fn progress_is_shown() {
         "{phases:?}"
     );
     let mut session = store.session().unwrap();
-    session.set_level(Some(Level::Memory));
+    session.set_level(Some(Level::Memory)).unwrap();
     for n in 0..10_000u32 {
-        session.set(T, &n.to_le_bytes(), &[1; 500]).unwrap();
+        session.set(T, n.to_le_bytes(), [1; 500]).unwrap();
     }
     drop(session);
     drop(store);
     let seen = Mutex::new(Vec::new());
-    let store = Store::open(options(dir.path()), |p| seen.lock().unwrap().push(*p)).unwrap();
+    let store =
+        Store::open_with_progress(options(dir.path()), |p| seen.lock().unwrap().push(*p)).unwrap();
     let seen = seen.into_inner().unwrap();
     assert_eq!(seen.first().map(|p| p.phase), Some(Phase::Log));
     assert!(seen.iter().all(|p| p.phase != Phase::Making));
@@ -319,22 +321,18 @@ fn progress_is_shown() {
 fn a_directory_has_one_store() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let refused = Store::open(options(dir.path()), |_| {})
-        .err()
-        .expect("in use");
+    let refused = Store::open(options(dir.path())).expect_err("in use");
     assert!(refused.to_string().contains("in use"), "{refused}");
     drop(store);
     open(dir.path());
     let mut other = options(dir.path());
     other.cluster = "another".to_owned();
-    let refused = Store::open(other, |_| {}).err().expect("another cluster");
+    let refused = Store::open(other).expect_err("another cluster");
     assert!(refused.to_string().contains("cluster"), "{refused}");
     // Not ours: nothing is touched.
     let foreign = tempfile::tempdir().unwrap();
     std::fs::write(foreign.path().join("precious.txt"), b"mine").unwrap();
-    let refused = Store::open(options(foreign.path()), |_| {})
-        .err()
-        .expect("not ours");
+    let refused = Store::open(options(foreign.path())).expect_err("not ours");
     assert!(
         refused.to_string().contains("not a Duramen store"),
         "{refused}"
@@ -345,7 +343,7 @@ fn a_directory_has_one_store() {
 
 #[test]
 fn a_store_in_memory_has_no_directory() {
-    let store = Store::open(Options::memory(64 << 20), |_| {}).unwrap();
+    let store = Store::open(Options::memory(64 << 20)).unwrap();
     assert!(store.log().is_none() && store.stats().is_none());
     let mut session = store.session().unwrap();
     session.set(T, b"key", b"value").unwrap();
@@ -378,14 +376,14 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut session = store.session().unwrap();
-            session.set_level(Some(Level::Memory));
+            session.set_level(Some(Level::Memory)).unwrap();
             let mut n = 0i64;
             while !done.load(Ordering::Acquire) {
                 n += 1;
                 session.increment(T, b"first", 1).unwrap();
                 session.increment(T, b"second", 1).unwrap();
                 session
-                    .set(T, format!("{}", n % 5000).as_bytes(), &[7; 900])
+                    .set(T, format!("{}", n % 5000).as_bytes(), [7; 900])
                     .unwrap_or_else(|error| panic!("{error}: {:?}", store.stats()));
             }
         });
@@ -401,7 +399,7 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
             }
             let before: i64 = number(&mut session, b"second");
             let to = copies.path().join(n.to_string());
-            let report = store.snapshot(&to, |_| {}).unwrap();
+            let report = store.snapshot(&to).unwrap();
             assert!(report.bytes > 0 && report.segments > 0);
             let copy = open(&to);
             assert!(copy.stats().unwrap().clean_start);
@@ -419,9 +417,7 @@ fn a_snapshot_is_one_moment_and_opens_as_a_store() {
         }
         drop(end);
     });
-    let refused = store
-        .snapshot(&copies.path().join("0"), |_| {})
-        .unwrap_err();
+    let refused = store.snapshot(copies.path().join("0")).unwrap_err();
     assert!(
         refused.to_string().contains("already holds a store"),
         "{refused}"
@@ -442,13 +438,10 @@ fn a_directory_that_has_become_too_small_says_so_and_a_snapshot_has_room() {
     let copy = copies.path().join("copy");
     let sized = |dir: &Path, disk_bytes: u64| {
         let disk_bytes = disk_bytes << 20;
-        Store::open(
-            Options {
-                disk_bytes,
-                ..options(dir)
-            },
-            |_| {},
-        )
+        Store::open(Options {
+            disk_bytes,
+            ..options(dir)
+        })
         .unwrap()
     };
     let store = sized(dir.path(), 32);
@@ -459,7 +452,7 @@ fn a_directory_that_has_become_too_small_says_so_and_a_snapshot_has_room() {
     let store = sized(dir.path(), 8192);
     let (room, wanted) = store.lacking_room().expect("made for less");
     assert!(room < wanted && wanted >= 8192 << 20, "{room} {wanted}");
-    store.snapshot(&copy, |_| {}).unwrap();
+    store.snapshot(&copy).unwrap();
     drop(store);
     let store = sized(&copy, 8192);
     assert_eq!(store.lacking_room(), None);

@@ -281,6 +281,9 @@ pub enum Error {
     /// The disk failed. Reads go on; restart the server when the disk is well again.
     #[error("the disk failed: see the log, replace it, and restart")]
     DiskFailed,
+    /// The store has ended: open its directory again.
+    #[error("the store is closed")]
+    Closed,
     /// Whoever may write the key was changed while this write waited for memory: look whose it is, and try again.
     #[error("the key may have moved: try again")]
     TryAgain,

@@ -65,6 +65,7 @@ pub use space::segment_bytes;
 pub use stats::*;
 pub use store::Store;
 pub use transaction::ROOM_ATTEMPTS_MAX;
+pub use write::parse_integer;
 
 /// What the model checkers' tests drive directly (`tests/loom.rs`, `tests/shuttle.rs`).
 #[cfg(any(loom, shuttle))]

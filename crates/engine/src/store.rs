@@ -3,6 +3,7 @@
 use crate::cleaner;
 use crate::core::Core;
 use crate::counters::Counters;
+use crate::load::Visitor;
 use crate::log::Log;
 use crate::session::Session;
 use crate::topology::Topology;
@@ -266,6 +267,18 @@ impl Store {
             let mut tail = head.tail.lock().expect("head");
             log.close_head(&self.core.space, head.number, &mut tail);
         }
+    }
+
+    /// Runs this while every session is between guards, and keeps them out meanwhile. Must not be called while this thread
+    /// holds a guard: it waits until nobody does.
+    pub fn alone<T>(&self, run: impl FnOnce() -> T) -> T {
+        let core = &*self.core;
+        let visitor = Visitor::wait(core);
+        core.exclusive.enter_alone(&core.epochs, visitor.slot);
+        let result = run();
+        core.epochs.unpin(visitor.slot);
+        core.exclusive.leave_alone();
+        result
     }
 
     /// The threads of this process that have waited for a tenth of a second or longer: for what, and what they hold meanwhile.

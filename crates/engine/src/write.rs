@@ -683,7 +683,7 @@ impl<'s> Guard<'s> {
 }
 
 /// A decimal integer as `increment` writes it: no blanks, no plus sign, no leading zeros.
-fn parse_integer(value: &[u8]) -> Option<i64> {
+pub fn parse_integer(value: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
     (value == b"0" || !matches!(value, [b'+' | b'0', ..] | [b'-', b'0', ..])).then_some(number)
 }

@@ -13,7 +13,7 @@ use crate::member::Order;
 use crate::migration;
 use crate::order::Purging;
 use crate::recovery;
-use duramen::engine::Error;
+use duramen_engine::Error;
 use duramen_wire::native::message::RangeLoad;
 use std::fmt;
 

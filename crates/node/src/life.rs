@@ -15,7 +15,8 @@ use crate::recovery::Recoveries;
 use crate::remote::{Heard, Queue, Remote};
 use crate::serve::{self, Clients};
 use crate::warmth::Warmth;
-use duramen::{MemberOptions, Store};
+use duramen::Store;
+use duramen::internals::MemberOptions;
 use duramen_backup::Backup;
 use duramen_base::ids::ServerId;
 use duramen_cluster::membership::Members;
@@ -128,7 +129,11 @@ impl Life {
             recoveries: Recoveries::default(),
             migrations: Migrations::default(),
             needed: Needed::default(),
-            warmth: Warmth::new(store.log().is_some_and(duramen::LogWriter::has_hints)),
+            warmth: Warmth::new(
+                store
+                    .log()
+                    .is_some_and(duramen::internals::LogWriter::has_hints),
+            ),
             lost: BTreeMap::new(),
             client_leases: serve::leases::Leases::new(clients.clone()),
             again: Vec::new(),
@@ -173,7 +178,7 @@ impl Life {
             || serve::leases::Leases::is_for(token)
     }
 
-    pub fn log(&self) -> &duramen::LogWriter {
+    pub fn log(&self) -> &duramen::internals::LogWriter {
         self.store.log().expect("a member's store has a log")
     }
 

@@ -12,9 +12,9 @@ use crate::member::Token;
 use crate::migration::takes_over_max;
 use crate::recovery::Effects;
 use duramen::Store;
-use duramen::engine::RANGE_PARTS;
 use duramen_backup::Backup;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
+use duramen_engine::RANGE_PARTS;
 use duramen_wire::native::message::{
     CoordinatorAnswer, RangeLoad, ServerRoom, TabletEntry, Tablets, ToCoordinator,
 };

@@ -30,7 +30,7 @@ use crate::recovery::{self, Effects, PartitionProgress, Recoveries};
 use crate::remote::{Asked, Heard, PING_CALLS, PeerCall};
 use crate::serve;
 use crate::warmth::{HeldHint, Warmth};
-use duramen::Position;
+use duramen::internals::Position;
 use duramen_base::ids::{Level, ServerId, TabletsVersion};
 use duramen_cluster::placement;
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
@@ -553,8 +553,8 @@ impl Node {
                 self.obeyed = Some((order.version, position));
                 life.complaint = None;
             }
-            JobResult::Obeyed(_, Err(duramen::engine::Error::FlashFailed))
-            | JobResult::Purged(Err(duramen::engine::Error::FlashFailed), _) => {
+            JobResult::Obeyed(_, Err(duramen_engine::Error::FlashFailed))
+            | JobResult::Purged(Err(duramen_engine::Error::FlashFailed), _) => {
                 // What it should let go of cannot be read, so nothing it is given could be served. Its replicas can be read.
                 self.quit(now_us, true, "flash cannot be read", out);
             }
@@ -635,7 +635,11 @@ impl Node {
         for server in std::mem::take(&mut effects.recovered) {
             life.warmth.recovered(server);
         }
-        let hint = || life.store.log().and_then(duramen::LogWriter::take_hint);
+        let hint = || {
+            life.store
+                .log()
+                .and_then(duramen::internals::LogWriter::take_hint)
+        };
         let found = life.warmth.poll(now_us, me, members, hint, &mut effects);
         for (server, blocks) in found {
             life.log().refill(server.number(), blocks);

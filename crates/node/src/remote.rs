@@ -25,7 +25,7 @@ mod silence;
 
 use crate::member::Token;
 use crate::planted::{Bug, Planted};
-use duramen::{Backups, Bytes, Call};
+use duramen::internals::{Backups, Bytes, Call};
 use duramen_base::ids::{Level, SegmentId, ServerId};
 use duramen_cluster::replication::{BackupId, Rejection, Ticket};
 use duramen_format::certificate::Certificate;

@@ -48,7 +48,7 @@ pub(crate) fn members(servers: &[ServerId]) -> Members {
 pub(crate) fn settings() -> ClusterSettings {
     ClusterSettings {
         replicas: 1,
-        segment_bytes: duramen::engine::segment_bytes(MEMORY) as u32,
+        segment_bytes: duramen_engine::segment_bytes(MEMORY) as u32,
         hash_seed: 1,
         ping_interval_ms: 100,
         ping_timeout_ms: 50,

@@ -8,7 +8,7 @@
 
 use crate::error::ServerError;
 use crate::tier::Tier;
-pub use duramen::Mode as DiskMode;
+pub use duramen::DiskMode;
 pub use duramen_base::ids::Level;
 use duramen_base::limits::{MEMORY_BYTES_MIN, STORE_BYTES_MIN};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

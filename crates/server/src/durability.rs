@@ -7,10 +7,8 @@ use crate::config::{DiskMode, ServerConfig};
 use crate::error::ServerError;
 use crate::exec::databases;
 use crate::shared::{Message, Shared, Stop};
-use duramen::{
-    Copies, DiskState, DurabilityStats, LogWriter, Repair, RepairStep, Store, is_store,
-    remove_store,
-};
+use duramen::internals::{Copies, LogWriter, Repair, RepairStep, is_store, remove_store};
+use duramen::{DiskState, DurabilityStats, Store};
 use duramen_base::ids::Level;
 use duramen_engine::{Position, TableId};
 use std::path::{Path, PathBuf};
@@ -222,7 +220,7 @@ impl Durability {
         {
             tracing::warn!(dir = %place.fresh.display(), "the beginning of a snapshot is left: {error}");
         }
-        let store = Store::open(options, progress)?;
+        let store = Store::open_with_progress(options, progress)?;
         if let Some(damage) = store.hint_damage() {
             tracing::warn!(
                 "what was read often before the start is not all known ({damage}): it is fetched from flash when it is asked for"
@@ -447,7 +445,7 @@ impl Durability {
     fn make(&self, shared: &Arc<Shared>, place: &Place, job: &Arc<Job>) {
         tracing::info!(dir = %job.dir().display(), "making a snapshot");
         let result = place.make(|dir| {
-            let report = self.store.snapshot(dir, |progress| {
+            let report = self.store.snapshot_with_progress(dir, |progress| {
                 job.bytes_done.store(progress.bytes_done, Ordering::Relaxed);
                 job.bytes_total
                     .store(progress.bytes_total, Ordering::Relaxed);

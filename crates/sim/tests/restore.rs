@@ -2,7 +2,7 @@
 //! afterwards is refused, or is the whole store, and a second restore brings all of it. Nothing but
 //! the beginning of a copy is ever written over.
 
-use duramen::engine::TableId;
+use duramen_engine::TableId;
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::Error as DiskError;
 use duramen_backup::disk::Disk;

@@ -1,9 +1,9 @@
 //! A snapshot that is cut off at any operation of the disk it is made on: what is there afterwards is refused, or is the whole
 //! store. Never a part of it, and never an empty one.
 
-use duramen::engine::TableId;
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::disk::Disk;
+use duramen_engine::TableId;
 use duramen_sim::disk::{Fault, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `duramen fsck --repair`: what can be proved of a damaged store, in a new directory; and a list of what cannot.
 
 use super::Place;
-use duramen::{Lost, Salvaged};
+use duramen::internals::{Lost, Salvaged};
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -13,7 +13,8 @@ const SHOWN_MAX: usize = 100;
 
 pub(super) fn run(place: &Place, out: &Path, json: bool) -> ExitCode {
     let mut list = List::beside(out);
-    let done = duramen::salvage(&*place.disk, out, &mut |table, key| list.add(table, key));
+    let done =
+        duramen::internals::salvage(&*place.disk, out, &mut |table, key| list.add(table, key));
     let done = match done {
         Ok(done) => done,
         Err(error) => return super::cannot_look(&error.to_string()),

@@ -1,8 +1,8 @@
 //! Of tests of stores with a flash tier: a device in memory, and what is written.
 
 use duramen::Session;
-use duramen::engine::TableId;
-use duramen::engine::flash::Device;
+use duramen_engine::TableId;
+use duramen_engine::flash::Device;
 use std::io;
 use std::sync::{Arc, RwLock};
 

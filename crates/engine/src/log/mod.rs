@@ -59,6 +59,13 @@ use stream::Stream;
 /// A waiter looks again at least this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// The disk has no space.
+const FULL: u8 = 1;
+/// The disk failed.
+const FAILED: u8 = 2;
+/// The log has ended.
+const CLOSED: u8 = 4;
+
 /// Positions are multiples of 8 (L3), those of changes too.
 const CHANGE_STEP: u64 = 8;
 
@@ -77,10 +84,10 @@ pub struct Log {
     changes_buffered: AtomicU64,
     changes_synced: AtomicU64,
     next_segment: AtomicU64,
-    refuses: AtomicBool,
+    /// Why nothing is written: bits of `FULL`, `FAILED` and `CLOSED`. 0 = all is well.
+    refuses: AtomicU8,
     /// What the cleaner made could not be written for want of space.
     cannot_clean: AtomicBool,
-    failed: AtomicBool,
     planted: planted::Planted,
     version_floor: AtomicU64,
     /// Segments are being loaded.
@@ -153,9 +160,8 @@ impl Log {
             changes_buffered: AtomicU64::new(0),
             changes_synced: AtomicU64::new(0),
             next_segment: AtomicU64::new(options.first_segment.max(1)),
-            refuses: AtomicBool::new(false),
+            refuses: AtomicU8::new(0),
             cannot_clean: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
             planted: planted::Planted::default(),
             version_floor: AtomicU64::new(options.version_floor),
             loading: AtomicBool::new(false),
@@ -443,7 +449,22 @@ impl Log {
 
     /// The disk has no space: writes are refused until it has some again.
     pub fn disk_full(&self, is_full: bool) {
-        self.refuses.store(is_full, Ordering::Release);
+        self.refuse(FULL, is_full);
+    }
+
+    /// The log has ended: writes are refused ([`Error::Closed`]) until this is taken back. What must not be lost is written
+    /// before: [`Store::alone`](crate::Store::alone) says when no write is under way.
+    pub fn closed(&self, is_closed: bool) {
+        self.refuse(CLOSED, is_closed);
+    }
+
+    /// Release pairs with Acquire in `refusal`.
+    fn refuse(&self, reason: u8, refuses: bool) {
+        if refuses {
+            self.refuses.fetch_or(reason, Ordering::Release);
+        } else {
+            self.refuses.fetch_and(!reason, Ordering::Release);
+        }
         self.wake();
     }
 
@@ -474,15 +495,14 @@ impl Log {
 
     /// The disk failed: writes are refused for good.
     pub fn disk_failed(&self) {
-        self.failed.store(true, Ordering::Release);
-        self.disk_full(true);
+        self.refuse(FAILED, true);
     }
 
     /// # Errors
-    /// [`Error::DiskFull`], [`Error::DiskFailed`] if nothing can be written now.
+    /// [`Error::DiskFull`], [`Error::DiskFailed`], [`Error::Closed`] if nothing can be written now.
     #[inline(always)]
     pub(crate) fn check_writable(&self) -> Result<(), Error> {
-        if self.refuses.load(Ordering::Relaxed) {
+        if self.refuses.load(Ordering::Relaxed) != 0 {
             self.refusal()
         } else {
             Ok(())
@@ -491,10 +511,11 @@ impl Log {
 
     #[cold]
     fn refusal(&self) -> Result<(), Error> {
-        if self.failed.load(Ordering::Acquire) {
-            Err(Error::DiskFailed)
-        } else {
-            Err(Error::DiskFull)
+        match self.refuses.load(Ordering::Acquire) {
+            0 => Ok(()),
+            why if why & CLOSED != 0 => Err(Error::Closed),
+            why if why & FAILED != 0 => Err(Error::DiskFailed),
+            _ => Err(Error::DiskFull),
         }
     }
 

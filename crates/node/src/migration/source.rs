@@ -4,8 +4,8 @@ use super::{Around, Done, LAST_CALL, Names, PATIENCE_US, REST_US, Result, Said, 
 use crate::planted::{Bug, Planted};
 use crate::remote::{Asked, PeerCall};
 use crate::serve::Clients;
-use duramen::engine::{Export, RANGE_PARTS, Store, Watch};
 use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
+use duramen_engine::{Export, RANGE_PARTS, Store, Watch};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
     MigrateEntries, MigrationOutcome, Peer, PeerAnswer, ToCoordinator,

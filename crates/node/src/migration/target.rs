@@ -4,8 +4,8 @@ use super::{Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, Said, Wh
 use crate::member::RequestId;
 use crate::planted::Bug;
 use duramen::Store;
-use duramen::engine::{SideCommit, SideLog, SidePlan};
 use duramen_base::ids::{KeyRange, MigrationId, SegmentId, ServerId, TableId};
+use duramen_engine::{SideCommit, SideLog, SidePlan};
 use duramen_wire::native::message::{
     CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, PeerAnswer, ToCoordinator,
 };
@@ -387,7 +387,7 @@ impl Leftover {
 
 /// Live bytes that there may be when everything is there: in memory, and on flash as far as the index, which stays in memory, has
 /// room for their keys. Those of other tables or ranges may be longer or shorter: about.
-pub(crate) fn takes_over_max(stats: &duramen::engine::Stats) -> u64 {
+pub(crate) fn takes_over_max(stats: &duramen_engine::Stats) -> u64 {
     let memory = stats.segment_budget_bytes;
     let flash = &stats.flash;
     let on_flash = if flash.is_off {
@@ -423,7 +423,7 @@ fn room_for(bytes: u64, store: &Arc<Store>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::takes_over_max;
-    use duramen::engine::{FlashStats, Stats};
+    use duramen_engine::{FlashStats, Stats};
 
     const MIB: u64 = 1 << 20;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::owned::Owned;
 use crate::servers::members;
-use duramen::{Backups, Call, MemberOptions};
+use duramen::internals::{Backups, Call, MemberOptions};
 use duramen_base::ids::{KeyRange, Level};
 use duramen_cluster::placement::Layout;
 use duramen_cluster::replication::BackupId;
@@ -35,7 +35,7 @@ fn store() -> Arc<Store> {
         store,
         log: ME.number(),
         hash_seed: 1,
-        segment_bytes: duramen::engine::segment_bytes(memory) as u32,
+        segment_bytes: duramen_engine::segment_bytes(memory) as u32,
         replicas: 1,
         layout: Layout::Scatter,
         backups: Arc::new(Nobody),

@@ -602,7 +602,7 @@ fn answer_error(error: &Error, answer: impl FnOnce(&Outcome<'_>)) -> Result<(), 
         Error::OutOfMemory { .. } => Problem::Full { what: "memory" },
         Error::DiskFull => Problem::Full { what: "disk" },
         // This life is about to end; somebody else will have the key.
-        Error::DiskFailed => Problem::Retry {
+        Error::DiskFailed | Error::Closed => Problem::Retry {
             after_ms: NOT_SERVED_MS,
         },
         Error::TryAgain => Problem::Retry { after_ms: SOON_MS },

@@ -33,7 +33,7 @@ pub const COORDINATOR: usize = usize::MAX;
 
 pub fn settings() -> ClusterSettings {
     ClusterSettings {
-        segment_bytes: duramen::engine::segment_bytes(MEMORY) as u32,
+        segment_bytes: duramen_engine::segment_bytes(MEMORY) as u32,
         read_lease_ms: LEASE_MS,
         partition_bytes: 1 << 30,
         partition_records: 1 << 30,

@@ -2,7 +2,8 @@
 
 use crate::coordinator::Dice;
 use crate::net::{Net, Server, TABLE, settings};
-use duramen::{Position, Store};
+use duramen::Store;
+use duramen::internals::Position;
 use duramen_base::ids::{KeyRange, Level, RouteHash, ServerId, TableId};
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;

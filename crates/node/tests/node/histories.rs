@@ -5,7 +5,7 @@
 //! `DURAMEN_NODE_SEED` and `DURAMEN_NODE_RUNS` choose others.
 
 use crate::net::{Net, TABLE, settings};
-use duramen::Position;
+use duramen::internals::Position;
 use duramen_backup::ReplicaInfo;
 use duramen_base::ids::{Level, RouteHash, SegmentId, ServerId};
 use duramen_cluster::control::State;

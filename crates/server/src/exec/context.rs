@@ -35,6 +35,17 @@ impl From<duramen::Error> for Failure {
     fn from(error: duramen::Error) -> Failure {
         match error {
             duramen::Error::Engine(error) => error.into(),
+            duramen::Error::NoSuchTable(table) => Error::NoSuchTable(table).into(),
+            duramen::Error::OutOfMemory {
+                live_bytes,
+                limit_bytes,
+            } => {
+                let error = Error::OutOfMemory {
+                    live_bytes,
+                    limit_bytes,
+                };
+                error.into()
+            }
             error @ (duramen::Error::DiskFull(_) | duramen::Error::DiskFailed(_)) => {
                 format!("MISCONF {error}").into()
             }

@@ -44,7 +44,7 @@ pub(super) fn own_table(shared: &Shared) -> Result<Option<TableId>, Failure> {
     }
     match shared.create_table(TABLE, None) {
         Ok(table) => Ok(Some(table)),
-        Err(duramen::Error::Engine(Error::TableExists(_))) => Ok(shared.store().table_id(TABLE)),
+        Err(duramen::Error::TableExists(_)) => Ok(shared.store().table_id(TABLE)),
         Err(error) => Err(error.into()),
     }
 }

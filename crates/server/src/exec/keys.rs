@@ -99,7 +99,7 @@ pub(super) fn table_for(shared: &Shared, db: u8) -> Result<TableId, Failure> {
         let table = match shared.create_table(&name, None) {
             Ok(table) => Some(table),
             // Another thread was faster, or DURAMEN.TABLE made it; it may be dropped by now.
-            Err(duramen::Error::Engine(Error::TableExists(_))) => shared.store().table_id(&name),
+            Err(duramen::Error::TableExists(_)) => shared.store().table_id(&name),
             Err(error) => return Err(error.into()),
         };
         if let Some(table) = table {

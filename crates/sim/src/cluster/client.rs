@@ -7,7 +7,7 @@ use super::native::Native;
 use super::net::{Mode, Place};
 use super::tables::number_of;
 use super::world::{Event, World};
-use duramen::Position;
+use duramen::internals::Position;
 use duramen_base::ids::{Level, ServerId, TableId};
 use duramen_format::hash::KeyHasher;
 use duramen_node::Route;

@@ -443,7 +443,8 @@ impl World {
         let process = self.machines[n].process.as_ref();
         let store = process.and_then(|process| process.store.as_ref());
         let log = store.and_then(|store| store.log());
-        log.map(duramen::LogWriter::describe).unwrap_or_default()
+        log.map(duramen::internals::LogWriter::describe)
+            .unwrap_or_default()
     }
 
     /// Replicas of logs that nobody needs any more.

@@ -6,8 +6,8 @@
 use super::coverage::Class;
 use super::world::World;
 use crate::random::Random;
-use duramen::engine::FlashOptions;
-use duramen::engine::flash::Device;
+use duramen_engine::FlashOptions;
+use duramen_engine::flash::Device;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 

@@ -275,10 +275,10 @@ impl World {
         store.engine.huge_pages = false;
         store.engine.tiny = true;
         store.engine.flash = (plan.flash && life % 4 != 1).then(|| flash::options(&machine.flash));
-        store.engine.clock = duramen::engine::Clock::Manual(wall_ms.clone());
+        store.engine.clock = duramen_engine::Clock::Manual(wall_ms.clone());
         store.planted = match plan.bug {
-            Some(Bug::Engine(bug)) => Some(duramen::Bug::Engine(bug)),
-            Some(Bug::Replication(bug)) => Some(duramen::Bug::Replication(bug)),
+            Some(Bug::Engine(bug)) => Some(duramen::internals::Bug::Engine(bug)),
+            Some(Bug::Replication(bug)) => Some(duramen::internals::Bug::Replication(bug)),
             _ => None,
         };
         let bell = woken.clone();
@@ -503,7 +503,7 @@ impl World {
                     steps += 1;
                 }
                 if steps == STEPS_MAX {
-                    let what = store.log().map(duramen::LogWriter::describe);
+                    let what = store.log().map(duramen::internals::LogWriter::describe);
                     return self.violated(format!("server {n}: its store is never done: {what:?}"));
                 }
                 let log = store.log().expect("a member's store has a log");

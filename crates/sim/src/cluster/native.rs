@@ -8,7 +8,7 @@ use super::history::{Action, Event as Deed, Found, UNKNOWN};
 use super::machine::wall_ms;
 use super::net::{Mode, Place};
 use super::world::{Asker, Event, World};
-use duramen::Position;
+use duramen::internals::Position;
 use duramen_base::ids::{ServerId, TableId};
 use duramen_client::core::{Ask, Batch, Core, Next, Send, Settled, Work};
 use duramen_client::{Error, Outcome};

@@ -274,7 +274,7 @@ impl World {
         &mut self,
         n: usize,
         table: TableId,
-        session: &mut duramen::engine::Session,
+        session: &mut duramen_engine::Session,
         bytes: &[u8],
     ) -> bool {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
@@ -311,7 +311,7 @@ impl World {
     }
 
     /// T2. Only what can be read at this moment.
-    fn check_empty(&mut self, n: usize, table: TableId, session: &mut duramen::engine::Session) {
+    fn check_empty(&mut self, n: usize, table: TableId, session: &mut duramen_engine::Session) {
         for number in 0..self.plan.keys {
             let bytes = key_of(number);
             let process = self.machines[n].process.as_ref().expect("it runs");

@@ -1,8 +1,9 @@
 //! Bits that flip at rest under a store that runs: scrubbing finds them, what they held is written elsewhere, and after a power
 //! cut everything is there. docs/protocols.md, "Damage at rest".
 
-use duramen::engine::TableId;
-use duramen::{Error, Level, Options, Repair, RepairStep, Store};
+use duramen::internals::{Repair, RepairStep};
+use duramen::{Error, Level, Options, Store};
+use duramen_engine::TableId;
 use duramen_format::frame::{Slot, State};
 use duramen_format::segment::Kind;
 use duramen_sim::Random;

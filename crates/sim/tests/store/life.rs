@@ -1,8 +1,9 @@
 //! Lives of a store on one simulated disk.
 
 use crate::model::{End, Model};
-use duramen::engine::{Guard, Session, TableId};
-use duramen::{Bug, Level, Options, Store};
+use duramen::internals::Bug;
+use duramen::{Level, Options, Store};
+use duramen_engine::{Guard, Session, TableId};
 use duramen_sim::Random;
 use duramen_sim::disk::{Fault, SimDisk};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ mod decay;
 mod life;
 mod model;
 
-use duramen::Bug;
+use duramen::internals::Bug;
 use life::{Life, Setting};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,0 +1,40 @@
+//! Whether this thread is inside of a caller's closure that is run under a guard or with keys
+//! locked. An operation on the same store would then wait for its own thread, so it is refused.
+
+use crate::{Error, Store};
+use std::cell::RefCell;
+
+thread_local! {
+    /// Addresses of the stores in whose closures this thread is.
+    static STORES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The thread is inside of a closure until this is dropped.
+pub(crate) struct Inside;
+
+/// Enters a closure.
+pub(crate) fn enter(store: &Store) -> Inside {
+    STORES.with_borrow_mut(|stores| stores.push(address(store)));
+    Inside
+}
+
+/// # Errors
+/// [`Error::Nested`]: this thread is in a closure of this store.
+pub(crate) fn check(store: &Store) -> Result<(), Error> {
+    // While a thread ends it may have none any more: then it is in no closure.
+    let is_inside = STORES.try_with(|stores| stores.borrow().contains(&address(store)));
+    match is_inside {
+        Ok(true) => Err(Error::Nested),
+        _ => Ok(()),
+    }
+}
+
+fn address(store: &Store) -> usize {
+    std::ptr::from_ref(store).addr()
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        STORES.with_borrow_mut(|stores| stores.pop());
+    }
+}

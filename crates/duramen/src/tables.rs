@@ -1,0 +1,274 @@
+//! The tables of a store: names, levels, numbers of objects.
+
+use crate::{Error, Store, Table};
+use duramen_base::ids::Level;
+
+/// One table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableInfo {
+    pub table: Table,
+    pub name: String,
+    /// Objects in it; expired ones that nobody has met yet count too.
+    pub objects: u64,
+    /// Its own level; `None` = the store's default.
+    pub level: Option<Level>,
+}
+
+impl Store {
+    /// The table of this name, made durably if there is none.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// let users = store.table("users")?;
+    /// assert_eq!(store.table("users")?, users);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`create_table`](Store::create_table).
+    pub fn table(&self, name: &str) -> Result<Table, Error> {
+        loop {
+            if let Some(table) = self.find_table(name) {
+                self.check_open()?;
+                return Ok(table);
+            }
+            match self.create_table(name, None) {
+                Err(Error::TableExists(_)) => {} // somebody else was first
+                made => return made,
+            }
+        }
+    }
+
+    /// The table of this name, if there is one.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// assert_eq!(store.find_table("default"), Some(Table::DEFAULT));
+    /// assert_eq!(store.find_table("users"), None);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn find_table(&self, name: &str) -> Option<Table> {
+        self.engine.table_id(name)
+    }
+
+    /// All tables, the default one included.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// for info in store.tables() {
+    ///     println!("{}: {} objects", info.name, info.objects);
+    /// }
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn tables(&self) -> Vec<TableInfo> {
+        let tables = self.engine.tables().into_iter();
+        tables
+            .map(|info| TableInfo {
+                table: info.id,
+                level: self.table_level(info.id),
+                name: info.name,
+                objects: info.objects,
+            })
+            .collect()
+    }
+
+    /// Objects in a table; expired ones that nobody has met yet count too. 0 if there is no such
+    /// table.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// assert_eq!(store.count(Table::DEFAULT), 0);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn count(&self, table: Table) -> u64 {
+        self.engine.objects(table)
+    }
+
+    /// Makes a table, durably. `level`: its own, whatever the store's default is or becomes; `None`
+    /// = the store's default.
+    ///
+    /// ```
+    /// # use duramen::{Level, Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// let orders = store.create_table("orders", None)?; // synced, as the store
+    /// let sessions = store.create_table("sessions", Some(Level::Memory))?; // never waits
+    /// # let _ = (orders, sessions);
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::BadTableName`], [`Error::TooManyTables`],
+    /// [`Error::NoDirectory`], [`Error::OutOfMemory`], [`Error::Closed`], [`Error::Nested`];
+    /// [`Error::DiskFull`], [`Error::DiskFailed`]: whether it survives is not known.
+    pub fn create_table(&self, name: &str, level: Option<Level>) -> Result<Table, Error> {
+        self.create_table_told(name, level, |_| {})
+    }
+
+    /// As [`create_table`](Self::create_table). `tell` learns the id before anybody can find the
+    /// table.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn create_table_told(
+        &self,
+        name: &str,
+        level: Option<Level>,
+        tell: impl FnOnce(Table),
+    ) -> Result<Table, Error> {
+        self.check_open()?;
+        self.check_level(level)?;
+        let table = self.engine.create_table_told(name, level, tell)?;
+        self.wait_for_changes()?;
+        Ok(table)
+    }
+
+    /// Drops a table and its objects, durably. Not the default one, which
+    /// [`clear_tables`](Store::clear_tables) empties. A session that goes on with it is told so; no
+    /// other table gets its id.
+    ///
+    /// ```
+    /// # use duramen::{Error, Options, Store};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// let table = store.table("temporary")?;
+    /// store.drop_table(table)?;
+    /// let late = store.session()?.set(table, "key", "value");
+    /// assert!(matches!(late, Err(Error::NoSuchTable(_))));
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; otherwise as [`create_table`](Store::create_table).
+    pub fn drop_table(&self, table: Table) -> Result<(), Error> {
+        self.check_open()?;
+        self.engine.drop_table(table)?;
+        self.wait_for_changes()
+    }
+
+    /// Removes all objects of these tables at one moment, durably.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// # store.session()?.set(Table::DEFAULT, "key", "value")?;
+    /// store.clear_tables(&[Table::DEFAULT])?;
+    /// assert_eq!(store.count(Table::DEFAULT), 0);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`]; otherwise as [`create_table`](Store::create_table).
+    pub fn clear_tables(&self, tables: &[Table]) -> Result<(), Error> {
+        self.check_open()?;
+        if let Some(gone) = tables.iter().find(|table| !self.engine.has_table(**table)) {
+            return Err(Error::NoSuchTable(*gone));
+        }
+        let mut session = self.engine.session()?;
+        let guard = session.pin_exclusive();
+        for table in tables {
+            guard.clear(*table)?;
+        }
+        drop(guard); // what it did is published here
+        self.wait_for_changes()
+    }
+
+    /// The level of writes where neither table nor session says otherwise: the one that the store
+    /// was opened with, or what [`set_default_level`](Self::set_default_level) made of it.
+    ///
+    /// ```
+    /// # use duramen::{Level, Options, Store};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// assert_eq!(store.default_level(), Level::Memory);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn default_level(&self) -> Level {
+        self.engine
+            .log()
+            .map_or(Level::Memory, |log| log.default_level())
+    }
+
+    /// Changes the default level until the store is closed.
+    ///
+    /// ```
+    /// # use duramen::{Level, Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// store.set_default_level(Level::Buffered)?;
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoDirectory`], [`Error::Closed`], [`Error::Nested`].
+    pub fn set_default_level(&self, level: Level) -> Result<(), Error> {
+        self.check_open()?;
+        self.check_level(Some(level))?;
+        if let Some(log) = self.engine.log() {
+            log.set_default_level(level);
+        }
+        Ok(())
+    }
+
+    /// The level of writes to this table: its own, or the store's default.
+    ///
+    /// ```
+    /// # use duramen::{Level, Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// assert_eq!(store.level(Table::DEFAULT), store.default_level());
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn level(&self, table: Table) -> Level {
+        self.table_level(table).unwrap_or(self.default_level())
+    }
+
+    /// The level that the table has been given; `None` = none of its own, or no such table.
+    ///
+    /// ```
+    /// # use duramen::{Options, Store, Table};
+    /// # let store = Store::open(Options::memory(64 << 20))?;
+    /// assert_eq!(store.table_level(Table::DEFAULT), None);
+    /// # Ok::<(), duramen::Error>(())
+    /// ```
+    pub fn table_level(&self, table: Table) -> Option<Level> {
+        self.engine.table_level(table).ok().flatten()
+    }
+
+    /// Gives a table a level of its own, durably; `None` takes it away.
+    ///
+    /// ```
+    /// # use duramen::{Level, Options, Store, Table};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = Store::open(Options::new(dir.path().join("store"), 64 << 20))?;
+    /// store.set_level(Table::DEFAULT, Some(Level::Buffered))?;
+    /// assert_eq!(store.level(Table::DEFAULT), Level::Buffered);
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::NoDirectory`], [`Error::Closed`], [`Error::Nested`];
+    /// [`Error::DiskFull`],
+    /// [`Error::DiskFailed`]: whether it survives is not known.
+    pub fn set_level(&self, table: Table, level: Option<Level>) -> Result<(), Error> {
+        self.check_open()?;
+        self.check_level(level)?;
+        self.engine.set_table_level(table, level)?;
+        self.wait_for_changes()
+    }
+
+    pub(crate) fn check_level(&self, level: Option<Level>) -> Result<(), Error> {
+        match level {
+            Some(level) if level > Level::Memory && self.durable.is_none() => {
+                Err(Error::NoDirectory(level))
+            }
+            _ => Ok(()),
+        }
+    }
+}
