@@ -101,6 +101,10 @@ fn ours() -> usize {
     on_fault as *const () as usize
 }
 
+/// Signals 32 and 33, by which C libraries cancel a thread at any moment. They add them to no set, and glibc 2.36 cancels a thread by one
+/// that was sent just before the thread forbade it.
+const CANCELS: u64 = 0b11 << 31;
+
 /// Makes `on_fault` the handler of the signal, unless it is, or the one that is calls it (H3).
 fn take_over(signal: libc::c_int) -> std::io::Result<()> {
     let taken = taken(signal);
@@ -114,6 +118,8 @@ fn take_over(signal: libc::c_int) -> std::io::Result<()> {
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = ours();
     action.sa_mask = foreign_signals(); // H2
+    // SAFETY: a set has a bit for each of 64 signals at its beginning, and is this function's own.
+    unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= CANCELS };
     // NODEFER: a handler that was there before may fault in turn.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
     if signal == libc::SIGSEGV {
