@@ -5,6 +5,9 @@
 //!   another one.
 //! - B2: a page is writable if and only if its unit says that it is dirty: a write to a clean page faults.
 //! - B3: at most `pages_max` pages are shown, and one for each thread that is about to show one.
+//! - B4: a page that is pinned for writing stays writable, and so dirty, until it is unpinned: the kernel or a device may write to it
+//!   at any moment, without a fault.
+//! - B5: the queue has at most three places for each page of the buffer.
 //!
 //! **Concurrency** units lie in shards with a lock each. Locks of this file are held for moments and never while a page of the arena is
 //! touched.
@@ -19,15 +22,50 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
+/// Places in the queue for each page of the buffer (B5), so that it is tidied once in as many faults as there are pages.
+const QUEUED_FOR_EACH: usize = 3;
+/// Bytes of RAM for each page of the buffer: a queue and a sorted copy of it.
+pub(crate) const QUEUE_BYTES: usize = QUEUED_FOR_EACH * 2 * size_of::<u64>();
 
 /// See the file's head.
 pub(crate) struct Buffer {
     shards: Box<[Shard]>,
-    /// Pages in the order in which they were shown; some may be gone.
-    order: Mutex<VecDeque<u64>>,
+    order: Mutex<Order>,
     shown: AtomicUsize,
     pub pages_max: usize,
     regions: Regions,
+}
+
+/// Pages in the order in which they were shown, and which of its unit's each one is; some may be gone, and some may stand here twice.
+struct Order {
+    pages: VecDeque<u64>,
+    /// For looking through them: a fault handler takes no memory.
+    sorted: Vec<u64>,
+    most: usize,
+}
+
+/// Pages are numbered by 40 bits (the cache relies on that too); behind them stands which of its unit's the page is.
+const PAGE_BITS: u32 = 40;
+const PAGES: u64 = (1 << PAGE_BITS) - 1;
+/// Marks a page that was met, in a sorted list.
+const MET: u64 = 1 << 63;
+
+impl Order {
+    /// Forgets pages for which `is_shown` is false, and all but the first place of others.
+    fn tidy(&mut self, is_shown: impl Fn(u64, u32) -> bool) {
+        let Order { pages, sorted, .. } = self;
+        sorted.clear();
+        sorted.extend(pages.iter());
+        sorted.sort_unstable();
+        sorted.dedup();
+        pages.retain(|page| {
+            let place = sorted.binary_search_by_key(page, |entry| *entry & !MET);
+            let place = place.expect("it was copied from here");
+            let is_first = sorted[place] & MET == 0;
+            sorted[place] |= MET;
+            is_first && is_shown(*page & PAGES, (*page >> PAGE_BITS) as u32)
+        });
+    }
 }
 
 #[derive(Default)]
@@ -66,6 +104,8 @@ pub(crate) struct Unit {
     pub shown: u32,
     pub dirty: u32,
     pub pins: u32,
+    /// Its pages that were pinned for writing, one bit each, until nothing of it is pinned (B4).
+    pub written_by_others: u32,
 }
 
 /// What to do about a page.
@@ -89,7 +129,12 @@ pub(crate) enum Try {
 
 impl Buffer {
     /// Of at most `pages_max` pages in an arena of so many, and with at most `tables_max` pages of the page table.
-    pub fn new(pages_max: usize, tables_max: u64, arena_pages: u64) -> std::io::Result<Buffer> {
+    pub fn new(
+        pages_max: usize,
+        tables_max: u64,
+        arena_pages: u64,
+        frees_tables: bool,
+    ) -> std::io::Result<Buffer> {
         let shards: Box<[Shard]> = (0..SHARDS).map(|_| Shard::default()).collect();
         for shard in &shards {
             let mut units = shard.units.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,10 +142,14 @@ impl Buffer {
         }
         Ok(Buffer {
             shards,
-            order: Mutex::new(VecDeque::with_capacity(pages_max + 256)),
+            order: Mutex::new(Order {
+                pages: VecDeque::with_capacity(QUEUED_FOR_EACH * pages_max),
+                sorted: Vec::with_capacity(QUEUED_FOR_EACH * pages_max),
+                most: QUEUED_FOR_EACH * pages_max,
+            }),
             shown: AtomicUsize::new(0),
             pages_max,
-            regions: Regions::new(arena_pages, tables_max)?,
+            regions: Regions::new(arena_pages, tables_max, frees_tables)?,
         })
     }
 
@@ -219,15 +268,30 @@ impl Buffer {
     }
 
     /// It will leave after those that were shown before.
-    pub fn queue(&self, page: u64) {
-        lock(&self.order).push_back(page);
+    pub fn queue(&self, page: u64, place: &Place) {
+        let mut order = lock(&self.order);
+        if order.pages.len() >= order.most {
+            order.tidy(|page, nth| self.is_shown(page - u64::from(nth), nth)); // B5
+        }
+        order.pages.push_back(page | u64::from(place.nth) << PAGE_BITS);
+    }
+
+    /// Places in the queue.
+    #[cfg(test)]
+    pub fn queued(&self) -> usize {
+        lock(&self.order).pages.len()
+    }
+
+    fn is_shown(&self, unit: u64, nth: u32) -> bool {
+        let units = lock(&self.shard(unit).units);
+        units.get(&unit).is_some_and(|unit| unit.shown >> nth & 1 == 1)
     }
 
     /// The oldest ones, at most `count`.
     pub fn oldest(&self, count: usize, into: &mut Vec<u64>) {
         let mut order = lock(&self.order);
-        let count = count.min(order.len());
-        into.extend(order.drain(..count));
+        let count = count.min(order.pages.len());
+        into.extend(order.pages.drain(..count).map(|entry| entry & PAGES));
     }
 
     pub fn regions(&self) -> &Regions {

@@ -2,6 +2,7 @@
 //!
 //! **Invariants**
 //! - E1: every failure has a number and a text, both of the calling thread, until its next call that fails.
+//! - E2: a thread is not cancelled within a function (signal's H2).
 
 use crate::error::Error;
 use crate::pager::Faults;
@@ -10,6 +11,7 @@ use crate::signal;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 thread_local! {
@@ -41,6 +43,17 @@ fn pointer(done: Result<*mut u8, Error>) -> *mut c_void {
     }
 }
 
+/// Calls to the end, whoever wants to cancel the thread meanwhile (E2).
+fn whole<T: Copy>(call: impl FnOnce() -> T) -> T {
+    let before = signal::forbid_cancel();
+    let called = std::panic::catch_unwind(AssertUnwindSafe(call));
+    let Ok(value) = called.map_err(drop) else {
+        std::process::abort() // the panic has been reported; C has no use for it
+    };
+    signal::restore_cancel(before);
+    value
+}
+
 /// `struct ssd_options`.
 #[repr(C)]
 pub struct SsdOptions {
@@ -67,170 +80,173 @@ unsafe fn path(text: *const c_char) -> Result<PathBuf, Error> {
 /// # Safety
 /// As in the header: null, or options.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssd_init(options: *const SsdOptions) -> c_int {
+pub unsafe extern "C-unwind" fn ssd_init(options: *const SsdOptions) -> c_int {
+    // SAFETY: the caller's promise.
+    whole(|| number(unsafe { init(options) }))
+}
+
+/// # Safety
+/// Null, or options.
+unsafe fn init(options: *const SsdOptions) -> Result<(), Error> {
+    let invalid = |why: String| Err(Error::Invalid(why));
     // SAFETY: the caller's promise.
     let Some(options) = (unsafe { options.as_ref() }) else {
-        return failed(&Error::Invalid("options are missing (NULL)".to_owned()));
+        return invalid("options are missing (NULL)".to_owned());
     };
     let faults = match options.faults {
         0 => None,
         1 => Some(Faults::Userfault),
         2 => Some(Faults::Protect),
-        other => {
-            return failed(&Error::Invalid(format!("faults = {other}: 0, 1 or 2")));
-        }
+        other => return invalid(format!("faults = {other}: 0, 1 or 2")),
     };
     if options.reserved != [0; 7] {
-        return failed(&Error::Invalid("reserved fields must be 0".to_owned()));
+        return invalid("reserved fields must be 0".to_owned());
     }
-    // SAFETY: the caller's promise.
-    let opened = unsafe { path(options.flash_file) }.and_then(|flash_file| {
-        session::init(&Options {
-            flash_file,
-            flash_bytes: options.flash_bytes,
-            ram_bytes: options.ram_bytes,
-            page_buffer_bytes: options.page_buffer_bytes,
-            address_bytes: options.address_bytes,
-            faults,
-        })
-    });
-    number(opened)
+    session::init(&Options {
+        // SAFETY: the caller's promise.
+        flash_file: unsafe { path(options.flash_file) }?,
+        flash_bytes: options.flash_bytes,
+        ram_bytes: options.ram_bytes,
+        page_buffer_bytes: options.page_buffer_bytes,
+        address_bytes: options.address_bytes,
+        faults,
+    })
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_oalloc(count: usize, bytes: usize) -> *mut c_void {
-    pointer(session::oalloc(count, bytes))
+pub extern "C-unwind" fn ssd_oalloc(count: usize, bytes: usize) -> *mut c_void {
+    whole(|| pointer(session::oalloc(count, bytes)))
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_stride(bytes: usize) -> usize {
+pub extern "C-unwind" fn ssd_stride(bytes: usize) -> usize {
     session::stride(bytes)
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_malloc(bytes: usize) -> *mut c_void {
-    pointer(session::malloc(bytes))
+pub extern "C-unwind" fn ssd_malloc(bytes: usize) -> *mut c_void {
+    whole(|| pointer(session::malloc(bytes)))
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_calloc(count: usize, bytes: usize) -> *mut c_void {
-    pointer(session::calloc(count, bytes))
+pub extern "C-unwind" fn ssd_calloc(count: usize, bytes: usize) -> *mut c_void {
+    whole(|| pointer(session::calloc(count, bytes)))
 }
 
 /// # Safety
 /// As in the header: null, or a block that nobody uses meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssd_realloc(block: *mut c_void, bytes: usize) -> *mut c_void {
+pub unsafe extern "C-unwind" fn ssd_realloc(block: *mut c_void, bytes: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
-    pointer(unsafe { session::realloc(block.cast(), bytes) })
+    whole(|| pointer(unsafe { session::realloc(block.cast(), bytes) }))
 }
 
 /// # Safety
 /// As in the header: nobody uses the object any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssd_free(object: *mut c_void) -> c_int {
+pub unsafe extern "C-unwind" fn ssd_free(object: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
-    number(unsafe { session::free(object.cast()) })
+    whole(|| number(unsafe { session::free(object.cast()) }))
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_usable_size(object: *const c_void) -> usize {
-    session::usable_bytes(object.cast()).unwrap_or(0)
+pub extern "C-unwind" fn ssd_usable_size(object: *const c_void) -> usize {
+    whole(|| session::usable_bytes(object.cast()).unwrap_or(0))
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_pin(object: *const c_void, bytes: usize, write: c_int) -> c_int {
-    number(session::pin(object.cast(), bytes, write != 0))
+pub extern "C-unwind" fn ssd_pin(object: *const c_void, bytes: usize, write: c_int) -> c_int {
+    whole(|| number(session::pin(object.cast(), bytes, write != 0)))
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_unpin(object: *const c_void, bytes: usize) -> c_int {
-    number(session::unpin(object.cast(), bytes))
+pub extern "C-unwind" fn ssd_unpin(object: *const c_void, bytes: usize) -> c_int {
+    whole(|| number(session::unpin(object.cast(), bytes)))
 }
 
 /// # Safety
 /// As in the header: a string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssd_checkpoint(file: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn ssd_checkpoint(file: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    number(unsafe { path(file) }.and_then(|path| session::checkpoint(&path)))
+    whole(|| number(unsafe { path(file) }.and_then(|path| session::checkpoint(&path))))
 }
 
 /// # Safety
 /// As in the header: a string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssd_restore(file: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn ssd_restore(file: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    number(unsafe { path(file) }.and_then(|path| session::restore(&path)))
+    whole(|| number(unsafe { path(file) }.and_then(|path| session::restore(&path))))
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_set_root(number_of: u32, object: *mut c_void) -> c_int {
-    number(session::set_root(number_of as usize, object.cast()))
+pub extern "C-unwind" fn ssd_set_root(number_of: u32, object: *mut c_void) -> c_int {
+    whole(|| number(session::set_root(number_of as usize, object.cast())))
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_root(number_of: u32) -> *mut c_void {
-    match session::root(number_of as usize) {
+pub extern "C-unwind" fn ssd_root(number_of: u32) -> *mut c_void {
+    whole(|| match session::root(number_of as usize) {
         Ok(object) => object.cast(),
         Err(error) => {
             failed(&error);
             std::ptr::null_mut()
         }
-    }
+    })
 }
 
 /// # Safety
 /// As in the header: null, or room for the counts.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssd_stats(into: *mut Stats) -> c_int {
-    if into.is_null() {
-        return failed(&Error::Invalid(
-            "room for the counts is missing (NULL)".to_owned(),
-        ));
-    }
-    number(session::stats().map(|stats| {
+pub unsafe extern "C-unwind" fn ssd_stats(into: *mut Stats) -> c_int {
+    let done = || {
+        if into.is_null() {
+            let why = "room for the counts is missing (NULL)";
+            return Err(Error::Invalid(why.to_owned()));
+        }
         // SAFETY: the caller's promise.
-        unsafe { into.write(stats) };
-    }))
+        session::stats().map(|stats| unsafe { into.write(stats) })
+    };
+    whole(|| number(done()))
 }
 
 /// # Safety
 /// As in the header: no other thread uses the library or its memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssd_close() -> c_int {
+pub unsafe extern "C-unwind" fn ssd_close() -> c_int {
     // SAFETY: the caller's promise.
-    number(unsafe { session::close() })
+    whole(|| number(unsafe { session::close() }))
 }
 
 /// # Safety
 /// As in the header: what a signal handler was given.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ssd_handle_fault(
+pub unsafe extern "C-unwind" fn ssd_handle_fault(
     info: *mut libc::siginfo_t,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    c_int::from(unsafe { signal::serve(info, context) })
+    whole(|| c_int::from(unsafe { signal::serve_undisturbed(info, context) }))
 }
 
 /// As in the header.
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_error() -> c_int {
+pub extern "C-unwind" fn ssd_error() -> c_int {
     CODE.get()
 }
 
 /// As in the header (E1).
 #[unsafe(no_mangle)]
-pub extern "C" fn ssd_error_message() -> *const c_char {
+pub extern "C-unwind" fn ssd_error_message() -> *const c_char {
     TEXT.with_borrow(|text| text.as_ptr())
 }

@@ -35,7 +35,7 @@ impl Heap {
         Ok(())
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let chunks = self.atm.all();
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,22 +91,26 @@ impl Heap {
             chunks.push(self.restore_chunk(&mut source)?);
         }
         self.check_apart(&source, &chunks)?;
-        let free = self.restore_free(&mut source, &chunks)?;
+        self.restore_free(&mut source, &chunks)?;
         if !source.left.is_empty() {
             return Err(source.damaged("it is longer than it says"));
         }
-        self.recount(&chunks, free)?;
-        for chunk in &chunks {
-            let regions = self.buffer.regions();
-            regions.use_up_to(chunk.first + chunk.pages());
-        }
+        self.recount(&source, &chunks)?;
+        let ends = chunks.iter().map(|chunk| chunk.first + chunk.pages());
+        let end = ends.max().unwrap_or(0);
+        self.charge_kept_tables(end)?;
+        self.buffer.regions().use_up_to(end);
         self.atm.restore(chunks);
         Ok(())
     }
 
     /// Z3.
     fn check_apart(&self, source: &Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
-        let next_table = self.next_table.load(Ordering::Relaxed);
+        let mut tables: Vec<u32> = chunks.iter().map(|chunk| chunk.table).collect();
+        tables.sort_unstable();
+        if !tables.is_sorted_by(|one, next| one < next) {
+            return Err(source.damaged("objects that share their object table"));
+        }
         let mut sorted: Vec<&Chunk> = chunks.iter().map(|chunk| &**chunk).collect();
         sorted.sort_by_key(|chunk| chunk.first);
         let mut end = 0;
@@ -116,15 +120,15 @@ impl Heap {
             }
             end = chunk.first + chunk.pages();
             let has = self.store.objects_of(chunk.table);
-            if has != Some(chunk.units()) || chunk.table >= next_table {
+            if has != Some(chunk.units()) {
                 return Err(source.damaged("objects without their object table"));
             }
         }
         Ok(())
     }
 
-    /// Free blocks, in the order of their addresses; how many bytes they are.
-    fn restore_free(&self, source: &mut Source<'_>, chunks: &[Arc<Chunk>]) -> Result<u64, Error> {
+    /// Free blocks, in the order of their addresses.
+    fn restore_free(&self, source: &mut Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
         let bytes_of = |chunk: &Chunk| {
             let start = self.address_of(chunk.first);
             start..start + chunk.pages() as usize * PAGE_BYTES
@@ -133,7 +137,7 @@ impl Heap {
         let mut runs: Vec<_> = runs.map(|chunk| bytes_of(chunk)).collect();
         runs.sort_by_key(|run| run.start);
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut free, mut end) = (0, 0);
+        let mut end = 0;
         for _ in 0..source.u64()? {
             let (address, bytes) = (source.u64()? as usize, source.u64()? as usize);
             let run = runs.partition_point(|run| run.end <= address);
@@ -144,9 +148,8 @@ impl Heap {
             }
             end = address + bytes;
             memory.restore_free(address, bytes);
-            free += bytes as u64;
         }
-        Ok(free)
+        self.charge_entries(&mut memory)
     }
 
     fn restore_chunk(&self, source: &mut Source<'_>) -> Result<Arc<Chunk>, Error> {
@@ -191,23 +194,28 @@ impl Heap {
                 memory.restore_run(Arc::clone(&chunk), start, blocks);
             }
         }
-        self.charge(chunk.ram_bytes() + u64::from(chunk.units()) * 4)?;
+        self.charge(chunk.tables_bytes())?;
         Ok(chunk)
     }
 
-    /// Counts what is allocated anew.
-    fn recount(&self, chunks: &[Arc<Chunk>], free: u64) -> Result<(), Error> {
-        let (mut data, mut flash) = (0, 0);
+    /// Counts what is allocated anew: as much for each object, array and block as it gives back when it is freed.
+    fn recount(&self, source: &Source<'_>, chunks: &[Arc<Chunk>]) -> Result<(), Error> {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let allocated = memory.allocated();
+        let (mut data, mut flash) =
+            allocated.ok_or_else(|| source.damaged("blocks that do not follow each other"))?;
+        drop(memory);
         for chunk in chunks {
             let used = match chunk.kind {
                 Kind::Pool => u64::from(chunk.objects - chunk.free()),
-                Kind::Array | Kind::Memory => u64::from(chunk.objects),
+                Kind::Array => u64::from(chunk.objects),
+                Kind::Memory => 0, // counted block by block
             };
             data += used * u64::from(chunk.object_bytes);
             flash += used * chunk.flash_bytes();
         }
-        self.count(data.saturating_sub(free));
-        self.reserve_flash(flash.saturating_sub(free))
+        self.count(data);
+        self.reserve_flash(flash, 0)
     }
 }
 

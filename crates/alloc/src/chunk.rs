@@ -1,8 +1,8 @@
 //! A run of pages that were created at once for objects of one size, and the object table that says where they lie on flash.
 //!
 //! **Invariants**
-//! - K1: a page belongs to at most one chunk, and a chunk's number is never used twice while somebody may remember it: tables are
-//!   numbered upwards for ever.
+//! - K1: a page belongs to at most one chunk, and no two chunks have one number. Who remembers a chunk compares it: tables are
+//!   numbered upwards, and after 2^32 of them by the next number that is free.
 //! - K2: a unit is what is stored as one object: a page's content, or, for objects of fewer than [`UNIT_BYTES_LEAST`] bytes, as many
 //!   pages' contents as give that many bytes. So four bytes of a table stand for at least 128 of data.
 //!
@@ -13,7 +13,7 @@
 
 use crate::pager::PAGE_BYTES;
 use duramen_flash::Owner;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Least bytes for which a table has an entry [Badam11 §3.3].
 const UNIT_BYTES_LEAST: usize = 128;
@@ -46,6 +46,8 @@ pub(crate) struct Chunk {
     free: AtomicU32,
     /// Objects from here on were never handed out: they read as zeros.
     fresh: AtomicU32,
+    /// Somebody frees it as a whole.
+    leaving: AtomicBool,
 }
 
 /// A unit, and a page's place in it.
@@ -88,6 +90,7 @@ impl Chunk {
             used: (0..words).map(|_| AtomicU64::new(0)).collect(),
             free: AtomicU32::new(objects),
             fresh: AtomicU32::new(0),
+            leaving: AtomicBool::new(false),
         }
     }
 
@@ -215,6 +218,16 @@ impl Chunk {
         was
     }
 
+    /// The caller alone frees it as a whole from now on. False: somebody else does, or has.
+    pub fn leave(&self) -> bool {
+        !self.leaving.swap(true, Ordering::AcqRel)
+    }
+
+    /// It was not freed after all.
+    pub fn stay(&self) {
+        self.leaving.store(false, Ordering::Release);
+    }
+
     /// For a checkpoint.
     pub fn used_words(&self) -> impl Iterator<Item = u64> {
         self.used.iter().map(|word| word.load(Ordering::Acquire))
@@ -232,9 +245,9 @@ impl Chunk {
         self.fresh.store(fresh.min(self.objects), Ordering::Relaxed);
     }
 
-    /// Bytes of RAM beside its object table.
-    pub fn ram_bytes(&self) -> u64 {
-        self.used.len() as u64 * 8 + 128
+    /// Bytes of RAM that it takes, its object table included.
+    pub fn tables_bytes(&self) -> u64 {
+        self.used.len() as u64 * 8 + 128 + u64::from(self.units()) * 4
     }
 }
 

@@ -85,8 +85,8 @@ impl Heap {
         for page in batch.pages.drain(..) {
             if done.is_ok() {
                 self.buffer.regions().leave(page);
-            } else {
-                self.buffer.queue(page);
+            } else if let Some(place) = self.atm.place(page) {
+                self.buffer.queue(page, &place);
             }
         }
         self.buffer.leave(count);
@@ -121,7 +121,7 @@ impl Heap {
             let nth = known.or_else(|| match self.buffer.try_own(place.unit) {
                 Try::Gone => None,
                 Try::Later => {
-                    self.buffer.queue(*page);
+                    self.buffer.queue(*page, &place);
                     None
                 }
                 Try::Own(unit) => {
@@ -185,7 +185,7 @@ impl Heap {
     fn keep_unsaved(&self, page: u64, place: &Place, saved: Result<(), Error>, batch: &mut Batch) {
         if let Err(error) = saved {
             batch.stays(page, place);
-            self.buffer.queue(page);
+            self.buffer.queue(page, place);
             batch.failed = Some(error);
         }
     }
@@ -236,6 +236,22 @@ impl Heap {
                 .allow_writes(page)
                 .map_err(Error::kernel("allowing writes to a page"))?;
         }
+        self.counters.saved.fetch_add(1, Ordering::Relaxed);
+        saved
+    }
+
+    /// Brings what a page holds now into the cache. Its unit is the caller's; it stays writable, and may be written to meanwhile.
+    pub fn save_as_it_is(
+        &self,
+        page: u64,
+        place: &Place,
+        worker: &mut Worker,
+    ) -> Result<(), Error> {
+        let mut copy = std::mem::take(&mut worker.copy);
+        copy.resize(place.bytes, 0);
+        self.pager.copy(page, &mut copy);
+        let saved = self.save_content(place, &copy, worker);
+        worker.copy = copy;
         self.counters.saved.fetch_add(1, Ordering::Relaxed);
         saved
     }

@@ -12,7 +12,7 @@
 //! Paper: [Badam11 §3.2, Figure 1].
 
 use crate::atm::Atm;
-use crate::buffer::{Buffer, Claim, Unit};
+use crate::buffer::{self, Buffer, Claim, Unit};
 use crate::cache::{self, Cache};
 use crate::chunk::{Chunk, Kind, Place};
 use crate::error::Error;
@@ -32,6 +32,8 @@ pub(crate) const ROOTS: usize = 16;
 const USABLE_PERCENT: u64 = 85;
 /// Blocks of flash that hold no objects of ours: the superblock's, and the collector's reserve.
 const BLOCKS_APART: u64 = 16;
+/// With fewer nothing worth it could be allocated: 3 MiB.
+const BLOCKS_LEAST: u64 = 24;
 
 /// Sizes, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +65,11 @@ impl Budget {
         // A page that is shown may need a page of the page table of its own; others go some at once.
         let tables = pages + evict::AT_ONCE + regions::AT_ONCE;
         let shown = (pages + evict::AT_ONCE + tables) as u64 * PAGE_BYTES as u64;
+        let queue = (pages * buffer::QUEUE_BYTES) as u64;
         let images = 11 * BLOCK_BYTES as u64;
         let blocks = device / BLOCK_BYTES as u64;
         let threads = 512 << 10;
-        let fixed = shown + images + blocks * 40 + threads;
+        let fixed = shown + queue + images + blocks * 40 + threads;
         let needed = fixed + cache::BYTES_LEAST;
         if ram < needed {
             return Err(Error::Budget {
@@ -74,7 +77,13 @@ impl Budget {
                 needed_bytes: needed,
             });
         }
-        let usable = blocks.saturating_sub(BLOCKS_APART) * BLOCK_BYTES as u64;
+        if blocks < BLOCKS_LEAST {
+            return Err(Error::Flash(FlashError::TooSmall {
+                bytes: device,
+                least: BLOCKS_LEAST * BLOCK_BYTES as u64,
+            }));
+        }
+        let usable = (blocks - BLOCKS_APART) * BLOCK_BYTES as u64;
         Ok(Budget {
             ram,
             fixed,
@@ -92,6 +101,8 @@ const PAGES_LEAST: usize = 128;
 pub(crate) struct Worker {
     pub scratch: Scratch,
     pub page: Box<[u8; PAGE_BYTES]>,
+    /// What was copied of a page that changes.
+    pub copy: Vec<u8>,
     /// Bytes of it from here on are zeros.
     pub filled: usize,
     /// Taken while it is in use.
@@ -104,6 +115,7 @@ impl Worker {
         Worker {
             scratch: Scratch::new(PAGE_BYTES),
             page: Box::new([0; PAGE_BYTES]),
+            copy: Vec::new(),
             filled: 0,
             lift: (kind == Faults::Userfault).then(Lift::new).flatten(),
             batch: Batch::new(),
@@ -150,7 +162,11 @@ pub(crate) struct Heap {
     pub next_table: AtomicU32,
     pub roots: [AtomicUsize; ROOTS],
     /// Pages that must not leave.
-    pub pinned: AtomicUsize,
+    pub pinned: AtomicU64,
+    /// Held while what tables take is taken from the cache: the last one to change that sees what all have taken.
+    resizing: Mutex<()>,
+    /// Page tables that RAM was taken for, because the kernel never takes them back.
+    kept_tables: Mutex<u64>,
     /// Held shared by who allocates or frees, alone by a checkpoint.
     pub changing: RwLock<()>,
     workers: Mutex<Vec<Worker>>,
@@ -161,7 +177,8 @@ impl Heap {
         let arena_pages = (pager.bytes() / PAGE_BYTES) as u64;
         let memory = Error::kernel("reserving memory");
         let made = Atm::new(arena_pages).and_then(|atm| {
-            let buffer = Buffer::new(budget.pages, budget.tables, arena_pages)?;
+            let frees_tables = pager.frees_tables();
+            let buffer = Buffer::new(budget.pages, budget.tables, arena_pages, frees_tables)?;
             Ok((atm, buffer, Cache::new(budget.ram - budget.fixed)?))
         });
         let (atm, buffer, cache) = made.map_err(memory)?;
@@ -180,7 +197,9 @@ impl Heap {
             flash_bytes: AtomicU64::new(0),
             next_table: AtomicU32::new(1),
             roots: Default::default(),
-            pinned: AtomicUsize::new(0),
+            pinned: AtomicU64::new(0),
+            resizing: Mutex::new(()),
+            kept_tables: Mutex::new(0),
             changing: RwLock::new(()),
             workers: Mutex::new((0..4).map(|_| Worker::new(kind)).collect()),
         })
@@ -242,7 +261,7 @@ impl Heap {
                 }
                 self.buffer.release(place.unit, unit);
                 if shown.is_ok() {
-                    self.buffer.queue(page);
+                    self.buffer.queue(page, place);
                 }
                 shown
             }
@@ -335,20 +354,19 @@ impl Heap {
 
     /// Forgets a unit: shown pages, cache, flash. It reads as zeros then.
     pub fn forget(&self, place: &Place) -> Result<(), Error> {
-        let mut unit = self.buffer.own(place.unit);
-        let hidden = self.hide_unit(place.unit, unit);
+        let unit = self.buffer.own(place.unit);
+        if let Err(error) = self.hide_unit(place.unit, unit) {
+            self.buffer.release(place.unit, unit);
+            return Err(error); // it is as it was
+        }
         self.cache.remove(place.unit);
         let freed = self.store.free(place.owner);
-        if hidden.is_ok() {
-            (unit.shown, unit.dirty) = (0, 0);
-        }
-        self.buffer.release(place.unit, unit);
-        hidden?;
+        self.buffer.release(place.unit, Unit::default());
         freed?;
         Ok(())
     }
 
-    /// Takes the pages of an owned unit away, unsaved.
+    /// Takes the pages of an owned unit away, unsaved, and its pins.
     pub fn hide_unit(&self, name: u64, unit: Unit) -> Result<(), Error> {
         let mut pages = [0; 32];
         let mut count = 0;
@@ -356,11 +374,12 @@ impl Heap {
             pages[count] = name + nth;
             count += 1;
         }
-        if count == 0 {
-            return Ok(());
+        if count > 0 {
+            let hidden = self.pager.hide(&pages[..count], &[]);
+            hidden.map_err(Error::kernel("taking pages away"))?;
         }
-        let hidden = self.pager.hide(&pages[..count], &[]);
-        hidden.map_err(Error::kernel("taking pages away"))?;
+        self.pinned
+            .fetch_sub(u64::from(unit.pins), Ordering::AcqRel);
         for page in &pages[..count] {
             self.buffer.regions().leave(*page);
         }
@@ -368,7 +387,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Everything that is dirty goes to flash; pages stay shown.
+    /// Everything that is dirty goes to flash; pages stay shown. Those that are pinned for writing stay dirty (buffer's B4).
     pub fn clean(&self) -> Result<(), Error> {
         let mut worker = self.worker();
         for name in self.buffer.units_in(0..u64::MAX) {
@@ -379,11 +398,18 @@ impl Heap {
             for nth in (0..32).filter(|nth| dirty >> nth & 1 == 1) {
                 let page = name + nth;
                 let place = chunk.as_ref().and_then(|chunk| chunk.place(page));
-                saved = place.map_or(Ok(()), |place| self.save(page, &place, &mut worker));
+                let changes = unit.written_by_others >> nth & 1 == 1;
+                saved = place.map_or(Ok(()), |place| {
+                    if changes {
+                        self.save_as_it_is(page, &place, &mut worker)
+                    } else {
+                        self.save(page, &place, &mut worker)
+                    }
+                });
                 if saved.is_err() {
                     break;
                 }
-                unit.dirty &= !(1 << nth);
+                unit.dirty &= !(u32::from(!changes) << nth);
             }
             self.buffer.release(name, unit);
             if let Err(error) = saved {
@@ -397,39 +423,80 @@ impl Heap {
 
     /// Takes RAM for tables from the cache (A2).
     pub fn charge(&self, bytes: u64) -> Result<(), Error> {
-        let tables = self.tables_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
-        let needed = self.budget.fixed + tables + cache::BYTES_LEAST;
-        if needed > self.budget.ram {
-            self.tables_bytes.fetch_sub(bytes, Ordering::AcqRel);
-            return Err(Error::Budget {
-                budget_bytes: self.budget.ram,
-                needed_bytes: needed,
-            });
+        let most = self.budget.ram - self.budget.fixed - cache::BYTES_LEAST;
+        let taken = add_up_to(&self.tables_bytes, bytes, most);
+        taken.map_err(|taken| Error::Budget {
+            budget_bytes: self.budget.ram,
+            needed_bytes: self.budget.fixed + taken + bytes + cache::BYTES_LEAST,
+        })?;
+        self.resize_cache()
+            .inspect_err(|_| self.discharge(bytes)) // flash does not take what would have to leave
+    }
+
+    /// Whether so much RAM could be taken now: a request that will fail need not take flash for a moment, which others may want.
+    fn could_charge(&self, bytes: u64) -> Result<(), Error> {
+        let taken = self.tables_bytes.load(Ordering::Acquire);
+        let needed = (self.budget.fixed + taken + cache::BYTES_LEAST).saturating_add(bytes);
+        if needed <= self.budget.ram {
+            return Ok(());
         }
-        let left = self.budget.ram - self.budget.fixed - tables;
-        self.cache.limit(left, &self.spill())
+        Err(Error::Budget {
+            budget_bytes: self.budget.ram,
+            needed_bytes: needed,
+        })
     }
 
     /// Tables that are gone.
     pub fn discharge(&self, bytes: u64) {
-        let before = self.tables_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        let left = self.budget.ram - self.budget.fixed - (before - bytes);
+        self.tables_bytes.fetch_sub(bytes, Ordering::AcqRel);
         // More than before: nothing has to leave.
-        let _ = self.cache.limit(left, &self.spill());
+        let _ = self.resize_cache();
     }
 
-    /// Counts flash for something that is allocated (A3).
-    pub fn reserve_flash(&self, bytes: u64) -> Result<(), Error> {
-        let taken = self.flash_bytes.fetch_add(bytes, Ordering::AcqRel);
-        if taken + bytes > self.budget.flash {
-            self.flash_bytes.fetch_sub(bytes, Ordering::AcqRel);
-            return Err(Error::NoSpace {
-                allocated_bytes: taken,
-                wanted_bytes: bytes,
-                capacity_bytes: self.budget.flash,
-            });
+    /// Gives the cache what tables leave of the budget (A2).
+    fn resize_cache(&self) -> Result<(), Error> {
+        let _alone = self
+            .resizing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let tables = self.tables_bytes.load(Ordering::Acquire);
+        let left = self.budget.ram - self.budget.fixed - tables;
+        self.cache.limit(left, &self.spill())
+    }
+
+    /// Takes RAM for the page tables of addresses up to this page, where the kernel never takes them back and they are more than may
+    /// be beside the budget.
+    pub fn charge_kept_tables(&self, end: u64) -> Result<(), Error> {
+        if self.pager.frees_tables() {
+            return Ok(());
+        }
+        let mut kept = self
+            .kept_tables
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let beside = regions::BESIDE + self.budget.tables;
+        let wanted = end.div_ceil(REGION_PAGES).saturating_sub(beside);
+        let more = wanted.saturating_sub(*kept);
+        if more > 0 {
+            self.charge(more * PAGE_BYTES as u64)?;
+            *kept = wanted;
         }
         Ok(())
+    }
+
+    /// Counts flash for something that is allocated (A3), if there is RAM for its tables.
+    pub fn reserve_flash(&self, bytes: u64, tables_bytes: u64) -> Result<(), Error> {
+        let full = |taken| Error::NoSpace {
+            allocated_bytes: taken,
+            wanted_bytes: bytes,
+            capacity_bytes: self.budget.flash,
+        };
+        let taken = self.flash_bytes.load(Ordering::Acquire);
+        if bytes > self.budget.flash.saturating_sub(taken) {
+            return Err(full(taken));
+        }
+        self.could_charge(tables_bytes)?;
+        add_up_to(&self.flash_bytes, bytes, self.budget.flash).map_err(full)
     }
 
     pub fn release_flash(&self, bytes: u64) {
@@ -443,15 +510,16 @@ impl Heap {
         object_bytes: u32,
         kind: Kind,
     ) -> Result<Arc<Chunk>, Error> {
-        let table = self.next_table.fetch_add(1, Ordering::Relaxed);
+        let table = self.new_table();
         let stride = (object_bytes as usize).div_ceil(PAGE_BYTES) as u64;
         let pages = u64::from(objects) * stride;
         let first = self.atm.reserve(pages).ok_or(Error::NoAddresses {
             arena_bytes: self.pager.bytes() as u64,
         })?;
         let chunk = Arc::new(Chunk::new(table, first, objects, object_bytes, kind));
-        let ram = chunk.ram_bytes() + u64::from(chunk.units()) * 4;
-        let added = self.charge(ram).and_then(|()| {
+        let ram = chunk.tables_bytes();
+        let kept = self.charge_kept_tables(first + pages);
+        let added = kept.and_then(|()| self.charge(ram)).and_then(|()| {
             let added = self
                 .store
                 .add_table(table, chunk.units(), chunk.unit_bytes_max());
@@ -466,6 +534,16 @@ impl Heap {
         self.atm.add(Arc::clone(&chunk));
         self.buffer.regions().use_up_to(first + pages);
         Ok(chunk)
+    }
+
+    /// A number that no chunk has (K1). 0 is none: what is not there yet has it.
+    fn new_table(&self) -> u32 {
+        loop {
+            let table = self.next_table.fetch_add(1, Ordering::Relaxed);
+            if table != 0 && self.store.objects_of(table).is_none() {
+                return table;
+            }
+        }
     }
 
     /// Forgets a chunk with all of its objects. Nobody uses them any more.
@@ -489,9 +567,251 @@ impl Heap {
         self.store.remove_table(chunk.table);
         self.atm.remove(chunk);
         self.atm.give_back(chunk.first, chunk.pages());
-        self.discharge(chunk.ram_bytes() + u64::from(chunk.units()) * 4);
+        self.discharge(chunk.tables_bytes());
         Ok(())
     }
 }
 
+/// Adds to a count that is at most `most`, without ever showing others more; `Err`: what it is.
+pub(crate) fn add_up_to(count: &AtomicU64, more: u64, most: u64) -> Result<(), u64> {
+    let added = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+        now.checked_add(more).filter(|sum| *sum <= most)
+    });
+    added.map(drop)
+}
+
 const _: () = assert!(REGION_PAGES as usize * PAGE_BYTES == 2 << 20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duramen_flash::Device;
+    use std::io;
+    use std::path::Path;
+    use std::sync::MutexGuard;
+    use std::sync::atomic::AtomicBool;
+
+    const FLASH: u64 = 64 << 20;
+
+    /// A device in memory whose writes can be made to fail.
+    #[derive(Clone)]
+    struct Ram(Arc<(Mutex<Vec<u8>>, AtomicBool)>);
+
+    impl Ram {
+        fn new() -> Ram {
+            Ram(Arc::new((Mutex::new(vec![0; FLASH as usize]), AtomicBool::new(false))))
+        }
+    }
+
+    impl Device for Ram {
+        fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+            let bytes = self.0.0.lock().unwrap();
+            into.copy_from_slice(&bytes[at as usize..][..into.len()]);
+            Ok(())
+        }
+
+        fn write(&self, at: u64, from: &[u8]) -> io::Result<()> {
+            if self.0.1.load(Ordering::SeqCst) {
+                return Err(io::ErrorKind::Other.into());
+            }
+            let mut bytes = self.0.0.lock().unwrap();
+            bytes[at as usize..][..from.len()].copy_from_slice(from);
+            Ok(())
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn bytes(&self) -> u64 {
+            FLASH
+        }
+    }
+
+    /// Heaps of these tests lie at one place, so one at a time.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    const START: usize = 0x3100_0000_0000;
+
+    fn heap_of(device: &Ram, pager: Pager) -> Heap {
+        let options = duramen_flash::Options {
+            device: Box::new(device.clone()),
+        };
+        let store = ObjectStore::create(options).unwrap();
+        let budget = Budget::new(6 << 20, 0, FLASH, pager.pages_max()).unwrap();
+        Heap::new(pager, store, budget).unwrap()
+    }
+
+    fn heap(device: &Ram) -> Heap {
+        heap_of(
+            device,
+            Pager::reserve(Faults::Protect, START, 1 << 32, true).unwrap(),
+        )
+    }
+
+    fn counts(heap: &Heap) -> (u64, u64) {
+        let flash = heap.flash_bytes.load(Ordering::Relaxed);
+        (heap.counters.allocated_bytes.load(Ordering::Relaxed), flash)
+    }
+
+    /// Flash was counted block by block when blocks were allocated and freed, and page by page when they were restored: freeing what was
+    /// restored made the count negative, and everything was refused with "no room".
+    #[test]
+    fn what_is_freed_after_a_restore_is_what_was_counted() {
+        let _alone = alone();
+        let device = Ram::new();
+        let first = heap(&device);
+        let mut all = Vec::new();
+        for nth in 1..400 {
+            all.push(first.allocate_memory(nth * 37).unwrap());
+            all.push(first.allocate_objects(1, nth * 3).unwrap());
+        }
+        all.push(first.allocate_memory(3 << 20).unwrap());
+        all.push(first.allocate_memory((1 << 20) + 1).unwrap());
+        all.push(first.allocate_objects(100, 5000).unwrap());
+        for nth in (0..all.len()).step_by(3).rev() {
+            first.free(all.swap_remove(nth)).unwrap();
+        }
+        let counted = counts(&first);
+        let chunks = first.atm.all();
+        let blob = first.encode();
+        drop(first);
+        let restored = heap(&device);
+        for chunk in &chunks {
+            let (units, longest) = (chunk.units(), chunk.unit_bytes_max());
+            restored.store.add_table(chunk.table, units, longest).unwrap();
+        }
+        restored.restore(&blob, Path::new("checkpoint")).unwrap();
+        assert_eq!(counts(&restored), counted);
+        for address in all {
+            restored.free(address).unwrap();
+        }
+        assert_eq!(counts(&restored), (0, 0));
+        restored.allocate_memory(40 << 20).unwrap();
+    }
+
+    /// RAM that was taken for tables stayed taken when flash did not take the objects that would have had to leave for them; frees,
+    /// which take RAM for the list of free blocks now and then, failed, and what they freed was lost.
+    #[test]
+    fn what_fails_takes_no_ram_and_freeing_works_without() {
+        let _alone = alone();
+        let device = Ram::new();
+        let heap = heap(&device);
+        let blocks: Vec<usize> = (0..10_000)
+            .map(|_| heap.allocate_memory(48).unwrap())
+            .collect();
+        let array = heap.allocate_objects(4000, 1024).unwrap();
+        device.0.1.store(true, Ordering::SeqCst);
+        // Dirty objects, as many as RAM and what waits for flash can hold.
+        let first = heap.page_of(array);
+        let put = |nth| heap.cache.put(first + nth, &[1; 1024], true, &heap.spill());
+        let kept = (0..4000).take_while(|nth| put(*nth).is_ok()).count();
+        assert!(kept < 4000, "flash takes nothing");
+        let taken = heap.tables_bytes.load(Ordering::Relaxed);
+        for _ in 0..3 {
+            assert!(matches!(heap.charge(1 << 20), Err(Error::Flash(_))));
+            assert!(heap.allocate_objects(60_000, 128).is_err());
+        }
+        assert_eq!(heap.tables_bytes.load(Ordering::Relaxed), taken);
+        let (data, _) = counts(&heap);
+        for block in blocks.iter().step_by(2) {
+            heap.free(*block).unwrap();
+        }
+        assert_eq!(counts(&heap).0, data - 5000 * 48);
+        for block in blocks.iter().skip(1).step_by(2) {
+            heap.free(*block).unwrap();
+        }
+        assert!(matches!(heap.free(blocks[7]), Err(Error::DoubleFree { .. })));
+    }
+
+    /// An object that is allocated, used and freed left 8 bytes in the queue of pages each time, beside the budget, if no page had to
+    /// leave.
+    #[test]
+    fn the_queue_of_pages_has_an_end() {
+        let _alone = alone();
+        let heap = heap(&Ram::new());
+        let kept = heap.allocate_objects(20, 4096).unwrap();
+        let bring = |address: usize| {
+            let page = heap.page_of(address);
+            let place = heap.atm.place(page).unwrap();
+            heap.bring(page, &place, Some(true)).unwrap();
+        };
+        for nth in 0..20 {
+            bring(kept + nth * PAGE_BYTES);
+        }
+        for _ in 0..3000 {
+            let object = heap.allocate_objects(1, 4096).unwrap();
+            bring(object);
+            heap.free(object).unwrap();
+        }
+        assert_eq!(heap.buffer.shown(), 20);
+        let most = 3 * heap.budget.pages;
+        assert!(heap.buffer.queued() <= most, "{} places", heap.buffer.queued());
+        // Those that stayed are still in it, each once.
+        let mut worker = heap.worker();
+        while heap.buffer.queued() > 0 {
+            heap.evict(&mut worker).unwrap();
+        }
+        assert_eq!(heap.buffer.shown(), 0);
+    }
+
+    /// Object tables were numbered by 32 bits; after 2^32 of them a number that was in use came again, and 0, which is nobody's.
+    #[test]
+    fn object_tables_have_numbers_of_their_own_after_the_last_one() {
+        let _alone = alone();
+        let device = Ram::new();
+        let first = heap(&device);
+        let early = first.allocate_objects(10, 100).unwrap();
+        first.next_table.store(u32::MAX - 1, Ordering::Relaxed);
+        let late: Vec<usize> = (0..5)
+            .map(|_| first.allocate_objects(10, 100).unwrap())
+            .collect();
+        let mut tables: Vec<u32> = first.atm.all().iter().map(|chunk| chunk.table).collect();
+        tables.sort_unstable();
+        assert_eq!(tables, [1, 2, 3, 4, u32::MAX - 1, u32::MAX]);
+        let (chunks, blob) = (first.atm.all(), first.encode());
+        drop(first);
+        let restored = heap(&device);
+        for chunk in chunks {
+            let (units, longest) = (chunk.units(), chunk.unit_bytes_max());
+            restored.store.add_table(chunk.table, units, longest).unwrap();
+        }
+        restored.restore(&blob, Path::new("checkpoint")).unwrap();
+        for address in late.into_iter().chain([early]) {
+            restored.free(address).unwrap();
+        }
+    }
+
+    /// Page tables that the kernel does not take back were counted as given back. Where it never takes one, RAM is taken for them.
+    #[test]
+    fn page_tables_that_stay_take_ram() {
+        let _alone = alone();
+        let Ok(mut pager) = Pager::reserve(Faults::Userfault, START, 1 << 38, true) else {
+            println!("skipped: no userfaultfd here");
+            return;
+        };
+        if let Pager::Userfault(pager) = &mut pager {
+            pager.frees_tables = false;
+        }
+        let heap = heap_of(&Ram::new(), pager);
+        let beside = regions::BESIDE + heap.budget.tables;
+        let refused = loop {
+            let before = heap.tables_bytes.load(Ordering::Relaxed);
+            match heap.allocate_objects(100_000, 4) {
+                Err(error) => break error,
+                Ok(array) => {
+                    let end = heap.page_of(array) + 100_000;
+                    let kept = end.div_ceil(REGION_PAGES).saturating_sub(beside);
+                    assert_eq!(*heap.kept_tables.lock().unwrap(), kept);
+                    let more = heap.tables_bytes.load(Ordering::Relaxed) - before;
+                    assert!(kept == 0 || more > 100_000, "{more} bytes");
+                }
+            }
+        };
+        assert!(matches!(refused, Error::Budget { .. }), "{refused}");
+        assert!(*heap.kept_tables.lock().unwrap() > 0);
+    }
+}

@@ -17,17 +17,32 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     pub fn new(bytes: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let none = libc::PROT_NONE;
         // SAFETY: new memory.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, both, flags, -1, 0) };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, none, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // A huge page would be charged whole for what is used of it. Kernels without huge pages refuse; that is as good.
-        // SAFETY: advice about memory that was just mapped.
-        unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping { start, bytes })
+        let made = Mapping { start, bytes };
+        // Before it can be written to: if the program locks the memory that is to come (`mlockall`), the kernel would fill all of it.
+        made.unlock();
+        // A huge page would be charged whole for what is used of it. Kernels without huge pages refuse; that is as good.
+        // SAFETY: advice about memory that was just mapped, and its protection.
+        let opened = unsafe {
+            libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE);
+            let both = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mprotect(start.as_ptr().cast(), bytes, both) == 0
+        };
+        if !opened {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(made)
+    }
+
+    fn unlock(&self) {
+        // SAFETY: changes nothing of what is there.
+        unsafe { libc::munlock(self.start.as_ptr().cast(), self.bytes) };
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -42,9 +57,14 @@ impl Mapping {
 
     /// These bytes, whole pages, are zeros again and take no memory.
     pub fn discard(&mut self, from: usize, bytes: usize) {
-        let part = &mut self.bytes_mut()[from..from + bytes];
-        // SAFETY: a part of this mapping. Should it fail, the memory stays: nobody relies on the zeros.
-        unsafe { libc::madvise(part.as_mut_ptr().cast(), bytes, libc::MADV_DONTNEED) };
+        let part = self.bytes_mut()[from..from + bytes].as_mut_ptr();
+        // SAFETY: a part of this mapping.
+        let discarded = unsafe { libc::madvise(part.cast(), bytes, libc::MADV_DONTNEED) == 0 };
+        if !discarded {
+            self.unlock(); // the program has locked it since
+            // SAFETY: as above. Should it fail, the memory stays: nobody relies on the zeros.
+            unsafe { libc::madvise(part.cast(), bytes, libc::MADV_DONTNEED) };
+        }
     }
 }
 

@@ -70,6 +70,21 @@ impl Run {
         }
     }
 
+    /// Where blocks of it begin, free ones included.
+    fn starts(&self) -> impl Iterator<Item = usize> {
+        let (large, many) = match &self.blocks {
+            Blocks::Large(_) => (Some(self.start), None),
+            Blocks::Many(bits) => (None, Some(bits)),
+        };
+        let words = many.into_iter().flatten().enumerate();
+        let grains = words.flat_map(|(nth, word)| {
+            let its = (0..64).filter(move |bit| word >> bit & 1 == 1);
+            its.map(move |bit| nth * 64 + bit)
+        });
+        let many = grains.map(|grain| self.start + grain * GRAIN_BYTES);
+        large.into_iter().chain(many)
+    }
+
     fn begins(&self, address: usize) -> bool {
         let grain = (address - self.start) / GRAIN_BYTES;
         match &self.blocks {
@@ -111,9 +126,15 @@ impl Memory {
         self.by_bytes.remove(&(bytes, address));
     }
 
-    fn run_of(&mut self, chunk: &Chunk) -> &mut Run {
+    /// `None`: the chunk was freed as a whole; there may be another one now where it was.
+    fn find_run(&mut self, chunk: &Chunk) -> Option<&mut Run> {
         let run = self.runs.get_mut(&chunk.first);
-        run.expect("each chunk of memory has a run (Y1)")
+        run.filter(|run| run.chunk.table == chunk.table)
+    }
+
+    fn run_of(&mut self, chunk: &Chunk) -> &mut Run {
+        let run = self.find_run(chunk);
+        run.expect("a chunk of many blocks has a run for ever (Y1)")
     }
 
     /// Whether an address lies in a free block.
@@ -146,6 +167,35 @@ impl Memory {
     pub fn restore_free(&mut self, address: usize, bytes: usize) {
         self.add_free(address, bytes);
     }
+
+    /// Bytes of all blocks that are handed out, and the flash that was counted for them. `None`: a free block lies where no block
+    /// begins or ends (Y1), or beside another one (Y2).
+    pub fn allocated(&self) -> Option<(u64, u64)> {
+        let (mut data, mut flash, mut free) = (0, 0, 0);
+        for run in self.runs.values() {
+            let mut expected = run.start;
+            let mut was_free = false;
+            for start in run.starts() {
+                let bytes = run.bytes_at(start);
+                let is_free = self.by_address.get(&start) == Some(&bytes);
+                let is_large = matches!(run.blocks, Blocks::Large(_));
+                if start != expected || is_free && (was_free || is_large) {
+                    return None;
+                }
+                (expected, was_free) = (start + bytes, is_free);
+                if is_free {
+                    free += 1;
+                } else {
+                    data += bytes as u64;
+                    flash += flash_bytes(bytes);
+                }
+            }
+            if expected != run.start + run.bytes() {
+                return None;
+            }
+        }
+        (free == self.by_address.len()).then_some((data, flash))
+    }
 }
 
 /// Flash that a block takes, headers included.
@@ -176,7 +226,12 @@ impl Heap {
         } else {
             bytes
         };
-        self.reserve_flash(flash_bytes(bytes))?;
+        let tables = if bytes >= LARGE_BYTES {
+            bytes as u64 / PAGE_BYTES as u64 * 4
+        } else {
+            0 // a run may be needed; that is as much for all of them
+        };
+        self.reserve_flash(flash_bytes(bytes), tables)?;
         let allocated = if bytes >= LARGE_BYTES {
             self.allocate_large(bytes)
         } else {
@@ -236,13 +291,18 @@ impl Heap {
     pub fn free_memory(&self, address: usize, chunk: &Chunk) -> Result<(), Error> {
         let mut memory = self.memory();
         let bytes = self.block_bytes(&mut memory, address, chunk)?;
-        if let Blocks::Large(_) = memory.run_of(chunk).blocks {
-            memory.runs.remove(&chunk.first);
-            drop(memory);
-            self.remove_chunk(chunk)?;
+        let large = matches!(memory.run_of(chunk).blocks, Blocks::Large(_));
+        let run = large.then(|| memory.runs.remove(&chunk.first)).flatten();
+        if let Some(run) = run {
+            drop(memory); // who looks for it now finds that it is freed
+            if let Err(error) = self.remove_chunk(chunk) {
+                self.memory().runs.insert(chunk.first, run);
+                return Err(error);
+            }
         } else {
-            self.coalesce(&mut memory, address, bytes, chunk)?;
-            self.charge_entries(&mut memory)?;
+            self.coalesce(&mut memory, address, bytes, chunk);
+            // Freeing works without RAM; then the maps take it when there is some.
+            let _ = self.charge_entries(&mut memory);
             drop(memory);
         }
         self.release_flash(flash_bytes(bytes));
@@ -260,7 +320,8 @@ impl Heap {
         if memory.is_free(address) {
             return Err(Error::DoubleFree { address });
         }
-        let run = memory.run_of(chunk);
+        let run = memory.find_run(chunk);
+        let run = run.ok_or(Error::DoubleFree { address })?;
         let begins = address.is_multiple_of(GRAIN_BYTES) && run.begins(address);
         if !begins {
             return Err(Error::BadPointer {
@@ -278,7 +339,7 @@ impl Heap {
         address: usize,
         bytes: usize,
         chunk: &Chunk,
-    ) -> Result<(), Error> {
+    ) {
         let run = memory.run_of(chunk);
         let (run_start, run_end) = (run.start, run.start + run.bytes());
         let (mut start, mut end) = (address, address + bytes);
@@ -304,18 +365,18 @@ impl Heap {
         let pages = first.next_multiple_of(PAGE_BYTES)..last / PAGE_BYTES * PAGE_BYTES;
         for page in pages.step_by(PAGE_BYTES).map(|page| self.page_of(page)) {
             let place = chunk.place(page).expect("a page of this chunk");
-            self.forget(&place)?;
+            // If the kernel does not take it away, it stays as any page that is used.
+            let _ = self.forget(&place);
         }
-        Ok(())
     }
 
     /// RAM of the maps is taken from the cache, some entries at once.
-    fn charge_entries(&self, memory: &mut Memory) -> Result<(), Error> {
+    pub fn charge_entries(&self, memory: &mut Memory) -> Result<(), Error> {
         let wanted = memory.by_address.len().next_multiple_of(ENTRIES_AT_ONCE);
         let bytes = ENTRY_BYTES * ENTRIES_AT_ONCE as u64;
         if wanted > memory.charged {
-            self.charge(bytes)?;
-            memory.charged += ENTRIES_AT_ONCE;
+            self.charge(ENTRY_BYTES * (wanted - memory.charged) as u64)?;
+            memory.charged = wanted;
         } else if wanted + 2 * ENTRIES_AT_ONCE <= memory.charged {
             self.discharge(bytes);
             memory.charged -= ENTRIES_AT_ONCE;

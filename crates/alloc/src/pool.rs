@@ -20,7 +20,7 @@ const STEP_OBJECTS: u32 = 10_000;
 /// Longer objects have a run of addresses of their own.
 const POOLED_BYTES: usize = 32 << 10;
 /// Longest object, and array, in bytes.
-const OBJECT_BYTES_MAX: usize = 1 << 30;
+pub(crate) const OBJECT_BYTES_MAX: usize = 1 << 30;
 
 /// Pools by the size that their objects are stored with.
 #[derive(Default)]
@@ -82,8 +82,9 @@ impl Heap {
             return self.allocate_one(rounded(bytes) as u32);
         }
         let bytes = rounded(bytes) as u32;
-        let flash = Chunk::new(0, 0, count as u32, bytes, Kind::Array).flash_bytes() * count as u64;
-        self.reserve_flash(flash)?;
+        let array = Chunk::new(0, 0, count as u32, bytes, Kind::Array);
+        let flash = array.flash_bytes() * count as u64;
+        self.reserve_flash(flash, array.tables_bytes())?;
         let chunk = self.add_chunk(count as u32, bytes, Kind::Array);
         let chunk = chunk.inspect_err(|_| self.release_flash(flash))?;
         self.count(u64::from(bytes) * count as u64);
@@ -92,7 +93,7 @@ impl Heap {
 
     fn allocate_one(&self, bytes: u32) -> Result<usize, Error> {
         let flash = Chunk::new(0, 0, 1, bytes, Kind::Array).flash_bytes();
-        self.reserve_flash(flash)?;
+        self.reserve_flash(flash, 0)?;
         let pool = self.pools.of(bytes);
         let mut pool = lock(&pool);
         let taken = match pool.take() {
@@ -146,8 +147,11 @@ impl Heap {
         match chunk.object(page).filter(|_| begins) {
             Some(object) if chunk.kind == Kind::Pool => self.free_one(address, &chunk, object),
             Some(0) => {
+                if !chunk.leave() {
+                    return Err(Error::DoubleFree { address }); // by another thread, just now
+                }
                 let flash = chunk.flash_bytes() * u64::from(chunk.objects);
-                self.remove_chunk(&chunk)?;
+                self.remove_chunk(&chunk).inspect_err(|_| chunk.stay())?;
                 self.release_flash(flash);
                 self.uncount(u64::from(chunk.object_bytes) * u64::from(chunk.objects));
                 Ok(())

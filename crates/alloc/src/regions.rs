@@ -4,6 +4,7 @@
 //! **Invariants**
 //! - G1: a table that is given back has no page under it, and none comes meanwhile.
 //! - G2: at most `tables_max` tables exist, if all that the heap's addresses could need are more than [`BESIDE`]; else they all stay.
+//!   So they do where the kernel takes none back; then the heap takes RAM for them when it hands out addresses (heap's A2).
 //! - G3: tables that exist or were given back and may still be the kernel's are at most `tables_max` and [`BESIDE`] together, and what
 //!   each thread gives back at once. It frees them late (after a grace period of RCU, 10 to 30 ms), and a memory cgroup counts them until
 //!   then: who would give back more waits.
@@ -15,6 +16,7 @@
 use crate::chunk::GRANULE_PAGES;
 use crate::mapping::Counters;
 use crate::pager::REGION_PAGES;
+use duramen_flash::quietly;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -43,6 +45,8 @@ pub(crate) struct Regions {
     tables_max: u64,
     /// Regions of which the heap uses addresses.
     used: AtomicU64,
+    /// Whether the kernel takes tables back. Where it does not they all stay, and count.
+    frees: bool,
     limbo: Arc<Limbo>,
     waiters: Vec<JoinHandle<()>>,
 }
@@ -51,7 +55,7 @@ const PRESENT: u16 = 1 << 15;
 const LEAVING: u16 = u16::MAX;
 
 impl Regions {
-    pub fn new(arena_pages: u64, tables_max: u64) -> io::Result<Regions> {
+    pub fn new(arena_pages: u64, tables_max: u64, frees: bool) -> io::Result<Regions> {
         let regions = (arena_pages / REGION_PAGES) as usize + 1;
         let limbo = Arc::new(Limbo::default());
         let mut made = Regions {
@@ -60,13 +64,14 @@ impl Regions {
             tables: AtomicU64::new(0),
             tables_max,
             used: AtomicU64::new(0),
+            frees,
             limbo,
             waiters: Vec::with_capacity(WAITERS),
         };
         for _ in 0..WAITERS {
             let limbo = Arc::clone(&made.limbo);
             let waiter = std::thread::Builder::new().name("tables".to_owned());
-            let waiter = waiter.spawn(move || limbo.wait_until_stopped())?;
+            let waiter = quietly(|| waiter.spawn(move || limbo.wait_until_stopped()))?;
             made.waiters.push(waiter);
         }
         Ok(made)
@@ -80,6 +85,9 @@ impl Regions {
 
     /// Tables that may exist (G2).
     fn allowed(&self) -> u64 {
+        if !self.frees {
+            return u64::MAX; // they are counted when addresses are handed out
+        }
         let used = self.used.load(Ordering::Relaxed);
         self.tables_max + if used <= BESIDE { BESIDE } else { 0 }
     }
@@ -311,7 +319,7 @@ mod tests {
 
     /// Regions of a heap whose tables would not all stay.
     fn regions() -> Regions {
-        let regions = Regions::new(1 << 22, 100).unwrap();
+        let regions = Regions::new(1 << 22, 100, true).unwrap();
         regions.use_up_to((BESIDE + 1) * REGION_PAGES);
         regions
     }
@@ -344,7 +352,7 @@ mod tests {
 
     #[test]
     fn tables_of_a_small_heap_stay() {
-        let regions = Regions::new(1 << 22, 100).unwrap();
+        let regions = Regions::new(1 << 22, 100, true).unwrap();
         regions.use_up_to(BESIDE * REGION_PAGES);
         for region in 0..BESIDE {
             regions.enter(region * REGION_PAGES);
@@ -353,6 +361,11 @@ mod tests {
         assert!(!regions.are_many() && regions.spare() == 0);
         regions.use_up_to(BESIDE * REGION_PAGES + 1);
         assert!(regions.are_many() && regions.spare() == AT_ONCE);
+        let kept = Regions::new(1 << 22, 100, false).unwrap();
+        kept.use_up_to(BESIDE * REGION_PAGES + 1);
+        kept.enter(0);
+        kept.leave(0);
+        assert!(!kept.are_many() && kept.spare() == 0 && kept.tables() == 1);
     }
 
     /// Many more tables than may be in limbo are given back: whoever does it waits in between, and not for ever.

@@ -7,8 +7,10 @@ use crate::checkpoint::Frame;
 use crate::error::Error;
 use crate::heap::{Budget, Heap, ROOTS};
 use crate::pager::{Faults, PAGE_BYTES, Pager, REGION_PAGES};
+use crate::pool::OBJECT_BYTES_MAX;
 use crate::signal;
 use duramen_flash::{Device, FileDevice, ObjectStore};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,6 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const START: usize = 0x2000_0000_0000;
 /// A page for each of 2^30 objects.
 const ADDRESS_BYTES: u64 = 4 << 40;
+/// Half of what a process has on most processors.
+const ADDRESS_BYTES_MAX: u64 = 1 << 46;
 
 /// What [`init`] wants to know. Sizes in bytes; 0: as the library thinks best, where this is said.
 #[derive(Clone, Debug, Default)]
@@ -84,8 +88,50 @@ enum State {
     Running,
 }
 
+/// The flash file, whose lock a forked child gives up.
+struct Locked(FileDevice);
+
+impl Locked {
+    fn new(device: FileDevice) -> Locked {
+        signal::set_lock(device.descriptor());
+        Locked(device)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        signal::set_lock(None); // the number may be another file's soon
+    }
+}
+
+impl Device for Locked {
+    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read(at, into)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(at, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.alignment()
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::RawFd> {
+        self.0.descriptor()
+    }
+}
+
 struct Ready {
-    device: FileDevice,
+    device: Locked,
     pager: Pager,
     options: Options,
 }
@@ -97,7 +143,7 @@ fn state() -> MutexGuard<'static, State> {
 }
 
 fn reserve(options: &Options, at: usize, bytes: usize, exactly: bool) -> Result<Pager, Error> {
-    let taken = |error: std::io::Error| match error.raw_os_error() {
+    let taken = |error: io::Error| match error.raw_os_error() {
         Some(libc::EEXIST) => Error::AddressTaken { address: at },
         _ => Error::kernel("reserving addresses for pages that fault")(error),
     };
@@ -126,6 +172,36 @@ impl Ready {
     }
 }
 
+/// Refuses what no machine, or not this one, can give.
+fn check_sizes(options: &Options) -> Result<(), Error> {
+    if options.address_bytes > ADDRESS_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "address_bytes = {}: at most {ADDRESS_BYTES_MAX}",
+            options.address_bytes
+        )));
+    }
+    // SAFETY: plain questions to the system.
+    let (pages, page) = unsafe {
+        (
+            libc::sysconf(libc::_SC_PHYS_PAGES),
+            libc::sysconf(libc::_SC_PAGESIZE),
+        )
+    };
+    let has = u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0);
+    let most = if has == 0 { u64::MAX } else { has };
+    for (name, bytes) in [
+        ("ram_bytes", options.ram_bytes),
+        ("page_buffer_bytes", options.page_buffer_bytes),
+    ] {
+        if bytes > most {
+            return Err(Error::Invalid(format!(
+                "{name} = {bytes}: this machine has {most} bytes of RAM"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Opens the flash file and reserves addresses. What is on flash stays until the first allocation: [`restore`] may come before it.
 ///
 /// # Errors
@@ -138,13 +214,17 @@ pub fn init(options: &Options) -> Result<(), Error> {
     if !matches!(*state, State::Closed) {
         return Err(Error::State("it is initialized already; close it first"));
     }
+    check_sizes(options)?;
     let region = REGION_PAGES * PAGE_BYTES as u64;
     let bytes = match options.address_bytes {
         0 => ADDRESS_BYTES,
         bytes => bytes.next_multiple_of(region),
     };
     let pager = reserve(options, START, bytes as usize, false)?;
-    let device = FileDevice::open(&options.flash_file, options.flash_bytes)?;
+    let device = Locked::new(FileDevice::open(
+        &options.flash_file,
+        options.flash_bytes,
+    )?);
     let ready = Ready {
         device,
         pager,
@@ -192,8 +272,11 @@ pub fn oalloc(count: usize, bytes: usize) -> Result<*mut u8, Error> {
     Ok(heap()?.allocate_objects(count, bytes)? as *mut u8)
 }
 
-/// Bytes from one object of an array to the next.
+/// Bytes from one object of an array to the next; 0: no object can be so long.
 pub fn stride(object_bytes: usize) -> usize {
+    if object_bytes > OBJECT_BYTES_MAX {
+        return 0;
+    }
     crate::chunk::rounded(object_bytes).next_multiple_of(PAGE_BYTES)
 }
 
@@ -373,6 +456,9 @@ pub fn stats() -> Result<Stats, Error> {
 /// # Errors
 /// [`Error::NotInitialized`].
 pub unsafe fn close() -> Result<(), Error> {
+    if signal::is_forked() {
+        return Err(Error::Forked); // nothing of it is the child's
+    }
     let mut state = state();
     match std::mem::replace(&mut *state, State::Closed) {
         State::Closed => Err(Error::NotInitialized),

@@ -1,28 +1,59 @@
-//! The fault handler, and the handler that was there before.
+//! The fault handler, the handler that was there before, and what a thread must not be disturbed by meanwhile.
 //!
 //! **Invariants**
-//! - H1: a fault that is not ours reaches whoever would have got it without us.
+//! - H1: a fault that is not ours reaches the handler that would have got it without us, with the signals blocked that would have been.
+//! - H2: a thread that serves a fault, or is in a function of the C interface, goes on to its end: it is not cancelled, and while it
+//!   serves a fault no other handler of the program interrupts it, which might jump out of it. What it holds would stay held for ever.
+//! - H3: what is installed after our handler stays installed.
 //!
 //! Paper: [Badam11 §3.3]: "control is returned to the originally installed seg-fault handler".
 
 use crate::error::Error;
 use crate::heap::{Fault, Heap};
 use crate::pager::Faults;
+use duramen_flash::foreign_signals;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 /// Whose faults they are; null: nobody's.
 static HEAP: AtomicPtr<Heap> = AtomicPtr::new(std::ptr::null_mut());
-/// The signal that was taken over; 0: none.
+/// The signal of this heap's faults; 0: none.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// In a forked child nothing works.
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// The descriptor that holds the flash file's lock; below 0: none.
+static LOCK: AtomicI32 = AtomicI32::new(-1);
 
-struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
-// SAFETY: written before the handler is installed, read by it afterwards.
-unsafe impl Sync for Previous {}
-static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
+/// What is known of a signal that was taken over.
+struct Taken {
+    /// Our handler is installed, or a later one may call it.
+    is_ours: AtomicBool,
+    previous: UnsafeCell<MaybeUninit<libc::sigaction>>,
+    /// The handler that was found in place of ours when it was to be taken away; 0: ours was there.
+    later: AtomicUsize,
+}
+
+// SAFETY: `previous` is written before our handler is installed, read by it afterwards.
+unsafe impl Sync for Taken {}
+
+impl Taken {
+    const fn new() -> Taken {
+        Taken {
+            is_ours: AtomicBool::new(false),
+            previous: UnsafeCell::new(MaybeUninit::uninit()),
+            later: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// SIGBUS and SIGSEGV.
+static TAKEN: [Taken; 2] = [const { Taken::new() }; 2];
+
+fn taken(signal: libc::c_int) -> &'static Taken {
+    &TAKEN[usize::from(signal == libc::SIGSEGV)]
+}
 
 /// The heap that serves this process.
 pub(crate) fn heap() -> Option<&'static Heap> {
@@ -34,44 +65,88 @@ pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
+/// In a forked child: nothing works, and the parent's lock ends with the parent.
 extern "C" fn after_fork() {
     FORKED.store(true, Ordering::Relaxed);
     HEAP.store(std::ptr::null_mut(), Ordering::Release);
+    let lock = LOCK.swap(-1, Ordering::Relaxed);
+    if lock >= 0 {
+        // SAFETY: the child's own copy, which nobody uses there: every function says that it is forked.
+        unsafe { libc::close(lock) };
+    }
+}
+
+/// The descriptor that holds the flash file's lock, from when it has until before it is closed; `None`: none.
+pub(crate) fn set_lock(descriptor: Option<i32>) {
+    static AT_FORK: std::sync::Once = std::sync::Once::new();
+    // SAFETY: the handler only stores to atomics and closes a descriptor.
+    AT_FORK.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(after_fork));
+    });
+    LOCK.store(descriptor.unwrap_or(-1), Ordering::Relaxed);
+}
+
+fn installed(signal: libc::c_int) -> std::io::Result<libc::sigaction> {
+    let mut now = MaybeUninit::uninit();
+    // SAFETY: asks for what is installed, which the kernel fills in.
+    unsafe {
+        if libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(now.assume_init())
+    }
+}
+
+fn ours() -> usize {
+    on_fault as *const () as usize
+}
+
+/// Signals 32 and 33, by which C libraries cancel a thread at any moment. They add them to no set, and glibc 2.36 cancels a thread by one
+/// that was sent just before the thread forbade it.
+const CANCELS: u64 = 0b11 << 31;
+
+/// Makes `on_fault` the handler of the signal, unless it is, or the one that is calls it (H3).
+fn take_over(signal: libc::c_int) -> std::io::Result<()> {
+    let taken = taken(signal);
+    let now = installed(signal)?;
+    let handler = now.sa_sigaction;
+    let calls_us = handler == taken.later.load(Ordering::Acquire);
+    if handler == ours() || taken.is_ours.load(Ordering::Acquire) && calls_us {
+        return Ok(());
+    }
+    // SAFETY: of plain integers and pointers, for which zero is "nothing".
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = ours();
+    action.sa_mask = foreign_signals(); // H2
+    // SAFETY: a set has a bit for each of 64 signals at its beginning, and is this function's own.
+    unsafe { *(&raw mut action.sa_mask).cast::<u64>() |= CANCELS };
+    // NODEFER: a handler that was there before may fault in turn.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
+    if signal == libc::SIGSEGV {
+        // Who is told when a stack has overflown needs another one; else the thread's own has more room.
+        action.sa_flags |= libc::SA_ONSTACK;
+    }
+    // SAFETY: nobody reads `previous` before our handler is installed; then a plain system call.
+    let done = unsafe {
+        (*taken.previous.get()).write(now);
+        libc::sigaction(signal, &action, std::ptr::null_mut())
+    };
+    if done != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    taken.later.store(0, Ordering::Release);
+    taken.is_ours.store(true, Ordering::Release);
+    Ok(())
 }
 
 /// From now on faults in the heap's arena are its own.
 pub(crate) fn install(heap: Box<Heap>, kind: Faults) -> Result<&'static Heap, Error> {
-    static AT_FORK: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the handler only stores to two atomics.
-    AT_FORK.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(after_fork));
-    });
     let signal = match kind {
         Faults::Userfault => libc::SIGBUS,
         Faults::Protect => libc::SIGSEGV,
     };
-    // SAFETY: of plain integers and pointers, for which zero is "nothing".
-    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    action.sa_sigaction = on_fault as *const () as usize;
-    // NODEFER: a handler that was there before may fault in turn.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
-    if kind == Faults::Protect {
-        // Who is told when a stack has overflown needs another one; else the thread's own has more room.
-        action.sa_flags |= libc::SA_ONSTACK;
-    }
-    if SIGNAL.load(Ordering::Acquire) != signal {
-        // SAFETY: plain system calls; PREVIOUS is nobody's before a handler is installed.
-        let done = unsafe {
-            libc::sigaction(signal, std::ptr::null(), (*PREVIOUS.0.get()).as_mut_ptr()) == 0
-                && libc::sigaction(signal, &action, std::ptr::null_mut()) == 0
-        };
-        if !done {
-            return Err(Error::kernel("installing the fault handler")(
-                std::io::Error::last_os_error(),
-            ));
-        }
-        SIGNAL.store(signal, Ordering::Release);
-    }
+    take_over(signal).map_err(Error::kernel("installing the fault handler"))?;
+    SIGNAL.store(signal, Ordering::Release);
     let heap = Box::into_raw(heap);
     HEAP.store(heap, Ordering::Release);
     // SAFETY: just leaked.
@@ -88,18 +163,49 @@ pub(crate) unsafe fn uninstall() -> Option<Box<Heap>> {
         return None;
     }
     let signal = SIGNAL.swap(0, Ordering::AcqRel);
-    // SAFETY: the handler was installed by `install`, which wrote PREVIOUS; the heap was leaked there.
-    unsafe {
-        libc::sigaction(signal, (*PREVIOUS.0.get()).as_ptr(), std::ptr::null_mut());
-        Some(Box::from_raw(heap))
+    let taken = taken(signal);
+    match installed(signal) {
+        Ok(now) if now.sa_sigaction == ours() => {
+            // SAFETY: our handler was installed by `take_over`, which wrote `previous`.
+            unsafe {
+                libc::sigaction(signal, (*taken.previous.get()).as_ptr(), std::ptr::null_mut());
+            }
+            taken.is_ours.store(false, Ordering::Release);
+        }
+        // H3: it may have ours to call.
+        Ok(now) => taken.later.store(now.sa_sigaction, Ordering::Release),
+        Err(_) => {}
     }
+    // SAFETY: the heap was leaked by `install`.
+    Some(unsafe { Box::from_raw(heap) })
 }
 
-extern "C" fn on_fault(
+const CANCEL_DISABLE: libc::c_int = 1;
+
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+/// The calling thread cannot be cancelled from now on (H2); what it could before.
+pub(crate) fn forbid_cancel() -> libc::c_int {
+    let mut before = 0;
+    // SAFETY: stores to the thread's own state, and to `before`.
+    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
+    before
+}
+
+/// As it was. A thread that can be cancelled at any moment may end here: the caller, and who called it, have nothing to be dropped.
+pub(crate) fn restore_cancel(before: libc::c_int) {
+    // SAFETY: a state that the thread had. The frames that it may leave have nothing to be dropped.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+}
+
+extern "C-unwind" fn on_fault(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
+    let cancel = forbid_cancel();
     // SAFETY: the thread's own.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -108,13 +214,40 @@ extern "C" fn on_fault(
     let served = unsafe { serve(info, context) };
     // SAFETY: as above.
     unsafe { *errno = saved };
+    restore_cancel(cancel);
     if !served {
         // SAFETY: the kernel's own arguments.
         unsafe { pass_on(signal, info, context) };
     }
 }
 
-/// True: the fault was ours, and the access may be tried again.
+/// As [`serve`], from a handler that does not block the program's signals and knows nothing of cancelling.
+///
+/// # Safety
+/// The arguments are the kernel's.
+pub(crate) unsafe fn serve_undisturbed(
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) -> bool {
+    let mut before = MaybeUninit::uninit();
+    let foreign = foreign_signals();
+    // SAFETY: sets of our own; it fills `before`.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &foreign, before.as_mut_ptr()) };
+    // SAFETY: the thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *errno };
+    // SAFETY: the caller's promise.
+    let served = unsafe { serve(info, context) };
+    // SAFETY: as above; `before` was filled.
+    unsafe {
+        *errno = saved;
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+    served
+}
+
+/// True: the fault was ours, and the access may be tried again. The thread is not cancelled meanwhile (H2).
 ///
 /// # Safety
 /// The arguments are the kernel's.
@@ -125,20 +258,21 @@ pub(crate) unsafe fn serve(info: *mut libc::siginfo_t, context: *mut libc::c_voi
     // SAFETY: the caller's promise; SIGBUS and SIGSEGV have an address.
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     // Codes up to 0 were sent by somebody (kill); 4 and 5 of SIGBUS are broken memory.
-    // SAFETY: as above.
     let is_access = code > 0 && code < 4;
     if !is_access || !heap.contains(address) {
         return false;
     }
     // SAFETY: the caller's promise.
     let write = unsafe { is_write(context) };
-    match heap.fault(address, write) {
-        Fault::Served => true,
-        Fault::NotOurs => false,
-        Fault::Failed(error) => {
+    let brought = std::panic::catch_unwind(AssertUnwindSafe(|| heap.fault(address, write)));
+    match brought {
+        Ok(Fault::Served) => true,
+        Ok(Fault::NotOurs) => false,
+        Ok(Fault::Failed(error)) => {
             report(address, &error);
             false
         }
+        Err(_) => std::process::abort(), // it has been reported
     }
 }
 
@@ -167,8 +301,10 @@ fn report(address: usize, error: &Error) {
 /// # Safety
 /// The arguments are the kernel's.
 unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: this handler is installed, so PREVIOUS was written.
-    let previous = unsafe { (*PREVIOUS.0.get()).assume_init_ref() };
+    // SAFETY: this handler is installed, so `previous` was written.
+    let previous = unsafe { (*taken(signal).previous.get()).assume_init_ref() };
+    // SAFETY: the caller's promise.
+    unsafe { block_as_before(signal, previous, context) };
     // SAFETY: the kernel's argument.
     let was_sent = unsafe { (*info).si_code <= 0 };
     match previous.sa_sigaction {
@@ -186,15 +322,42 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
             }
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+            type Action = extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
             // SAFETY: it was installed as such a function.
             let handler: Action = unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
         }
         handler => {
             // SAFETY: it was installed as such a function.
-            let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+            let handler: extern "C-unwind" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
             handler(signal);
         }
+    }
+}
+
+/// Blocks the signals that the kernel would have blocked if the previous handler were the one that is installed (H1).
+///
+/// # Safety
+/// The context is the kernel's.
+unsafe fn block_as_before(
+    signal: libc::c_int,
+    previous: &libc::sigaction,
+    context: *mut libc::c_void,
+) {
+    /// What the kernel keeps of a set: a bit for each of 64 signals.
+    const SET_BYTES: usize = 8;
+    let mut blocked = previous.sa_mask;
+    // SAFETY: the caller's promise; the sets are at least so long.
+    unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        let interrupted = (&raw const (*context).uc_sigmask).cast::<u8>();
+        let into = (&raw mut blocked).cast::<u8>();
+        for nth in 0..SET_BYTES {
+            *into.add(nth) |= *interrupted.add(nth);
+        }
+        if previous.sa_flags & libc::SA_NODEFER == 0 {
+            libc::sigaddset(&mut blocked, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &blocked, std::ptr::null_mut());
     }
 }

@@ -1,7 +1,7 @@
 //! What the heap counts, in one place; and pages that are kept in RAM.
 
 use crate::error::Error;
-use crate::heap::Heap;
+use crate::heap::{Heap, add_up_to};
 use crate::pager::{Faults, PAGE_BYTES};
 use crate::session::Stats;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,21 +46,20 @@ impl Heap {
     /// See [`crate::pin`].
     pub fn pin(&self, address: usize, bytes: usize, write: bool) -> Result<(), Error> {
         let pages = self.pages_of(address, bytes)?;
-        let count = (pages.end - pages.start) as usize;
-        let before = self.pinned.fetch_add(count, Ordering::AcqRel);
-        if before + count > self.budget.pages / 2 {
-            self.pinned.fetch_sub(count, Ordering::AcqRel);
-            return Err(Error::Invalid(format!(
-                "{count} pages to be pinned, {before} are, of {} in the page buffer: at most half",
+        let count = pages.end - pages.start;
+        let most = self.budget.pages as u64 / 2;
+        add_up_to(&self.pinned, count, most).map_err(|pinned| {
+            Error::Invalid(format!(
+                "{count} pages to be pinned, {pinned} are, of {} in the page buffer: at most half",
                 self.budget.pages
-            )));
-        }
+            ))
+        })?;
         for page in pages.clone() {
             if let Err(error) = self.pin_page(page, write) {
                 for pinned in pages.start..page {
                     self.unpin_page(pinned);
                 }
-                self.pinned.fetch_sub(count, Ordering::AcqRel);
+                self.pinned.fetch_sub(pages.end - page, Ordering::AcqRel);
                 return Err(error);
             }
         }
@@ -68,7 +67,9 @@ impl Heap {
     }
 
     fn pin_page(&self, page: u64, write: bool) -> Result<(), Error> {
-        let place = self.atm.chunk(page).and_then(|chunk| chunk.place(page));
+        let chunk = self.atm.chunk(page);
+        let chunk = chunk.filter(|chunk| chunk.is_used_page(page));
+        let place = chunk.and_then(|chunk| chunk.place(page));
         let place = place.ok_or(Error::BadPointer {
             address: self.address_of(page),
             why: "nothing is allocated there",
@@ -78,7 +79,10 @@ impl Heap {
             self.bring(page, &place, Some(write))?;
             let mut unit = self.buffer.own(place.unit);
             let is_there = unit.shown & bit != 0 && (!write || unit.dirty & bit != 0);
-            unit.pins += u32::from(is_there);
+            if is_there {
+                unit.pins += 1;
+                unit.written_by_others |= u32::from(write) << place.nth; // buffer's B4
+            }
             self.buffer.release(place.unit, unit);
             if is_there {
                 return Ok(());
@@ -94,7 +98,11 @@ impl Heap {
         let mut unit = self.buffer.own(place.unit);
         let was = unit.pins > 0;
         unit.pins -= u32::from(was);
+        if unit.pins == 0 {
+            unit.written_by_others = 0;
+        }
         self.buffer.release(place.unit, unit);
+        self.pinned.fetch_sub(u64::from(was), Ordering::AcqRel);
         was
     }
 
@@ -102,9 +110,7 @@ impl Heap {
     pub fn unpin(&self, address: usize, bytes: usize) -> Result<(), Error> {
         let mut all = true;
         for page in self.pages_of(address, bytes)? {
-            let was = self.unpin_page(page);
-            self.pinned.fetch_sub(usize::from(was), Ordering::AcqRel);
-            all &= was;
+            all &= self.unpin_page(page);
         }
         if all {
             return Ok(());

@@ -2,9 +2,10 @@
 //!
 //! **Invariants**
 //! - C1: when a checkpoint is whole under its name, every object that it tells of is on the device and synced.
-//! - C2: a block that the last whole checkpoint needs is not filled again (space's S4) before a later one is whole. So after a crash
-//!   at any moment either the one or the other can be used.
-//! - C3: a device says which checkpoint it still honours. Another one, an older one or one of another device is refused.
+//! - C2: a block that the last whole checkpoint needs is not filled again (space's S4) before a later one has replaced it for good.
+//!   So after a crash or a failure at any moment the file under the checkpoint's name can be used.
+//! - C3: a device says which checkpoints it honours: the last one, and the one whose file may be about to replace it. Others are
+//!   refused, and a number that a failed checkpoint had is never given to another one.
 //! - C4: how many objects of a block are live (space's S2) is counted from the very locations that are written.
 //!
 //! **Concurrency** pieces of the file are read, verified and put where they belong by several threads: while one waits for the device,
@@ -19,7 +20,13 @@
 //! caller     its blob
 //! ```
 //!
-//! Paper: [Badam11 §3.6]; differs: a checkpoint is a file of its own, written beside the last one and renamed over it.
+//! **Order** objects are written and synced; the file is written beside the last one and synced; the two change places, and their
+//! directory is synced. From here on the checkpoint is made. Then the superblock says that it is the last one, which voids the one
+//! before, and blocks that only that one needs are free. A failure before that point puts the last one's file back, and the
+//! superblock says that the number is void. Where the superblock cannot be written both checkpoints are honoured and hold their
+//! blocks, and the next checkpoint begins with what is left to do.
+//!
+//! Paper: [Badam11 §3.6]; differs: a checkpoint is a file of its own.
 
 use crate::device::Device;
 use crate::error::Error;
@@ -29,14 +36,15 @@ use crate::layout::{
 };
 use crate::memory::Aligned;
 use crate::pieces::{Header, Pieces, Room, STREAM_BYTES, Writer};
+use crate::quiet::quietly;
 use crate::space::Space;
-use crate::store::{ObjectStore, Options, drawn};
+use crate::store::{Core, ObjectStore, Options, drawn};
 use crate::table::{NOWHERE, Table, Tables};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const TABLE_ENTRY_BYTES: u64 = 16;
 const BLOCK_ENTRY_BYTES: u64 = 16;
@@ -68,6 +76,120 @@ pub(crate) fn superblock_of(device: &dyn Device) -> Result<Option<Superblock>, E
         newest = newest.max_by_version(found);
     }
     Ok(newest)
+}
+
+/// What is to be done before another checkpoint can be made.
+#[derive(Default)]
+pub(crate) enum Unsettled {
+    #[default]
+    No,
+    /// A file of the next checkpoint's number was given up: the number must be used no more. The last checkpoint's file at this
+    /// path, if one is named, was away for a moment: that it is back must become durable first.
+    Void(Option<PathBuf>),
+    /// The next checkpoint's file is in place, so it becomes the last one. If a path is named, that must become durable first.
+    Replaced(Option<PathBuf>),
+}
+
+/// Why the next checkpoint's file is not where the last one's was.
+struct NotReplaced {
+    source: io::Error,
+    /// The last one's is there as before.
+    is_undone: bool,
+    /// The file whose directory must be synced before anything is said about it.
+    parent: Option<PathBuf>,
+}
+
+/// How a file that was put in place is taken away again.
+enum Undo {
+    /// The one that was there lies beside it.
+    Exchange,
+    /// None was there.
+    Remove,
+    /// The file system can only replace it.
+    Never,
+}
+
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+fn put_in_place(beside: &Path, path: &Path) -> io::Result<Undo> {
+    let undo = match exchange(beside, path) {
+        Ok(()) => return Ok(Undo::Exchange),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Undo::Remove,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => Undo::Never,
+            _ => return Err(error),
+        },
+    };
+    std::fs::rename(beside, path)?;
+    Ok(undo)
+}
+
+impl Core {
+    pub(crate) fn superblock(&self) -> MutexGuard<'_, Superblock> {
+        self.superblock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unsettle(&self, unsettled: Unsettled) {
+        let mut slot = self
+            .unsettled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *slot = unsettled;
+    }
+
+    /// Says in the superblock what became of the next checkpoint, and frees what only the other one needs. The caller holds the
+    /// lock of what is filled.
+    fn settle(&self) -> Result<(), Error> {
+        let mut unsettled = self
+            .unsettled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (Unsettled::Void(parent) | Unsettled::Replaced(parent)) = &*unsettled else {
+            return Ok(());
+        };
+        if let Some(path) = parent {
+            sync_parent(path).map_err(Error::device("syncing the checkpoint's directory"))?;
+        }
+        let mut superblock = self.superblock();
+        let next = superblock.next;
+        match &*unsettled {
+            Unsettled::Replaced(_) => {
+                self.write_numbers(&mut superblock, next, next + 1)?;
+                self.space.next_is_last();
+            }
+            _ => {
+                let last = superblock.checkpoint;
+                self.write_numbers(&mut superblock, last, next + 1)?;
+                self.space.drop_next();
+            }
+        }
+        *unsettled = Unsettled::No;
+        self.made_room();
+        Ok(())
+    }
+
+    /// On the device first: what fails may have been written all the same.
+    fn write_numbers(
+        &self,
+        superblock: &mut Superblock,
+        checkpoint: u64,
+        next: u64,
+    ) -> Result<(), Error> {
+        let new = Superblock {
+            version: superblock.version + 1,
+            checkpoint,
+            next,
+            ..*superblock
+        };
+        write_superblock(&*self.device, &new)?;
+        *superblock = new;
+        Ok(())
+    }
 }
 
 trait Newest {
@@ -105,31 +227,28 @@ impl ObjectStore {
         let core = &self.core;
         let mut filling = core.filling();
         core.flush(&mut filling)?;
-        core.device
-            .sync()
-            .map_err(Error::device("syncing the flash file"))?; // C1
-        let mut superblock = core
-            .superblock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let next = Superblock {
-            version: superblock.version + 1,
-            checkpoint: superblock.checkpoint + 1,
-            ..*superblock
-        };
-        let beside = beside(path);
-        let written = self.write_file(&beside, &next, blob);
-        written
-            .and_then(|()| std::fs::rename(&beside, path))
-            .and_then(|()| sync_parent(path))
-            .map_err(Error::device("writing the checkpoint"))?;
-        write_superblock(&*core.device, &next)?;
-        *superblock = next;
-        core.space.hold_live(); // C2
-        drop(superblock);
+        core.sync()?; // C1
+        core.settle()?;
+        let made = self.replace_file(path, blob);
+        core.space.hold_next(); // C2
+        let replaced = made.is_ok();
+        core.unsettle(match &made {
+            Ok(()) => Unsettled::Replaced(None),
+            Err(failed) if failed.is_undone => Unsettled::Void(failed.parent.clone()),
+            Err(failed) => Unsettled::Replaced(failed.parent.clone()),
+        });
+        // At once if possible. Where it is not, both checkpoints hold until it is: nothing is lost but room.
+        let settled = core.settle();
+        if replaced {
+            let _ = std::fs::remove_file(beside(path)); // the file before, which nobody needs
+        }
         drop(filling);
-        core.made_room();
-        Ok(())
+        match made {
+            Err(failed) if failed.is_undone || settled.is_err() => {
+                Err(Error::device("writing the checkpoint")(failed.source))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The last checkpoint is not needed any more: what it alone holds is free, and it is refused from now on.
@@ -139,22 +258,56 @@ impl ObjectStore {
     pub fn give_up_checkpoint(&self) -> Result<(), Error> {
         let core = &self.core;
         let filling = core.filling();
-        let mut superblock = core
-            .superblock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let next = Superblock {
-            version: superblock.version + 1,
-            checkpoint: superblock.checkpoint + 2, // neither the last one nor one that was about to be
-            ..*superblock
-        };
-        write_superblock(&*core.device, &next)?;
-        *superblock = next;
+        let mut superblock = core.superblock();
+        // Of no file: neither the last one nor one that was about to be has these numbers.
+        let (checkpoint, next) = (superblock.next + 1, superblock.next + 2);
+        core.write_numbers(&mut superblock, checkpoint, next)?;
+        core.unsettle(Unsettled::No);
         core.space.hold_none();
         drop(superblock);
         drop(filling);
         core.made_room();
         Ok(())
+    }
+
+    /// Writes the next checkpoint's file, and puts it where the last one's is. The superblock honours both.
+    fn replace_file(&self, path: &Path, blob: &[u8]) -> Result<(), NotReplaced> {
+        let beside = beside(path);
+        let unchanged = |source| {
+            let _ = std::fs::remove_file(&beside); // it is void, wherever it lies
+            NotReplaced {
+                source,
+                is_undone: true,
+                parent: None,
+            }
+        };
+        if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+            return Err(NotReplaced {
+                source: io::Error::from_raw_os_error(libc::EISDIR),
+                is_undone: true,
+                parent: None,
+            });
+        }
+        let superblock = *self.core.superblock();
+        self.write_file(&beside, &superblock, blob)
+            .map_err(unchanged)?;
+        let undo = put_in_place(&beside, path).map_err(unchanged)?;
+        sync_parent(path).map_err(|source| {
+            let undone = match undo {
+                Undo::Exchange => exchange(&beside, path),
+                Undo::Remove => std::fs::remove_file(path),
+                Undo::Never => Err(io::ErrorKind::Unsupported.into()),
+            };
+            let is_undone = undone.is_ok();
+            if is_undone {
+                let _ = std::fs::remove_file(&beside);
+            }
+            NotReplaced {
+                source,
+                is_undone,
+                parent: Some(path.to_path_buf()),
+            }
+        })
     }
 
     fn write_file(&self, path: &Path, superblock: &Superblock, blob: &[u8]) -> io::Result<()> {
@@ -163,7 +316,7 @@ impl ObjectStore {
         let locations: u64 = tables.iter().map(|(_, table)| u64::from(table.len())).sum();
         let header = Header {
             store: superblock.store,
-            checkpoint: superblock.checkpoint,
+            checkpoint: superblock.next,
             blocks: superblock.blocks,
             tables: tables.len() as u32,
             blob_bytes: blob.len() as u64,
@@ -202,24 +355,29 @@ impl ObjectStore {
         out.finish()
     }
 
-    /// Goes on where the checkpoint at `path` was made. Objects are read when they are wanted; this reads what the checkpoint says
-    /// and nothing else.
+    /// Goes on where the checkpoint at `path` was made, on a device that is as long as then or longer. Objects are read when they
+    /// are wanted; this reads what the checkpoint says and nothing else, and writes a superblock: a checkpoint that was made at
+    /// another path and not finished is void then.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`], [`Error::Foreign`], [`Error::Older`], [`Error::Newer`], [`Error::DamagedCheckpoint`],
-    /// [`Error::Superseded`], [`Error::Device`]: nothing was changed.
+    /// [`Error::Superseded`], [`Error::Device`]: this checkpoint is as good as before.
     pub fn restore(options: Options, path: &Path) -> Result<Restored, Error> {
         let pieces = Pieces::open(path)?;
         let header = pieces.header;
-        let mut superblock = checked_superblock(&*options.device, &header, path)?;
+        let found = checked_superblock(&*options.device, &header, path)?;
         let (tables, rest) = read_all(&pieces)?;
-        let space = Space::restored(&rest.blocks, new_life(&rest.blocks));
-        if superblock.checkpoint != header.checkpoint {
-            // It was made, and the crash came before the device could say so.
-            superblock.version += 1;
-            superblock.checkpoint = header.checkpoint;
-            write_superblock(&*options.device, &superblock)?;
-        }
+        let blocks = (options.device.bytes() / BLOCK_BYTES as u64) as u32;
+        let space = Space::restored(&rest.blocks, blocks, new_life(&rest.blocks));
+        // From now on it is the last one. Another that the device honoured as well is void: its blocks may be filled.
+        let superblock = Superblock {
+            version: found.version + 1,
+            checkpoint: header.checkpoint,
+            next: found.next + 1,
+            blocks,
+            ..found
+        };
+        write_superblock(&*options.device, &superblock)?;
         let store = ObjectStore::start(options, superblock, space, tables)?;
         Ok(Restored {
             store,
@@ -245,11 +403,11 @@ fn checked_superblock(
             "it belongs to another flash file, or that was used anew since",
         ));
     }
-    if !(found.checkpoint..=found.checkpoint + 1).contains(&header.checkpoint) {
+    if ![found.checkpoint, found.next].contains(&header.checkpoint) {
         return Err(superseded("there is a later one"));
     }
-    let blocks = device.bytes() / BLOCK_BYTES as u64;
-    if found.blocks != header.blocks || u64::from(found.blocks) > blocks {
+    // A longer one than the checkpoint tells of is good: what is behind is free.
+    if u64::from(header.blocks) > device.bytes() / BLOCK_BYTES as u64 {
         return Err(superseded("the flash file has become shorter"));
     }
     Ok(found)
@@ -314,11 +472,13 @@ fn read_all(pieces: &Pieces) -> Result<(Tables, Rest), Error> {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..READERS.min(pieces.count() - first) {
-            let named = std::thread::Builder::new().name("restore".to_owned());
-            // Without help it takes longer.
-            let _ = named.spawn_scoped(scope, || work(&mut Room::new()));
-        }
+        quietly(|| {
+            for _ in 1..READERS.min(pieces.count() - first) {
+                let named = std::thread::Builder::new().name("restore".to_owned());
+                // Without help it takes longer.
+                let _ = named.spawn_scoped(scope, || work(&mut Room::new()));
+            }
+        });
         work(&mut room);
     });
     if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {

@@ -1,17 +1,19 @@
 //! A file or partition, past the page cache.
 //!
 //! **Invariants**
-//! - V1: what is read and written begins at a sector, ends at a sector, and lies in memory at a sector's alignment; a device that
-//!   cannot be opened past the page cache (tmpfs) takes the same.
+//! - V1: what is read and written begins and ends at a multiple of the device's alignment, as does the memory that it lies in. A
+//!   device that cannot be opened past the page cache takes the same.
+//! - V2: a device whose alignment is none that this crate can work with is refused when it is opened.
 
 use crate::error::Error;
-use crate::layout::{BLOCK_BYTES, BLOCKS_MAX};
+use crate::layout::{ALIGNMENT_MAX, BLOCK_BYTES, BLOCKS_MAX, Cut, SECTOR_BYTES};
+use crate::memory::Aligned;
 use duramen_base::lock::lock_alone;
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 /// Where blocks lie. Everything may be called from several threads at once.
@@ -36,10 +38,33 @@ pub trait Device: Send + Sync {
 
     fn bytes(&self) -> u64;
 
+    /// Reads begin and end at multiples of so many bytes, and so does the memory that they go to: a power of two, at least
+    /// [`SECTOR_BYTES`] and at most 4,096. Writes begin and end at multiples of 4,096 bytes.
+    fn alignment(&self) -> usize {
+        SECTOR_BYTES
+    }
+
     /// For io_uring; `None`: it is read by [`read`](Self::read) alone.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
+}
+
+/// Reads all of `into` from byte `at` on, wherever that and the memory lie: what the device cannot do is read around it, and
+/// copied.
+///
+/// # Errors
+/// The device's.
+pub fn read_any(device: &dyn Device, at: u64, into: &mut [u8]) -> io::Result<()> {
+    let cut = Cut::new(at, into.len(), device.alignment());
+    let is_aligned = into.as_ptr().addr().is_multiple_of(device.alignment());
+    if cut.bytes == into.len() && is_aligned {
+        return device.read(at, into);
+    }
+    let mut around = Aligned::zeroed(cut.bytes);
+    device.read(cut.at, around.bytes_mut())?;
+    into.copy_from_slice(&around.bytes()[cut.skip..cut.skip + into.len()]);
+    Ok(())
 }
 
 /// A file or partition of the system's, locked for this process.
@@ -47,6 +72,7 @@ pub struct FileDevice {
     file: File,
     bytes: u64,
     past_cache: bool,
+    alignment: usize,
 }
 
 /// The least that is worth it: the superblock's block, two that are filled, one that is collected.
@@ -56,7 +82,7 @@ impl FileDevice {
     /// Opens the file, or makes it `bytes` long if it does not exist; 0 = as long as it is. A partition has its own length.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::TooSmall`], [`Error::TooLargeDevice`], [`Error::Open`].
+    /// [`Error::InUse`], [`Error::TooSmall`], [`Error::TooLargeDevice`], [`Error::Alignment`], [`Error::Open`].
     pub fn open(path: &Path, bytes: u64) -> Result<FileDevice, Error> {
         let failed = |doing| {
             move |source| Error::Open {
@@ -103,11 +129,30 @@ impl FileDevice {
         };
         let has = has - has % block;
         check_length(has)?;
-        Ok(FileDevice {
+        let alignment = if past_cache {
+            direct_alignment(&file).map_err(failed("asking for the alignment of"))?
+        } else {
+            SECTOR_BYTES
+        };
+        if !alignment.is_power_of_two() || alignment > ALIGNMENT_MAX {
+            return Err(Error::Alignment {
+                path: path.display().to_string(),
+                bytes: alignment,
+                most: ALIGNMENT_MAX,
+            });
+        }
+        let device = FileDevice {
             file,
             bytes: has,
             past_cache,
-        })
+            alignment,
+        };
+        // It may have told less than the truth: better now than at the first object.
+        let mut probe = Aligned::zeroed(alignment);
+        device
+            .read(alignment as u64, probe.bytes_mut())
+            .map_err(failed("reading a sector past the page cache of"))?;
+        Ok(device)
     }
 
     /// Whether reads and writes go past the page cache.
@@ -130,6 +175,26 @@ fn check_length(bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
+/// In statx: the kernel tells the alignment of reads and writes past the page cache [Linux 6.1].
+const DIRECT_ALIGNMENT: StatxFlags = StatxFlags::from_bits_retain(0x2000);
+
+/// What reads and writes past the page cache begin and end at multiples of, at least a sector.
+pub(crate) fn direct_alignment(file: &File) -> io::Result<usize> {
+    let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, DIRECT_ALIGNMENT);
+    if let Ok(told) = told
+        && told.stx_mask & DIRECT_ALIGNMENT.bits() != 0
+    {
+        // Zero: none goes past it after all, so there is nothing to be aligned to.
+        let most = told.stx_dio_offset_align.max(told.stx_dio_mem_align);
+        return Ok((most as usize).max(SECTOR_BYTES));
+    }
+    if file.metadata()?.file_type().is_block_device() {
+        let sector = rustix::fs::ioctl_blksszget(file)?;
+        return Ok((sector as usize).max(SECTOR_BYTES));
+    }
+    Ok(ALIGNMENT_MAX) // not known: the most that it can be
+}
+
 fn is_file(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.is_file())
 }
@@ -149,6 +214,10 @@ impl Device for FileDevice {
 
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn alignment(&self) -> usize {
+        self.alignment
     }
 
     fn descriptor(&self) -> Option<RawFd> {

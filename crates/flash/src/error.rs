@@ -43,6 +43,15 @@ pub enum Error {
     TooSmall { bytes: u64, least: u64 },
     #[error("{bytes} bytes of flash are more than sectors can be numbered: {most} is the most")]
     TooLargeDevice { bytes: u64, most: u64 },
+    /// Use a device with smaller sectors.
+    #[error(
+        "{path} is read and written past the page cache in units of {bytes} bytes; at most {most} can be used: choose a device or file system with smaller sectors"
+    )]
+    Alignment {
+        path: String,
+        bytes: usize,
+        most: usize,
+    },
     /// Another process uses it now.
     #[error("{path} is in use by another process")]
     InUse { path: String },

@@ -63,8 +63,10 @@ impl Core {
 
     /// Moves what is live in one victim elsewhere.
     fn collect(&self, hand: &mut u32, buffer: &mut Aligned) -> Result<(), Error> {
+        // Before the search, or a block that is released behind its back would never be looked for.
+        let released = self.counters.released.load(Ordering::Acquire);
         let Some(number) = self.space.victim(hand) else {
-            self.nothing_to_collect();
+            self.nothing_to_collect(released);
             return Ok(());
         };
         let sequence = self.space.block(number).sequence();
@@ -82,7 +84,7 @@ impl Core {
             let payload = &buffer.bytes()[from..to];
             let went_on = self.relocate(owner, location(number, at), payload)?; // F2
             if !went_on {
-                self.nothing_to_collect();
+                self.nothing_to_collect(released);
                 return Ok(());
             }
         }

@@ -36,6 +36,10 @@ pub const BLOCK_BYTES: usize = 128 << 10;
 /// Longest object, in bytes: several fit into a block, so that little is lost at its end.
 pub const OBJECT_BYTES_MAX: usize = 32 << 10;
 
+/// Reads and writes of the coarsest device that can be used begin and end at multiples of so many bytes: a superblock's copies
+/// are written one by one.
+pub(crate) const ALIGNMENT_MAX: usize = SUPERBLOCK_BYTES;
+
 pub(crate) const SECTORS_PER_BLOCK: u32 = (BLOCK_BYTES / SECTOR_BYTES) as u32;
 pub(crate) const BLOCK_HEADER_BYTES: usize = 32;
 pub(crate) const OBJECT_HEADER_BYTES: usize = 16;
@@ -43,7 +47,8 @@ const ALIGN: usize = 8;
 const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"DFBK");
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"DURAFLSH";
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
-pub(crate) const FORMAT: u16 = 1;
+/// Format 1 had no number of the next checkpoint: it was the last one's and 1.
+pub(crate) const FORMAT: u16 = 2;
 /// Blocks that can be numbered by sectors of 32 bits: 2 TiB.
 pub(crate) const BLOCKS_MAX: u64 = (1 << 32) / SECTORS_PER_BLOCK as u64;
 
@@ -78,6 +83,31 @@ pub(crate) fn block_of(location: u32) -> u32 {
 /// The sector in which the byte at `at` of a block lies.
 pub(crate) fn location(block: u32, at: usize) -> u32 {
     block * SECTORS_PER_BLOCK + (at / SECTOR_BYTES) as u32
+}
+
+/// A span of a device as it can be read: from where on, how much, and where in that the span begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub at: u64,
+    pub bytes: usize,
+    pub skip: usize,
+}
+
+impl Cut {
+    /// Whole units of `alignment` bytes, a power of two, around `bytes` bytes from byte `at` on.
+    pub fn new(at: u64, bytes: usize, alignment: usize) -> Cut {
+        let skip = (at % alignment as u64) as usize;
+        Cut {
+            at: at - skip as u64,
+            bytes: (skip + bytes).next_multiple_of(alignment),
+            skip,
+        }
+    }
+}
+
+/// Memory for whole units around any object of at most so many bytes, whatever the device's alignment.
+pub(crate) const fn room_max(bytes: usize) -> usize {
+    (ALIGNMENT_MAX - SECTOR_BYTES + span_max(bytes)).next_multiple_of(ALIGNMENT_MAX)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -214,8 +244,10 @@ pub(crate) struct Superblock {
     pub blocks: u32,
     /// Grows with each write of a superblock.
     pub version: u64,
-    /// The newest checkpoint whose objects are all there: this one, or the next one if it is whole.
+    /// The last checkpoint; 0: none.
     pub checkpoint: u64,
+    /// The checkpoint that replaces it as soon as its file is in place. No other file has this number.
+    pub next: u64,
 }
 
 impl Superblock {
@@ -227,6 +259,7 @@ impl Superblock {
         put(&mut bytes, 16, &self.store.to_le_bytes());
         put(&mut bytes, 24, &self.version.to_le_bytes());
         put(&mut bytes, 32, &self.checkpoint.to_le_bytes());
+        put(&mut bytes, 40, &self.next.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..SUPERBLOCK_BYTES - 4]);
         put(&mut bytes, SUPERBLOCK_BYTES - 4, &crc.to_le_bytes());
         bytes
@@ -240,11 +273,16 @@ impl Superblock {
                 return None;
             }
             let format = u16::from_le_bytes(*bytes.get(8..)?.first_chunk::<2>()?);
+            let checkpoint = u64_at(bytes, 32)?;
             let found = Superblock {
                 store: u64_at(bytes, 16)?,
                 blocks: u32_at(bytes, 12)?,
                 version: u64_at(bytes, 24)?,
-                checkpoint: u64_at(bytes, 32)?,
+                checkpoint,
+                next: match format {
+                    0 | 1 => checkpoint.wrapping_add(1),
+                    _ => u64_at(bytes, 40)?,
+                },
             };
             Some((format, found))
         };
@@ -279,6 +317,23 @@ mod tests {
             let found = find(&block[from..to], sector, 77, owner).expect("it is there");
             assert_eq!(block[from + found.from..from + found.to], payload);
             assert_eq!(find(&block[from..to], sector, 78, owner), None);
+        }
+    }
+
+    #[test]
+    fn a_span_is_widened_to_whole_units() {
+        for alignment in [512, 1024, 4096] {
+            for (at, bytes) in [(0, 512), (512, 512), (3584, 5120), (8192, 4096), (700, 1)] {
+                let cut = Cut::new(at, bytes, alignment);
+                assert!(cut.at.is_multiple_of(alignment as u64));
+                assert!(cut.bytes.is_multiple_of(alignment));
+                assert_eq!(cut.at + cut.skip as u64, at);
+                assert!(cut.skip + bytes <= cut.bytes && cut.bytes < bytes + 2 * alignment);
+            }
+        }
+        for bytes in [1, 128, 4096, OBJECT_BYTES_MAX] {
+            let worst = Cut::new(3584, span_max(bytes), ALIGNMENT_MAX);
+            assert!(worst.bytes <= room_max(bytes), "{bytes} bytes");
         }
     }
 
@@ -340,9 +395,20 @@ mod tests {
             blocks: 2,
             version: 3,
             checkpoint: 4,
+            next: 7,
         };
         let mut bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(Some(superblock)));
+        // Of format 1, which is still read.
+        put(&mut bytes, 8, &1u16.to_le_bytes());
+        put(&mut bytes, 40, &[0; 8]);
+        let crc = crc32c::crc32c(&bytes[..SUPERBLOCK_BYTES - 4]);
+        put(&mut bytes, SUPERBLOCK_BYTES - 4, &crc.to_le_bytes());
+        let older = Superblock {
+            next: 5,
+            ..superblock
+        };
+        assert_eq!(Superblock::decode(&bytes), Ok(Some(older)));
         bytes[20] ^= 1;
         assert_eq!(Superblock::decode(&bytes), Ok(None));
         assert_eq!(Superblock::decode(&bytes[..100]), Ok(None));

@@ -19,6 +19,7 @@
 //! | `pool` | threads that read where there is no io_uring |
 //! | `reader` | many reads of objects at once, without waiting for each |
 //! | `spans` | the same for spans of a device |
+//! | `quiet` | threads that the program's signals do not reach |
 //!
 //! Paper: [Badam11 §3.3, §3.5, §3.6]; differs: objects begin at multiples of 8 bytes and are found by their owner instead of by an
 //! offset in each sector; a block that a checkpoint needs is not reused before the next one; reads verify a checksum.
@@ -32,6 +33,7 @@ mod layout;
 mod memory;
 mod pieces;
 mod pool;
+mod quiet;
 mod reader;
 mod space;
 mod spans;
@@ -39,10 +41,11 @@ mod store;
 mod table;
 
 pub use checkpoint::Restored;
-pub use device::{Device, FileDevice};
+pub use device::{Device, FileDevice, read_any};
 pub use error::Error;
 pub use layout::{BLOCK_BYTES, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES};
 pub use memory::Scratch;
+pub use quiet::{foreign_signals, quietly};
 pub use reader::{Completed, Reader};
 pub use spans::{Span, SpanReader};
 pub use store::{ObjectStore, Options, Stats};

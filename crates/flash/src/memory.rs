@@ -1,9 +1,9 @@
-//! Bytes at addresses that are multiples of a sector, as reads and writes past the page cache want them.
+//! Bytes at addresses that are multiples of every device's alignment, as reads and writes past the page cache want them.
 //!
 //! **Invariants**
 //! - A1: `start` was chosen for this very allocation, which is never grown.
 
-use crate::layout::SECTOR_BYTES;
+use crate::layout::{ALIGNMENT_MAX, SECTOR_BYTES, room_max};
 
 /// A buffer of fixed length whose memory begins at a multiple of 4096 bytes.
 pub(crate) struct Aligned {
@@ -12,16 +12,13 @@ pub(crate) struct Aligned {
     length: usize,
 }
 
-/// Of the devices that want the most.
-const ALIGNMENT: usize = 4096;
-
 impl Aligned {
     /// So many zeros.
     pub(crate) fn zeroed(length: usize) -> Aligned {
-        let storage = vec![0; length + ALIGNMENT];
-        let start = storage.as_ptr().align_offset(ALIGNMENT);
+        let storage = vec![0; length + ALIGNMENT_MAX];
+        let start = storage.as_ptr().align_offset(ALIGNMENT_MAX);
         // `align_offset` may decline in theory; then the device says what it does not like.
-        let start = if start < ALIGNMENT { start } else { 0 };
+        let start = if start < ALIGNMENT_MAX { start } else { 0 };
         Aligned {
             storage,
             start,
@@ -44,7 +41,7 @@ pub struct Scratch(pub(crate) Aligned);
 impl Scratch {
     /// For objects of at most so many bytes.
     pub fn new(object_bytes_max: usize) -> Scratch {
-        Scratch(Aligned::zeroed(crate::layout::span_max(object_bytes_max)))
+        Scratch(Aligned::zeroed(room_max(object_bytes_max)))
     }
 }
 

@@ -24,7 +24,9 @@
 //!
 //! Paper: [Badam11 §3.6].
 
+use crate::device::direct_alignment;
 use crate::error::Error;
+use crate::layout::ALIGNMENT_MAX;
 use crate::memory::Aligned;
 use rustix::fs::{Mode, OFlags};
 use std::cmp::Ordering;
@@ -294,14 +296,18 @@ impl Pieces {
     }
 }
 
-/// Past the page cache: what is read once need not stay there. Where the file system cannot do that, through it.
+/// Past the page cache: what is read once need not stay there. Where the file system cannot do that for pieces, through it.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
-        Err(rustix::io::Errno::INVAL) => rustix::fs::open(path, flags, Mode::empty()),
-        opened => opened,
-    };
-    Ok(File::from(file?))
+    let direct = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty());
+    let fits = |file: &File| direct_alignment(file).is_ok_and(|bytes| bytes <= ALIGNMENT_MAX);
+    match direct.map(File::from) {
+        Ok(file) if fits(&file) => Ok(file),
+        Ok(_) | Err(rustix::io::Errno::INVAL) => {
+            Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Fills `into`, or what there is up to the end of the file; how much that is.
@@ -312,7 +318,7 @@ fn read_up_to(file: &File, into: &mut [u8], at: u64) -> Result<usize, Error> {
             Ok(0) => break,
             Ok(bytes) => {
                 done += bytes;
-                if !bytes.is_multiple_of(crate::layout::SECTOR_BYTES) {
+                if !done.is_multiple_of(ALIGNMENT_MAX) {
                     break; // the end: nobody reads past the page cache from within a sector
                 }
             }

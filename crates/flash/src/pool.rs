@@ -4,6 +4,7 @@
 
 use crate::error::Error;
 use crate::memory::Aligned;
+use crate::quiet::quietly;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -42,9 +43,8 @@ impl Pool {
         for _ in 0..THREADS {
             let (read, waiting) = (read.clone(), Arc::clone(&waiting));
             let (told, bell) = (told.clone(), Arc::clone(&bell));
-            let thread = std::thread::Builder::new()
-                .name("flash-read".to_owned())
-                .spawn(move || work(&read, &waiting, &told, &bell))
+            let named = std::thread::Builder::new().name("flash-read".to_owned());
+            let thread = quietly(|| named.spawn(move || work(&read, &waiting, &told, &bell)))
                 .map_err(Error::device("starting a thread that reads from flash"))?;
             threads.push(thread);
         }

@@ -9,7 +9,7 @@
 //! Paper: [Badam11 §4, Figure 2]: flash gives its full rate only to many requests at once.
 
 use crate::error::Error;
-use crate::layout::{Owner, span_max};
+use crate::layout::{Owner, room_max};
 use crate::memory::Aligned;
 use crate::pool::Pool;
 use crate::store::{Core, Look, ObjectStore, Place};
@@ -89,7 +89,7 @@ impl Reader {
         let core = Arc::clone(&store.core);
         let mut slots: Vec<Slot> = (0..depth.max(1))
             .map(|_| Slot {
-                buffer: Some(Aligned::zeroed(span_max(object_bytes_max))),
+                buffer: Some(Aligned::zeroed(room_max(object_bytes_max))),
                 under: None,
             })
             .collect();
@@ -197,19 +197,19 @@ impl Reader {
         match &mut self.way {
             Way::Threads(pool) => {
                 let buffer = slot.buffer.take().expect("it was just looked at (R1)");
-                pool.give(number, look.at, look.bytes, buffer);
+                pool.give(number, look.cut.at, look.cut.bytes, buffer);
             }
             Way::Ring { ring, registered } => {
                 let buffer = slot.buffer.as_mut().expect("it was just looked at (R1)");
                 let start = buffer.bytes_mut().as_mut_ptr();
                 let fd = types::Fd(self.core.device.descriptor().expect("a ring has a file"));
-                let bytes = look.bytes as u32;
+                let (at, bytes) = (look.cut.at, look.cut.bytes as u32);
                 let entry = if *registered {
                     opcode::ReadFixed::new(fd, start, bytes, number as u16)
-                        .offset(look.at)
+                        .offset(at)
                         .build()
                 } else {
-                    opcode::Read::new(fd, start, bytes).offset(look.at).build()
+                    opcode::Read::new(fd, start, bytes).offset(at).build()
                 };
                 let entry = entry.user_data(u64::from(number));
                 // SAFETY: the memory belongs to the slot, which is neither free nor dropped before the kernel has answered (R1);
@@ -305,7 +305,7 @@ impl Reader {
             .take()
             .expect("what has ended was under way (R1)");
         let buffer = slot.buffer.as_ref().expect("it came back (R1)");
-        let bytes = &buffer.bytes()[..look.bytes];
+        let bytes = &buffer.bytes()[..look.cut.bytes];
         let result = match result {
             Err(error) => Err(Error::device("reading an object from flash")(error)),
             Ok(()) => match self.core.check(&table, owner, &look, bytes) {
@@ -335,7 +335,7 @@ impl Reader {
                 for entry in ring.completion() {
                     let number = entry.user_data() as u32;
                     let wanted = self.slots[number as usize].under.as_ref();
-                    let wanted = wanted.map_or(0, |under| under.look.bytes);
+                    let wanted = wanted.map_or(0, |under| under.look.cut.bytes);
                     let result = match entry.result() {
                         error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
                         bytes if bytes as usize == wanted => Ok(()),

@@ -6,7 +6,7 @@
 //! - S2: `live` of a block counts the locations in object tables that point into it.
 //! - S3: no two blocks that were ever written to this device have the same sequence: its high half is drawn anew for each life, its
 //!   low half counts.
-//! - S4: a held block is not filled again: the last checkpoint needs what was live in it.
+//! - S4: a held block is not filled again: the last checkpoint, or the one that is about to replace it, needs what was live in it.
 //!
 //! **Concurrency** counts are atomic; the free list has a lock of its own, taken last.
 //!
@@ -30,11 +30,17 @@ pub(crate) enum State {
     Flash = 2,
 }
 
+/// The last checkpoint needs it.
+const LAST: u8 = 1;
+/// The checkpoint that is about to replace it does.
+const NEXT: u8 = 2;
+
 /// One block.
 #[derive(Default)]
 pub(crate) struct Block {
     state: AtomicU8,
-    held: AtomicBool,
+    /// [`LAST`] and [`NEXT`] (S4).
+    held: AtomicU8,
     /// Something in it cannot be read: it is left alone until all of it is freed.
     damaged: AtomicBool,
     /// Locations that point into it (S2).
@@ -66,7 +72,7 @@ impl Block {
     }
 
     pub fn is_held(&self) -> bool {
-        self.held.load(Ordering::Acquire)
+        self.held.load(Ordering::Acquire) != 0
     }
 
     pub fn set_damaged(&self) {
@@ -77,6 +83,10 @@ impl Block {
     pub fn live_bytes(&self) -> u64 {
         let (live, count) = (u64::from(self.live()), u64::from(self.count()));
         BLOCK_BYTES as u64 * live.min(count) / count.max(1)
+    }
+
+    fn needed(&self, by: u8) -> u8 {
+        if self.live() > 0 { by } else { 0 }
     }
 
     fn is_victim(&self) -> bool {
@@ -109,23 +119,24 @@ impl Space {
         }
     }
 
-    /// As a checkpoint has it: (sequence, objects, live objects) of each block. What is live is held.
-    pub fn restored(blocks: &[(u64, u32, u32)], life: u32) -> Space {
-        let space = Space::new(blocks.len() as u32, life);
+    /// As a checkpoint has it: (sequence, objects, live objects) of each of the first blocks. What is live is held.
+    pub fn restored(found: &[(u64, u32, u32)], blocks: u32, life: u32) -> Space {
+        let space = Space::new(blocks, life);
         let mut free = VecDeque::new();
         for (number, (block, (sequence, count, live))) in
-            space.blocks.iter().zip(blocks).enumerate()
+            space.blocks.iter().zip(found).enumerate()
         {
             block.sequence.store(*sequence, Ordering::Relaxed);
             block.count.store(*count, Ordering::Relaxed);
             block.live.store(*live, Ordering::Relaxed);
             if *live > 0 {
                 block.state.store(State::Flash as u8, Ordering::Release);
-                block.held.store(true, Ordering::Release);
+                block.held.store(LAST, Ordering::Release);
             } else if number > 0 {
                 free.push_back(number as u32);
             }
         }
+        free.extend(found.len().max(1) as u32..blocks);
         *space.free_list() = free;
         space
     }
@@ -213,18 +224,32 @@ impl Space {
         changed.is_ok()
     }
 
-    /// What is live now is needed by a checkpoint, and nothing else is (S4). Nothing is filled or freed meanwhile.
-    pub fn hold_live(&self) {
-        for (number, block) in self.blocks.iter().enumerate().skip(1) {
-            block.held.store(block.live() > 0, Ordering::Release);
-            self.settle(number as u32);
-        }
+    /// What is live now is needed by the next checkpoint too (S4). Nothing is filled meanwhile.
+    pub fn hold_next(&self) {
+        self.hold(|block| block.held.load(Ordering::Relaxed) & LAST | block.needed(NEXT));
+    }
+
+    /// The next checkpoint is the last one now.
+    pub fn next_is_last(&self) {
+        self.hold(|block| match block.held.load(Ordering::Relaxed) & NEXT {
+            0 => 0,
+            _ => LAST,
+        });
+    }
+
+    /// There will be no such next checkpoint.
+    pub fn drop_next(&self) {
+        self.hold(|block| block.held.load(Ordering::Relaxed) & LAST);
     }
 
     /// No checkpoint needs anything any more.
     pub fn hold_none(&self) {
+        self.hold(|_| 0);
+    }
+
+    fn hold(&self, by: impl Fn(&Block) -> u8) {
         for (number, block) in self.blocks.iter().enumerate().skip(1) {
-            block.held.store(false, Ordering::Release);
+            block.held.store(by(block), Ordering::Release);
             self.settle(number as u32);
         }
     }
@@ -291,11 +316,25 @@ mod tests {
         let (block, _) = space.take(0).unwrap();
         space.appended(block, true);
         assert!(!space.written(block));
-        space.hold_live();
+        space.hold_next();
         assert!(!space.release(location(block, 0)), "held");
         assert_eq!(space.free_blocks(), 2);
-        space.hold_live();
+        space.next_is_last();
+        assert_eq!(space.free_blocks(), 2, "still held");
+        space.hold_next();
+        space.drop_next();
+        assert_eq!(space.free_blocks(), 2, "the last one holds on");
+        space.hold_next();
+        space.next_is_last();
         assert_eq!(space.free_blocks(), 3);
+    }
+
+    #[test]
+    fn blocks_behind_those_of_a_checkpoint_are_free() {
+        let space = Space::restored(&[(0, 0, 0), (5, 2, 1), (6, 2, 0)], 6, 7);
+        assert_eq!((space.len(), space.free_blocks()), (6, 4));
+        let taken: Vec<u32> = (0..4).filter_map(|_| Some(space.take(0)?.0)).collect();
+        assert_eq!(taken, [2, 3, 4, 5]);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::layout::SECTOR_BYTES;
+use crate::layout::Cut;
 use crate::memory::Aligned;
 use crate::pool::Pool;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -31,35 +31,19 @@ pub struct Span<'r> {
     pub result: io::Result<&'r [u8]>,
 }
 
-/// What is read: whole sectors around what is wanted.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    /// Of the first sector.
-    at: u64,
-    /// Whole sectors.
-    bytes: usize,
-    /// What is wanted of them begins here, and is so long.
-    from: usize,
+/// A read under way.
+#[derive(Clone, Copy)]
+struct Under {
+    tag: u64,
+    cut: Cut,
+    /// Bytes that are wanted of it.
     wanted: usize,
-}
-
-impl Cut {
-    fn new(at: u64, wanted: usize) -> Cut {
-        let sector = SECTOR_BYTES as u64;
-        let from = at % sector;
-        Cut {
-            at: at - from,
-            bytes: (from as usize + wanted).next_multiple_of(SECTOR_BYTES),
-            from: from as usize,
-            wanted,
-        }
-    }
 }
 
 struct Place {
     /// `None`: a thread has it, or none was needed yet.
     buffer: Option<Aligned>,
-    under: Option<(u64, Cut)>,
+    under: Option<Under>,
 }
 
 /// See the file's head.
@@ -177,13 +161,17 @@ impl SpanReader {
         let Some(number) = self.free.pop() else {
             return false;
         };
-        let cut = Cut::new(at, bytes);
+        let cut = Cut::new(at, bytes, self.device.alignment());
         let place = &mut self.places[number as usize];
         let enough = |buffer: &Aligned| buffer.bytes().len() >= cut.bytes;
         if !place.buffer.as_ref().is_some_and(enough) {
             place.buffer = Some(Aligned::zeroed(cut.bytes.max(KEPT_BYTES)));
         }
-        place.under = Some((tag, cut));
+        place.under = Some(Under {
+            tag,
+            cut,
+            wanted: bytes,
+        });
         self.push(number, cut);
         true
     }
@@ -270,7 +258,8 @@ impl SpanReader {
         let mut told = 0;
         while let Some((number, result)) = self.done.pop_front() {
             let place = &mut self.places[number as usize];
-            let (tag, cut) = place.under.expect("what has ended was under way (P2)");
+            let Under { tag, cut, wanted } =
+                place.under.expect("what has ended was under way (P2)");
             if is_passing(&result) {
                 self.push(number, cut);
                 continue;
@@ -280,7 +269,7 @@ impl SpanReader {
             let bytes = buffer.bytes();
             tell(Span {
                 tag,
-                result: result.map(|()| &bytes[cut.from..cut.from + cut.wanted]),
+                result: result.map(|()| &bytes[cut.skip..cut.skip + wanted]),
             });
             if bytes.len() > KEPT_BYTES {
                 place.buffer = None;
@@ -301,7 +290,7 @@ impl SpanReader {
                     }
                     let number = entry.user_data() as u32;
                     let under = self.places[number as usize].under;
-                    let whole = under.map_or(0, |(_, cut)| cut.bytes);
+                    let whole = under.map_or(0, |under| under.cut.bytes);
                     let result = match entry.result() {
                         error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
                         bytes if bytes as usize == whole => Ok(()),

@@ -17,15 +17,17 @@ use crate::error::Error;
 use crate::flusher::{RESERVE, Work};
 use crate::image::{Image, Images};
 use crate::layout::{
-    BLOCK_BYTES, Found, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES, SECTORS_PER_BLOCK, Superblock,
-    block_of, find, location, span_max,
+    BLOCK_BYTES, Cut, Found, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES, SECTORS_PER_BLOCK, Superblock,
+    block_of, find, location, room_max, span_max,
 };
+use crate::checkpoint::Unsettled;
 use crate::memory::{Aligned, Scratch};
+use crate::quiet::quietly;
 use crate::space::{Space, State};
 use crate::table::{NOWHERE, Table, Tables};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -100,6 +102,10 @@ pub(crate) struct Core {
     pub space: Space,
     pub counters: Counters,
     pub superblock: Mutex<Superblock>,
+    /// What of the last checkpoint is to be done before the next one.
+    pub unsettled: Mutex<Unsettled>,
+    /// A sync failed: what was written before it may be lost, and no later sync would tell.
+    is_unsynced: AtomicBool,
     filling: Mutex<Option<Arc<Image>>>,
     queue: Mutex<Queue>,
     /// For the flusher: there is work.
@@ -134,6 +140,7 @@ impl ObjectStore {
             blocks,
             version: found.map_or(1, |found| found.version + 1),
             checkpoint: 0,
+            next: 1,
         };
         crate::checkpoint::write_superblock(&*options.device, &superblock)?;
         let space = Space::new(blocks, drawn() as u32);
@@ -157,15 +164,16 @@ impl ObjectStore {
             space,
             counters: Counters::default(),
             superblock: Mutex::new(superblock),
+            unsettled: Mutex::default(),
+            is_unsynced: AtomicBool::new(false),
             filling: Mutex::default(),
             queue: Mutex::new(queue),
             work: Condvar::new(),
             room: Condvar::new(),
         });
         let shared = Arc::clone(&core);
-        let flusher = std::thread::Builder::new()
-            .name("flash".to_owned())
-            .spawn(move || shared.flush_until_stopped())
+        let named = std::thread::Builder::new().name("flash".to_owned());
+        let flusher = quietly(|| named.spawn(move || shared.flush_until_stopped()))
             .map_err(Error::device("starting the thread that writes to flash"))?;
         Ok(ObjectStore {
             core,
@@ -340,9 +348,8 @@ pub(crate) enum Place {
 pub(crate) struct Look {
     pub location: u32,
     pub sequence: u64,
-    /// Byte on the device, and how many.
-    pub at: u64,
-    pub bytes: usize,
+    /// What is read of the device: around the object, as the device can be read.
+    pub cut: Cut,
 }
 
 impl Core {
@@ -363,14 +370,17 @@ impl Core {
         if old == NOWHERE {
             return;
         }
-        self.counters.released.fetch_add(1, Ordering::Relaxed);
-        if self.space.release(old) {
+        let is_free = self.space.release(old);
+        // Afterwards: a search that has seen this count has seen the release. Pairs with Acquire in `collect`.
+        self.counters.released.fetch_add(1, Ordering::Release);
+        if is_free {
             self.made_room();
         }
     }
 
-    /// There may be room for who waits for it.
+    /// There may be room for a writer that waits for it, or something to collect.
     pub(crate) fn made_room(&self) {
+        self.counters.released.fetch_add(1, Ordering::Release);
         drop(self.queue()); // who is about to wait has looked, or will see it
         self.room.notify_all();
     }
@@ -394,11 +404,7 @@ impl Core {
 
     /// Nothing more is appended to it.
     pub(crate) fn hand_over(&self, image: Arc<Image>) {
-        let store = self
-            .superblock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .store;
+        let store = self.superblock().store;
         image.seal(store);
         self.queue().images.push_back(image);
         self.work.notify_one();
@@ -466,6 +472,20 @@ impl Core {
         if failed { Err(self.failure()) } else { Ok(()) }
     }
 
+    /// Makes durable what was written to the device.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        if self.is_unsynced.load(Ordering::Relaxed) {
+            return Err(Error::Device {
+                doing: "syncing the flash file, which failed before: restore the last checkpoint",
+                source: std::io::ErrorKind::Other.into(),
+            });
+        }
+        self.device.sync().map_err(|error| {
+            self.is_unsynced.store(true, Ordering::Relaxed);
+            Error::device("syncing the flash file")(error)
+        })
+    }
+
     /// What everybody is told after a failure.
     pub(crate) fn failure(&self) -> Error {
         let kind = match self.queue().failure.as_deref() {
@@ -525,9 +545,8 @@ impl Core {
         self.room.notify_all();
     }
 
-    /// Nothing is worth being collected now.
-    pub(crate) fn nothing_to_collect(&self) {
-        let released = self.counters.released.load(Ordering::Relaxed);
+    /// Nothing was worth being collected when so many locations had been released.
+    pub(crate) fn nothing_to_collect(&self, released: u64) {
         self.queue().stuck_at = Some(released);
         self.room.notify_all();
     }
@@ -547,11 +566,11 @@ impl Core {
         let from = sector as usize * SECTOR_BYTES;
         let bytes = span_max(table.bytes_max as usize).min(BLOCK_BYTES - from);
         if block.state() != State::Buffered {
+            let at = u64::from(number) * BLOCK_BYTES as u64 + from as u64;
             return Place::Flash(Look {
                 location,
                 sequence,
-                at: u64::from(number) * BLOCK_BYTES as u64 + from as u64,
-                bytes,
+                cut: Cut::new(at, bytes, self.device.alignment()),
             });
         }
         let Some(image) = self.images.of(number) else {
@@ -564,8 +583,11 @@ impl Core {
         let look = Look {
             location,
             sequence,
-            at: 0,
-            bytes,
+            cut: Cut {
+                at: 0,
+                bytes,
+                skip: 0,
+            },
         };
         match self.check(table, owner, &look, &into[..bytes]) {
             Some(found) => {
@@ -578,7 +600,7 @@ impl Core {
         }
     }
 
-    /// The object in what was read, if it is still where it was looked for (O2).
+    /// The object in what was read, if it is still where it was looked for (O2): where it lies in these bytes.
     pub(crate) fn check(
         &self,
         table: &Table,
@@ -586,15 +608,20 @@ impl Core {
         look: &Look,
         bytes: &[u8],
     ) -> Option<Found> {
-        let found = find(bytes, look.location, look.sequence, owner)?;
+        let skip = look.cut.skip;
+        let found = find(bytes.get(skip..)?, look.location, look.sequence, owner)?;
         let same = table.get(owner.index) == Some(look.location);
-        same.then_some(found)
+        same.then_some(Found {
+            from: found.from + skip,
+            to: found.to + skip,
+            ..found
+        })
     }
 
     fn read(&self, owner: Owner, scratch: &mut Scratch) -> Result<Option<Found>, Error> {
         let table = self.tables.of(owner)?;
         let into = scratch.0.bytes_mut();
-        let needed = span_max(table.bytes_max as usize);
+        let needed = room_max(table.bytes_max as usize);
         if into.len() < needed {
             return Err(Error::TooLarge {
                 bytes: table.bytes_max as usize,
@@ -613,8 +640,8 @@ impl Core {
                 }
                 Place::Flash(look) => look,
             };
-            let bytes = &mut into[..look.bytes];
-            match self.device.read(look.at, bytes) {
+            let bytes = &mut into[..look.cut.bytes];
+            match self.device.read(look.cut.at, bytes) {
                 Ok(()) => {}
                 Err(error) if self.is_still(&table, owner, &look) => {
                     return Err(Error::device("reading an object from flash")(error));

@@ -14,7 +14,7 @@ use crate::config::ServerConfig;
 use crate::error::ServerError;
 use duramen_base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use duramen_engine::flash::{FlashOptions, FlashStats};
-use duramen_flash::{BLOCK_BYTES, Device, Error, FileDevice, SpanReader};
+use duramen_flash::{BLOCK_BYTES, Device, Error, FileDevice, SpanReader, read_any};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,8 @@ impl Tier {
     }
 }
 
-/// The device as the engine, which knows no files, wants it.
+/// The device as the engine, which knows no files and reads sectors of 512 bytes, wants it: where the device's own are longer, more
+/// is read around them.
 struct ForEngine {
     device: Arc<dyn Device>,
     /// What many reads at once are done by, for one who does at a time; made when it is needed first.
@@ -138,7 +139,7 @@ struct ForEngine {
 
 impl duramen_engine::flash::Device for ForEngine {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.device.read(offset, into)
+        read_any(&*self.device, offset, into)
     }
 
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
@@ -162,7 +163,7 @@ impl duramen_engine::flash::Device for ForEngine {
             // Somebody else's walk has it: it is the device that is busy then.
             None => reads
                 .iter_mut()
-                .try_for_each(|(offset, into)| self.device.read(*offset, into)),
+                .try_for_each(|(offset, into)| self.read_at(*offset, into)),
         }
     }
 

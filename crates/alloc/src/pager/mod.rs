@@ -15,6 +15,7 @@ mod protect;
 mod userfault;
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -104,6 +105,29 @@ impl Pager {
         }
     }
 
+    /// Whether page tables that are given back are the kernel's again. Before Linux 6.14, and on some processors, they stay under
+    /// addresses of userfaultfd.
+    pub fn frees_tables(&self) -> bool {
+        match self {
+            Pager::Userfault(pager) => pager.frees_tables,
+            Pager::Protect(_) => true,
+        }
+    }
+
+    /// Copies the beginning of a page that is shown and may be written to meanwhile, by this process, the kernel or a device: each
+    /// word is as it was at some moment.
+    pub fn copy(&self, page: u64, into: &mut [u8]) {
+        assert!(into.len() <= PAGE_BYTES, "within the page");
+        let at = self.address(page);
+        for (nth, bytes) in into.chunks_mut(size_of::<u64>()).enumerate() {
+            // SAFETY: the page is shown and belongs to the caller, so it is not taken away; a whole word at a multiple of its length
+            // lies in it.
+            let word = unsafe { AtomicU64::from_ptr((at as *mut u64).add(nth)) };
+            let word = word.load(Ordering::Relaxed).to_ne_bytes();
+            bytes.copy_from_slice(&word[..bytes.len()]);
+        }
+    }
+
     /// The bytes of a page that is shown and not written to now (P2), and stays so while they are looked at.
     pub fn content(&self, page: u64, bytes: usize) -> &[u8] {
         assert!(bytes <= PAGE_BYTES, "within the page");
@@ -124,9 +148,15 @@ impl Pager {
                     .map(|region| (self.address(*region * REGION_PAGES), bytes));
                 pager.discard(pages.chain(regions))
             }
-            Pager::Protect(pager) => pages
-                .iter()
-                .try_for_each(|page| pager.hide(self.address(*page), PAGE_BYTES)),
+            Pager::Protect(pager) => {
+                let bytes = REGION_PAGES as usize * PAGE_BYTES;
+                pages
+                    .iter()
+                    .try_for_each(|page| pager.hide(self.address(*page), PAGE_BYTES))?;
+                regions
+                    .iter()
+                    .try_for_each(|region| pager.hide(self.address(*region * REGION_PAGES), bytes))
+            }
         }
     }
 
@@ -158,7 +188,7 @@ impl Arena {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let map = |at: usize, flags: i32| {
             // SAFETY: maps new memory; MAP_FIXED_NOREPLACE replaces nothing.
-            let start = unsafe { libc::mmap(at as *mut _, bytes, protection, flags, -1, 0) };
+            let start = unsafe { libc::mmap(at as *mut _, bytes, libc::PROT_NONE, flags, -1, 0) };
             if start == libc::MAP_FAILED {
                 Err(io::Error::last_os_error())
             } else {
@@ -187,37 +217,52 @@ impl Arena {
                 });
                 match above.find_map(|arena| arena) {
                     Some(arena) => arena,
-                    None => Arena::anywhere(bytes, protection, flags)?,
+                    None => Arena::anywhere(bytes)?,
                 }
             }
-            Err(_) if !exactly => Arena::anywhere(bytes, protection, flags)?,
+            Err(_) if !exactly => Arena::anywhere(bytes)?,
             found => found?,
         };
+        arena.open(protection)?;
+        Ok(arena)
+    }
+
+    /// Makes addresses that nobody may touch yet what they are to be.
+    fn open(&self, protection: i32) -> io::Result<()> {
+        // Before they can be written to: the kernel would fill all of them, if the program locks the memory that is to come.
+        self.unlock();
+        let (arena, bytes) = (self, self.bytes);
         // A page of the page table must lie in the arena as a whole, and a forked child must not see holes as zeros.
-        // SAFETY: advice about memory that was just mapped.
+        // SAFETY: advice about memory that was just mapped, and its protection.
         let advised = unsafe {
-            libc::madvise(arena.start as *mut _, bytes, libc::MADV_DONTFORK) == 0
+            libc::mprotect(arena.start as *mut _, bytes, protection) == 0
+                && libc::madvise(arena.start as *mut _, bytes, libc::MADV_DONTFORK) == 0
                 && (libc::madvise(arena.start as *mut _, bytes, libc::MADV_NOHUGEPAGE) == 0
                     || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL))
         };
         if advised {
-            Ok(arena)
+            Ok(())
         } else {
             Err(io::Error::last_os_error())
         }
     }
-}
 
-impl Arena {
+    /// Undoes what `mlockall` did to these addresses: a page that is locked cannot be taken away. It fails for none.
+    fn unlock(&self) {
+        // SAFETY: changes nothing of what is there.
+        unsafe { libc::munlock(self.start as *const _, self.bytes) };
+    }
+
     /// Where the kernel likes it: where addresses are short of 48 bits, or a sanitizer allows no others.
-    fn anywhere(bytes: usize, protection: i32, flags: i32) -> io::Result<Arena> {
+    fn anywhere(bytes: usize) -> io::Result<Arena> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let region = REGION_PAGES as usize * PAGE_BYTES;
         // SAFETY: maps new memory, then gives back what lies before and behind a multiple of a region in it.
         unsafe {
             let found = libc::mmap(
                 std::ptr::null_mut(),
                 bytes + region,
-                protection,
+                libc::PROT_NONE,
                 flags,
                 -1,
                 0,

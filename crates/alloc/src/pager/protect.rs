@@ -6,12 +6,19 @@
 
 use super::{Arena, PAGE_BYTES};
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// See the file's head.
 pub(crate) struct Protect {
     pub arena: Arena,
     pub pages_max: usize,
+    /// Pages that were taken away, modulo [`UNLOCK_EVERY`].
+    hidden: AtomicU32,
 }
+
+/// Pages that are taken away between two times that the arena is unlocked. If the program locks its memory (`mlockall`), a page that
+/// comes or goes differs in this from its neighbours, and becomes a mapping of its own for ever.
+const UNLOCK_EVERY: u32 = 1024;
 
 /// What the kernel allows unless it says something else.
 const MAPPINGS: usize = 65_530;
@@ -23,6 +30,7 @@ impl Protect {
         Ok(Protect {
             arena: Arena::reserve(at, bytes, exactly, libc::PROT_NONE)?,
             pages_max: mappings.unwrap_or(MAPPINGS) / 4, // half for the program
+            hidden: AtomicU32::new(0),
         })
     }
 
@@ -61,7 +69,11 @@ impl Protect {
         Ok(())
     }
 
+    /// Whole pages, and their page of the page table if it is all of a region.
     pub fn hide(&self, at: usize, bytes: usize) -> io::Result<()> {
+        if self.hidden.fetch_add(1, Ordering::Relaxed) % UNLOCK_EVERY == UNLOCK_EVERY - 1 {
+            self.arena.unlock();
+        }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: replaces pages of the arena that the caller owns.
         let made = unsafe { libc::mmap(at as *mut _, bytes, libc::PROT_NONE, flags, -1, 0) };

@@ -3,7 +3,7 @@
 
 use duramen_flash::{BLOCK_BYTES, Device, ObjectStore, Options};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub struct Memory {
@@ -11,6 +11,17 @@ pub struct Memory {
     pub fails_writes: AtomicBool,
     pub fails_reads: AtomicBool,
     pub writes: AtomicU64,
+    /// Writes and syncs that succeed before one fails; below 0: all do.
+    pub until_failure: AtomicI64,
+    /// Its reads and the memory for them are at multiples of so many bytes.
+    pub alignment: AtomicUsize,
+}
+
+impl Memory {
+    /// Whether it is this operation that fails.
+    fn is_due(&self) -> bool {
+        self.until_failure.fetch_sub(1, Ordering::SeqCst) == 0
+    }
 }
 
 /// A handle on it: the store takes one, the test keeps another.
@@ -28,6 +39,8 @@ impl Ram {
             fails_writes: AtomicBool::new(false),
             fails_reads: AtomicBool::new(false),
             writes: AtomicU64::new(0),
+            until_failure: AtomicI64::new(-1),
+            alignment: AtomicUsize::new(512),
         }))
     }
 
@@ -57,11 +70,12 @@ fn refused() -> io::Error {
 
 impl Device for Ram {
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let unit = self.alignment();
         assert!(
-            at.is_multiple_of(512) && into.len().is_multiple_of(512),
+            at.is_multiple_of(unit as u64) && into.len().is_multiple_of(unit),
             "whole sectors"
         );
-        assert!(into.as_ptr().addr().is_multiple_of(512), "aligned memory");
+        assert!(into.as_ptr().addr().is_multiple_of(unit), "aligned memory");
         if self.0.fails_reads.load(Ordering::SeqCst) {
             return Err(refused());
         }
@@ -74,11 +88,11 @@ impl Device for Ram {
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         assert!(
-            at.is_multiple_of(512) && bytes.len().is_multiple_of(512),
-            "whole sectors"
+            at.is_multiple_of(4096) && bytes.len().is_multiple_of(4096),
+            "whole units of the coarsest device"
         );
         self.0.writes.fetch_add(1, Ordering::SeqCst);
-        if self.0.fails_writes.load(Ordering::SeqCst) {
+        if self.0.fails_writes.load(Ordering::SeqCst) || self.0.is_due() {
             return Err(refused());
         }
         let mut all = self.0.bytes.lock().unwrap();
@@ -88,7 +102,14 @@ impl Device for Ram {
     }
 
     fn sync(&self) -> io::Result<()> {
+        if self.0.is_due() {
+            return Err(refused());
+        }
         Ok(())
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.alignment.load(Ordering::SeqCst)
     }
 
     fn bytes(&self) -> u64 {
