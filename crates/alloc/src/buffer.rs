@@ -273,7 +273,9 @@ impl Buffer {
         if order.pages.len() >= order.most {
             order.tidy(|page, nth| self.is_shown(page - u64::from(nth), nth)); // B5
         }
-        order.pages.push_back(page | u64::from(place.nth) << PAGE_BITS);
+        order
+            .pages
+            .push_back(page | u64::from(place.nth) << PAGE_BITS);
     }
 
     /// Places in the queue.
@@ -284,7 +286,9 @@ impl Buffer {
 
     fn is_shown(&self, unit: u64, nth: u32) -> bool {
         let units = lock(&self.shard(unit).units);
-        units.get(&unit).is_some_and(|unit| unit.shown >> nth & 1 == 1)
+        units
+            .get(&unit)
+            .is_some_and(|unit| unit.shown >> nth & 1 == 1)
     }
 
     /// The oldest ones, at most `count`.

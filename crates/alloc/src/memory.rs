@@ -333,13 +333,7 @@ impl Heap {
     }
 
     /// Joins a freed block with its free neighbours, and forgets the pages that are free wholly since (Y2, Y3).
-    fn coalesce(
-        &self,
-        memory: &mut Memory,
-        address: usize,
-        bytes: usize,
-        chunk: &Chunk,
-    ) {
+    fn coalesce(&self, memory: &mut Memory, address: usize, bytes: usize, chunk: &Chunk) {
         let run = memory.run_of(chunk);
         let (run_start, run_end) = (run.start, run.start + run.bytes());
         let (mut start, mut end) = (address, address + bytes);

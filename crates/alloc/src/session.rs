@@ -221,10 +221,7 @@ pub fn init(options: &Options) -> Result<(), Error> {
         bytes => bytes.next_multiple_of(region),
     };
     let pager = reserve(options, START, bytes as usize, false)?;
-    let device = Locked::new(FileDevice::open(
-        &options.flash_file,
-        options.flash_bytes,
-    )?);
+    let device = Locked::new(FileDevice::open(&options.flash_file, options.flash_bytes)?);
     let ready = Ready {
         device,
         pager,

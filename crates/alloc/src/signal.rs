@@ -168,7 +168,11 @@ pub(crate) unsafe fn uninstall() -> Option<Box<Heap>> {
         Ok(now) if now.sa_sigaction == ours() => {
             // SAFETY: our handler was installed by `take_over`, which wrote `previous`.
             unsafe {
-                libc::sigaction(signal, (*taken.previous.get()).as_ptr(), std::ptr::null_mut());
+                libc::sigaction(
+                    signal,
+                    (*taken.previous.get()).as_ptr(),
+                    std::ptr::null_mut(),
+                );
             }
             taken.is_ours.store(false, Ordering::Release);
         }
@@ -322,14 +326,16 @@ unsafe fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut
             }
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            type Action = extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+            type Action =
+                extern "C-unwind" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
             // SAFETY: it was installed as such a function.
             let handler: Action = unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
         }
         handler => {
             // SAFETY: it was installed as such a function.
-            let handler: extern "C-unwind" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+            let handler: extern "C-unwind" fn(libc::c_int) =
+                unsafe { std::mem::transmute(handler) };
             handler(signal);
         }
     }

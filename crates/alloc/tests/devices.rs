@@ -34,7 +34,10 @@ impl Loop {
     /// `None`: the machine does not let us, and that was said.
     fn new(dir: &Path, name: &str, sector: usize) -> Option<Loop> {
         let file = dir.join(name);
-        std::fs::File::create(&file).unwrap().set_len(2 * FLASH).unwrap();
+        std::fs::File::create(&file)
+            .unwrap()
+            .set_len(2 * FLASH)
+            .unwrap();
         let made = said(
             Command::new("losetup")
                 .args(["--find", "--show", "--sector-size", &sector.to_string()])
@@ -56,9 +59,13 @@ impl Loop {
         let mut made = Loop::new(dir, name, sector)?;
         let place = dir.join(format!("{name}-mounted"));
         std::fs::create_dir(&place).unwrap();
-        let formatted = said(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&made.device));
-        let mounted = formatted
-            .and_then(|_| said(Command::new("mount").arg(&made.device).arg(&place)));
+        let formatted = said(
+            Command::new("mkfs.ext4")
+                .args(["-q", "-F"])
+                .arg(&made.device),
+        );
+        let mounted =
+            formatted.and_then(|_| said(Command::new("mount").arg(&made.device).arg(&place)));
         if let Err(error) = mounted {
             println!("skipped: no file system on a loop device: {error}");
             return None;
@@ -168,6 +175,9 @@ fn partitions_with_sectors_that_are_too_long_are_refused() {
     };
     let error = duramen_alloc::init(&options).unwrap_err();
     let said = error.to_string();
-    assert!(said.contains("in units of 16384 bytes; at most 4096"), "{said}");
+    assert!(
+        said.contains("in units of 16384 bytes; at most 4096"),
+        "{said}"
+    );
     assert_eq!(error.code(), -2);
 }

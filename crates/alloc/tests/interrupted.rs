@@ -41,7 +41,14 @@ impl Shared {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: new memory, of a file that is so long.
         let at = unsafe {
-            libc::mmap(std::ptr::null_mut(), 4096, both, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                both,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
         };
         assert_ne!(at, libc::MAP_FAILED);
         Shared(at.cast())
@@ -86,7 +93,12 @@ fn give_calls_away() -> io::Result<i32> {
     // SAFETY: plain system calls with a filter that lives as long.
     let descriptor = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &program)
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &program,
+        )
     };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
@@ -98,7 +110,14 @@ fn fill_all(array: usize, block: *mut u64, version: u64) {
     let stride = duramen_alloc::stride(WORDS * 8);
     for index in 0..OBJECTS {
         // SAFETY: an array of so many objects of so many words.
-        unsafe { fill((array + index * stride) as *mut u64, WORDS, index as u64, version) };
+        unsafe {
+            fill(
+                (array + index * stride) as *mut u64,
+                WORDS,
+                index as u64,
+                version,
+            )
+        };
     }
     // SAFETY: a block of so many words.
     unsafe { fill(block, WORDS, 99, version) };
@@ -130,7 +149,9 @@ fn live(dir: &Path, kind: Faults) {
     duramen_alloc::checkpoint(&path).unwrap();
     fill_all(array.addr(), block.cast(), 2);
     match give_calls_away() {
-        Ok(descriptor) => shared.calls().store(descriptor as u64 + 1, Ordering::SeqCst),
+        Ok(descriptor) => shared
+            .calls()
+            .store(descriptor as u64 + 1, Ordering::SeqCst),
         Err(error) => return println!("skipped: seccomp: {error}"),
     }
     let made = duramen_alloc::checkpoint(&path);
@@ -182,7 +203,10 @@ fn answer(child: &mut Child, calls: &OwnedFd, shared: &Shared, event: Event) -> 
     let mut count = 0;
     let until = Instant::now() + PATIENCE;
     loop {
-        assert!(Instant::now() < until, "{event:?}: the child waits for ever");
+        assert!(
+            Instant::now() < until,
+            "{event:?}: the child waits for ever"
+        );
         let mut poll = libc::pollfd {
             fd: calls.as_raw_fd(),
             events: libc::POLLIN,
@@ -204,9 +228,8 @@ fn answer(child: &mut Child, calls: &OwnedFd, shared: &Shared, event: Event) -> 
             )
         };
         // SAFETY: it fills the structure.
-        let got = unsafe {
-            libc::ioctl(calls.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &mut call)
-        };
+        let got =
+            unsafe { libc::ioctl(calls.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &mut call) };
         if got != 0 {
             continue; // the thread was killed meanwhile
         }
@@ -290,7 +313,9 @@ fn each(name: &str, kind: Faults, event: impl Fn(u64) -> Event) {
     // The tests of this file share a process, which has one heap.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let tried = (0..).take_while(|nth| once(name, kind, event(*nth))).count();
+    let tried = (0..)
+        .take_while(|nth| once(name, kind, event(*nth)))
+        .count();
     println!("{tried} system calls");
 }
 

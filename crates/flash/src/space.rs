@@ -123,8 +123,7 @@ impl Space {
     pub fn restored(found: &[(u64, u32, u32)], blocks: u32, life: u32) -> Space {
         let space = Space::new(blocks, life);
         let mut free = VecDeque::new();
-        for (number, (block, (sequence, count, live))) in
-            space.blocks.iter().zip(found).enumerate()
+        for (number, (block, (sequence, count, live))) in space.blocks.iter().zip(found).enumerate()
         {
             block.sequence.store(*sequence, Ordering::Relaxed);
             block.count.store(*count, Ordering::Relaxed);

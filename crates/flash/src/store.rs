@@ -12,6 +12,7 @@
 //!
 //! Paper: [Badam11 §3.3, §3.5].
 
+use crate::checkpoint::Unsettled;
 use crate::device::Device;
 use crate::error::Error;
 use crate::flusher::{RESERVE, Work};
@@ -20,7 +21,6 @@ use crate::layout::{
     BLOCK_BYTES, Cut, Found, OBJECT_BYTES_MAX, Owner, SECTOR_BYTES, SECTORS_PER_BLOCK, Superblock,
     block_of, find, location, room_max, span_max,
 };
-use crate::checkpoint::Unsettled;
 use crate::memory::{Aligned, Scratch};
 use crate::quiet::quietly;
 use crate::space::{Space, State};

@@ -140,7 +140,10 @@ fn of_two_checkpoints_that_are_honoured_the_one_not_restored_is_void() {
     assert_version(&restored.store, 2, "b");
     drop(restored);
     let refused = ObjectStore::restore(Ram::of(chosen.copy()).options(), &a);
-    assert!(matches!(refused, Err(Error::Superseded { .. })), "a is void");
+    assert!(
+        matches!(refused, Err(Error::Superseded { .. })),
+        "a is void"
+    );
     // A is chosen.
     let restored = ObjectStore::restore(killed.options(), &a).unwrap();
     assert_version(&restored.store, 1, "a");
@@ -148,7 +151,10 @@ fn of_two_checkpoints_that_are_honoured_the_one_not_restored_is_void() {
         assert!(write_all(&restored.store, version));
     }
     let refused = ObjectStore::restore(Ram::of(killed.copy()).options(), &b);
-    assert!(matches!(refused, Err(Error::Superseded { .. })), "b is void");
+    assert!(
+        matches!(refused, Err(Error::Superseded { .. })),
+        "b is void"
+    );
     restored.store.checkpoint(&a, b"8").unwrap();
     let refused = ObjectStore::restore(Ram::of(killed.copy()).options(), &b);
     assert!(matches!(refused, Err(Error::Superseded { .. })), "for ever");
@@ -201,7 +207,9 @@ fn a_longer_device_gives_more_room() {
     drop(store);
     // Shorter than the checkpoint: refused, and as good as before on the whole one.
     let shorter = Ram::of(longer.copy()[..32 * BLOCK_BYTES].to_vec());
-    let error = ObjectStore::restore(shorter.options(), &path).err().unwrap();
+    let error = ObjectStore::restore(shorter.options(), &path)
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("become shorter"), "{error}");
     assert_version(
         &ObjectStore::restore(longer.options(), &path).unwrap().store,

@@ -2,12 +2,12 @@
 //! afterwards is refused, or is the whole store, and a second restore brings all of it. Nothing but
 //! the beginning of a copy is ever written over.
 
-use duramen_engine::TableId;
 use duramen::{Error, Level, Options, Store};
 use duramen_backup::Error as DiskError;
 use duramen_backup::disk::Disk;
 use duramen_backup::inspect::check_copy;
 use duramen_backup::restore::Restore;
+use duramen_engine::TableId;
 use duramen_sim::disk::{Fault, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
