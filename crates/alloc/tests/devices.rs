@@ -88,10 +88,11 @@ impl Drop for Loop {
     }
 }
 
+/// The tests of this file share a process, which has one heap.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A heap five times as large as its RAM: written, read, kept by a checkpoint, and read again after a restore.
 fn live(flash: &Path, checkpoint: &Path) {
-    // The tests of this file share a process, which has one heap.
-    static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (kind, restore) in [
         (Faults::Userfault, false),
@@ -173,6 +174,7 @@ fn partitions_with_sectors_that_are_too_long_are_refused() {
         flash_file: device.device.clone(),
         ..options(Path::new(""), FLASH, RAM, Faults::Protect)
     };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let error = duramen_alloc::init(&options).unwrap_err();
     let said = error.to_string();
     assert!(
