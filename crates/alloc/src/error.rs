@@ -98,7 +98,9 @@ impl Error {
             Error::Version { .. } | Error::Flash(Flash::Newer { .. } | Flash::Older { .. }) => -10,
             Error::Forked => -11,
             Error::Flash(Flash::InUse { .. }) => -12,
-            Error::Flash(Flash::TooSmall { .. } | Flash::TooLargeDevice { .. }) => -2,
+            Error::Flash(
+                Flash::TooSmall { .. } | Flash::TooLargeDevice { .. } | Flash::OfStore { .. },
+            ) => -2,
             Error::Flash(_) => -13,
         }
     }
