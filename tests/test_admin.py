@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 
@@ -105,3 +106,22 @@ def test_peers_that_never_read_keep_the_admin_port_only_for_a_moment(server):
     harness.wait_until(lambda: get(server, "/livez").strip() == "ok", "somebody else is answered")
     for wire in silent:
         wire.close()
+
+
+def test_clients_that_never_finish_their_request_do_not_delay_a_probe(server):
+    """Fifty connections a second with half a request each took all places for two seconds each: /livez was answered
+    after eight seconds, and a probe with a usual timeout would have had the server restarted."""
+    halves = []
+    try:
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            halves += [harness.Wire(server.admin_port) for _ in range(5)]
+            for wire in halves[-5:]:
+                wire.send(b"GET /livez HTTP/1.1\r\nHost:")
+            began = time.monotonic()
+            assert get(server, "/livez").strip() == "ok"
+            assert time.monotonic() - began < 0.5
+            time.sleep(0.1)
+    finally:
+        for wire in halves:
+            wire.close()

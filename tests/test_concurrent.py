@@ -122,17 +122,18 @@ def test_flushall_beside_writers(server, wire):
 
 
 def test_commands_on_whole_databases_and_swapdb_keep_to_their_database(start):
-    """FLUSHDB, COPY and MOVE found their table before they entered the store. A SWAPDB in between made that the table of another
-    database: acknowledged writes of a database that nobody flushed were gone, and its keys were copied and moved."""
+    """FLUSHDB, COPY and MOVE found their table before they entered the store. A SWAPDB in between made that the table
+    of another database: acknowledged writes of a database that nobody flushed were gone, and its keys were copied and
+    moved. The same for guards that wait outside for keys or memory: MSET and EXEC."""
     server = start(threads=8, memory="64mb")
     done = threading.Event()
 
-    def again(db, *command):
+    def again(db, *commands):
         with server.connect() as wire:
             wire.call("SELECT", db)
             while not done.is_set():
-                replies = wire.pipeline([command] * 100)
-                assert set(replies) <= {b"OK", 0}, replies  # `k` is never in database 0
+                for reply in wire.pipeline(commands * (100 // len(commands))):
+                    assert reply in (b"OK", b"QUEUED", [b"OK", b"OK"], 0), reply  # `k` is never in database 0
 
     def swap():
         with server.connect() as wire, server.connect() as other:
@@ -142,9 +143,10 @@ def test_commands_on_whole_databases_and_swapdb_keep_to_their_database(start):
             while time.monotonic() < until:
                 number += 1
                 wire.call("SWAPDB", 0, 1)
+                other.call("DEL", "m", "n")  # written while this was database 0
                 other.call("SET", "k", number)
-                assert other.call("MGET", "k", "kk") == [b"%d" % number, None]
-                assert other.call("MGET", "k", "kk") == [b"%d" % number, None]
+                for _ in range(2):
+                    assert other.call("MGET", "k", "kk", "m", "n") == [b"%d" % number, None, None, None]
                 other.call("DEL", "k")
             assert number > 20
 
@@ -154,14 +156,23 @@ def test_commands_on_whole_databases_and_swapdb_keep_to_their_database(start):
                 swap()
             finally:
                 done.set()
-        elif number == 1:
-            again(0, "FLUSHDB")
-        elif number < 4:
-            again(9, "FLUSHDB")
         else:
-            again(0, *(("COPY", "k", "kk"), ("MOVE", "k", 5))[number % 2])
+            again(*OTHERS[number])
 
-    in_threads(8, work)
+    in_threads(len(OTHERS), work)
+
+
+# Commands of the clients beside the one that swaps, after the database in which they run.
+OTHERS = [
+    None,
+    (0, ("FLUSHDB",)),
+    (9, ("FLUSHDB",)),
+    (0, ("COPY", "k", "kk")),
+    (0, ("MOVE", "k", 5)),
+    (0, ("MSET", "m", 1, "n", 1)),
+    (0, ("MULTI",), ("SET", "m", 2), ("SET", "n", 2), ("EXEC",)),
+    (0, ("MULTI",), ("SET", "n", 3), ("SET", "m", 3), ("EXEC",)),
+]
 
 
 def test_a_slow_keys_command_does_not_stop_others_for_long(server, wire):

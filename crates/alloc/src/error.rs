@@ -99,7 +99,10 @@ impl Error {
             Error::Forked => -11,
             Error::Flash(Flash::InUse { .. }) => -12,
             Error::Flash(
-                Flash::TooSmall { .. } | Flash::TooLargeDevice { .. } | Flash::Alignment { .. },
+                Flash::TooSmall { .. }
+                | Flash::TooLargeDevice { .. }
+                | Flash::Alignment { .. }
+                | Flash::OfStore { .. },
             ) => -2,
             Error::Flash(_) => -13,
         }

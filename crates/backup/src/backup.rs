@@ -558,6 +558,7 @@ impl Backup {
 
     fn commit_batch(&self, batch: &mut Batch, level: Level) -> Result<Committed, Error> {
         let began = Instant::now();
+        self.begin()?;
         if batch.straight {
             // The commit that certifies them must not come before.
             if self.sync_frames().is_err() {
@@ -648,7 +649,7 @@ impl Backup {
         self.working(&state)?;
         let ring = &state.ring;
         let commit = Commit {
-            server: self.identity.server,
+            salt: ring.salt(),
             lsn: ring.committed_lsn + 1,
             generation: ring.generation,
             durable_lsn: ring.durable_lsn,

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use duramen_format::frame;
 use duramen_format::superblock::{self, COPY_AT, Damage, Superblock};
-use duramen_format::wal::{self, HEADER_AT, Header, RING_AT};
+use duramen_format::wal::{self, HEADER_AT, Header, RING_AT, Salts};
 
 use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
 use crate::error::Error;
@@ -126,7 +126,7 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
         .map_err(|error| Error::io(place, "open the superblock", error))?;
     let mut best: Option<Superblock> = None;
     let mut damages = Vec::new();
-    let mut newer = None;
+    let mut other = None;
     for at in COPY_AT {
         let mut block = vec![0; superblock::BLOCK_BYTES];
         if let Err(error) = region.read_at(at, &mut block) {
@@ -147,7 +147,7 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
                     best = Some(found);
                 }
             }
-            Err(Damage::Newer { found }) => newer = Some(found),
+            Err(Damage::Version { found }) => other = Some(found),
             // The first sector was lost in a power cut, others were not.
             Err(Damage::Foreign) if block.iter().take(512).all(|byte| *byte == 0) => {
                 damages.push(Damage::Checksum);
@@ -156,11 +156,20 @@ fn superblock_of(disk: &dyn Disk, place: &str, unused: bool) -> Result<Probe, Er
         }
     }
     let foreign = damages.contains(&Damage::Foreign);
-    if let Some(found) = newer {
-        return Err(Error::NewerFormat {
-            place: place.to_owned(),
-            found,
-            known: superblock::VERSION,
+    if let Some(found) = other {
+        let (place, known) = (place.to_owned(), superblock::VERSION);
+        return Err(if found > known {
+            Error::NewerFormat {
+                place,
+                found,
+                known,
+            }
+        } else {
+            Error::OlderFormat {
+                place,
+                found,
+                known,
+            }
         });
     }
     if let Some(found) = best {
@@ -298,6 +307,7 @@ pub(crate) fn format(
         tail_generation: 0,
         end_lsn: 1,
         clock_ms: 0,
+        salts: Salts::default(),
     };
     wal.write_at(HEADER_AT[(FIRST_SEQUENCE % 2) as usize], &header.encode())
         .map_err(step(making))?;

@@ -47,6 +47,15 @@ pub trait Disk: Send + Sync {
     /// `WouldBlock` if another process holds it.
     fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>>;
 
+    /// Locks the files that hold data as well, all of which exist, until the returned guard is dropped: against those who take one of
+    /// them for a file of another kind and know nothing of [`lock`](Self::lock).
+    ///
+    /// # Errors
+    /// `WouldBlock` if another process holds one of them.
+    fn lock_files(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
+        Ok(Box::new(()))
+    }
+
     /// Makes the files' names durable.
     ///
     /// # Errors
@@ -224,6 +233,10 @@ impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> Disk for Fronted<W> {
 
     fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
         self.below.lock()
+    }
+
+    fn lock_files(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.below.lock_files()
     }
 
     fn sync_dir(&self) -> io::Result<()> {

@@ -44,6 +44,14 @@ pub enum Error {
         known: u16,
     },
     #[error(
+        "`{place}` has format version {found}, of a build before the first release; this program reads version {known}. Choose an empty directory, and copy the data by means of the build that wrote them"
+    )]
+    OlderFormat {
+        place: String,
+        found: u16,
+        known: u16,
+    },
+    #[error(
         "both copies of the superblock in `{place}` are damaged ({reason}). Restore the directory from a snapshot, or run `duramen fsck` to see what is left"
     )]
     DamagedSuperblock { place: String, reason: String },

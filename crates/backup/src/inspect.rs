@@ -17,7 +17,7 @@ use crate::disk::{Disk, OpenHow};
 use crate::error::Error;
 use crate::rebuild;
 use crate::region::{self, Region};
-use crate::scan::{self, Reader, Whose};
+use crate::scan::{self, Reader};
 use crate::types::{Expected, Geometry, Identity, Options, ReplicaInfo};
 
 /// A stopped store.
@@ -175,13 +175,9 @@ impl Inspector {
                 lsn: 0,
                 offset: 0,
             })?;
-        let whose = Whose {
-            place: &self.place,
-            server: self.identity.server,
-        };
         let mut reader = Reader::new(&self.wal, self.geometry.wal_bytes);
         let mut enough = false;
-        let end = scan::scan(&mut reader, &whose, &header, true, &mut |found| {
+        let end = scan::scan(&mut reader, &self.place, &header, true, &mut |found| {
             let view = CommitView {
                 commit: found.commit,
                 offset: found.offset,

@@ -1,11 +1,13 @@
 //! Opens a store: from superblock, write-ahead log and slots to a backup that takes writes.
 
 use std::any::Any;
+use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use duramen_format::wal::RING_AT;
+use duramen_format::wal::{HEADER_AT, RING_AT};
 
 use crate::backup::{Backup, State};
 use crate::buffer::Buffer;
@@ -17,7 +19,7 @@ use crate::rebuild::{self, Rebuild};
 use crate::region::{self, Region};
 use crate::replica::Data;
 use crate::ring::{Live, Ring};
-use crate::scan::{self, Reader, Whose};
+use crate::scan::{self, Reader};
 use crate::staging::Batch;
 use crate::types::{Expected, Geometry, Identity, Options, ReplicaId, ReplicaInfo, Stats};
 
@@ -72,8 +74,10 @@ impl Backup {
             Probe::Empty => create::format(&*disk, geometry, identity, purpose)?,
         }
         let expected = Expected::default();
-        Backup::open_locked(disk, options, &expected, lock, OpenHow::ReadWrite, purpose)
-            .map(|(backup, _)| backup)
+        let how = OpenHow::ReadWrite;
+        let (backup, _) = Backup::open_locked(disk, options, &expected, lock, how, purpose)?;
+        backup.begin()?; // from now on it is no creation that was interrupted (K1)
+        Ok(backup)
     }
 
     /// As [`close`](Self::close); then what was copied here is a store.
@@ -155,6 +159,10 @@ impl Backup {
             region::wal(&*disk, how).map_err(|error| Error::opening(&place, region::WAL, error))?;
         let frames = region::frames(&*disk, how, geometry.wal_bytes)
             .map_err(|error| Error::opening(&place, region::FRAMES, error))?;
+        let lock = match how {
+            OpenHow::Read => lock,
+            _ => Box::new((disk.lock_files().map_err(lock_error(&place))?, lock)),
+        };
         #[cfg(feature = "planted")]
         let look_ahead = options.planted != Some(crate::planted::Bug::NoLookAhead);
         #[cfg(not(feature = "planted"))]
@@ -183,9 +191,6 @@ impl Backup {
             scrubbing: Mutex::new(Buffer::counted(0, &held)),
             lock: Mutex::new(Some(lock)),
         };
-        if how != OpenHow::Read {
-            backup.begin()?;
-        }
         let replicas = backup.replicas();
         Ok((backup, replicas))
     }
@@ -209,11 +214,19 @@ impl Backup {
         );
     }
 
-    /// Notes a new generation before anything of it is written (format's W4).
-    fn begin(&self) -> Result<(), Error> {
-        let header = self.state().ring.header();
-        self.write_header(&header)?;
-        self.state().ring.sequence = header.sequence;
+    /// Notes the new generation, and its salt, in both header blocks (G3): if one of them goes bad, the commits of this
+    /// generation are known by the other.
+    pub(crate) fn begin(&self) -> Result<(), Error> {
+        if self.state().ring.begun {
+            return Ok(());
+        }
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in HEADER_AT {
+            let header = self.state().ring.header();
+            self.write_header(&header)?;
+            self.state().ring.sequence = header.sequence;
+        }
+        self.state().ring.begun = true;
         Ok(())
     }
 }
@@ -230,15 +243,22 @@ fn sync_all(disk: &dyn Disk, place: &str, wal: &Region, frames: &Region) -> Resu
 }
 
 pub(crate) fn lock(disk: &dyn Disk, place: &str) -> Result<Box<dyn Any + Send + Sync>, Error> {
-    disk.lock().map_err(|error| {
-        if error.kind() == io::ErrorKind::WouldBlock {
-            Error::Locked {
-                place: place.to_owned(),
-            }
-        } else {
-            Error::io(place, "take the lock", error)
-        }
-    })
+    disk.lock().map_err(lock_error(place))
+}
+
+fn lock_error(place: &str) -> impl Fn(io::Error) -> Error + '_ {
+    move |error| match error.kind() {
+        io::ErrorKind::WouldBlock => Error::Locked {
+            place: place.to_owned(),
+        },
+        _ => Error::io(place, "take the lock", error),
+    }
+}
+
+/// A number that nobody can guess or repeat, and not 0, which is in every blank block.
+fn random() -> u64 {
+    // The standard library's map keys are seeded by the operating system's randomness.
+    RandomState::new().build_hasher().finish().max(1)
 }
 
 /// No store lives long enough to count so far; numbers that are added to stay below it.
@@ -290,12 +310,8 @@ fn restore(
     let tail = header.tail_at - RING_AT;
     let mut live = VecDeque::new();
     let mut clock_ms = 0;
-    let whose = Whose {
-        place,
-        server: identity.server,
-    };
     let mut reader = Reader::new(wal, geometry.wal_bytes);
-    let end = scan::scan(&mut reader, &whose, &header, look_ahead, &mut |found| {
+    let end = scan::scan(&mut reader, place, &header, look_ahead, &mut |found| {
         for record in &found.records {
             rebuild.record(found.commit.lsn, record);
         }
@@ -310,6 +326,9 @@ fn restore(
     if end.generation > NUMBER_MAX {
         return Err(damaged(end.lsn, tail + end.bytes));
     }
+    let generation = end.generation.max(header.generation) + 1;
+    let mut salts = header.salts;
+    salts.add(generation, random());
     let taken = rebuild.finish();
     let held = Arc::default();
     for replica in rebuild.replicas.values_mut() {
@@ -335,7 +354,9 @@ fn restore(
         ring: Ring {
             server: identity.server,
             capacity,
-            generation: end.generation.max(header.generation) + 1,
+            generation,
+            salts,
+            begun: false,
             head: tail + end.bytes,
             tail,
             committed_lsn: end.lsn - 1,

@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use duramen_base::lock::lock_alone;
+use duramen_base::lock::{STORE_FILES, file_of_store, lock_alone};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 
@@ -118,6 +118,10 @@ impl Disk for OsDisk {
 
     fn lock(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
         if self.is_raw() {
+            if let Some(name) = file_of_store(&self.path) {
+                let text = format!("it is the file `{name}` of a store in a directory");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            }
             let file = self.open_with(&self.path, OpenHow::ReadWrite, OFlags::empty())?;
             lock_alone(&file)?;
             return Ok(Box::new(self.locked(vec![file])?));
@@ -136,6 +140,21 @@ impl Disk for OsDisk {
             Err(TryLockError::Error(_)) => {}
         }
         Ok(Box::new(self.locked(files)?))
+    }
+
+    fn lock_files(&self) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let names = [SUPERBLOCK, WAL, FRAMES].iter().filter(|_| !self.is_raw());
+        let mut files = Vec::new();
+        for name in names {
+            let path = self.path.join(name);
+            let file = self.open_with(&path, OpenHow::ReadWrite, OFlags::empty())?;
+            match lock_alone(&file) {
+                Ok(()) => files.push(file),
+                Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(TryLockError::Error(_)) => {} // not every file system can
+            }
+        }
+        Ok(Box::new(Locked(files)))
     }
 
     fn sync_dir(&self) -> io::Result<()> {
@@ -197,9 +216,6 @@ fn write_process_id(mut file: &fs::File) -> io::Result<()> {
     Ok(())
 }
 
-/// Names of everything that a store has in its directory.
-const NAMES: [&str; 6] = [LOCK, SUPERBLOCK, WAL, FRAMES, "heat", "heat.new"];
-
 /// Whether there is a store, or the beginning of one, in this directory, or it is empty; false: there is no such directory.
 ///
 /// # Errors
@@ -212,7 +228,7 @@ pub fn is_store(dir: &Path) -> io::Result<bool> {
     };
     for entry in entries {
         let name = entry?.file_name();
-        if NAMES.iter().all(|ours| name.as_os_str() != *ours) {
+        if STORE_FILES.iter().all(|ours| name.as_os_str() != *ours) {
             let text = format!("it holds `{}`, which is no part of a store", name.display());
             return Err(io::Error::other(text));
         }
@@ -238,7 +254,7 @@ pub fn remove_store(dir: &Path) -> io::Result<()> {
     }
     let disk = OsDisk::new(dir, Mode::Buffered);
     let lock = disk.lock()?;
-    for name in NAMES {
+    for name in STORE_FILES {
         match fs::remove_file(dir.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

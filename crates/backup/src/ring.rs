@@ -4,12 +4,14 @@
 //! - G1: bytes between `tail` and `head` are never written again; `tail` moves only after the header block that says so is
 //!   durable. So the blocks that any valid header leads to are intact.
 //! - G2: `durable_lsn <= committed_lsn`; a slot is only written with an lsn that is durable (format's P3).
+//! - G3: no commit is written before both header blocks have its generation with its salt (format's W4, W5). Until then nothing
+//!   is written here: a store that was only opened is as it was.
 //!
 //! **Layout**: `head` and `tail` count bytes from the beginning of time; the place in the ring is their remainder.
 
 use std::collections::VecDeque;
 
-use duramen_format::wal::{Header, RING_AT};
+use duramen_format::wal::{Header, RING_AT, Salts};
 
 /// A commit that a restart would read.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,10 @@ pub(crate) struct Ring {
     pub(crate) server: u64,
     pub(crate) capacity: u64,
     pub(crate) generation: u64,
+    /// Of this generation, and of those whose commits are live.
+    pub(crate) salts: Salts,
+    /// Whether both header blocks know of this generation (G3).
+    pub(crate) begun: bool,
     pub(crate) head: u64,
     pub(crate) tail: u64,
     pub(crate) committed_lsn: u64,
@@ -38,6 +44,12 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
+    /// What marks the commits of this generation.
+    pub(crate) fn salt(&self) -> u64 {
+        let salt = self.salts.of(self.generation);
+        salt.expect("an opening adds its salt")
+    }
+
     /// Where a commit of this size would start, counted from the beginning of time; `None` if it doesn't fit now (G1).
     pub(crate) fn place(&self, bytes: u64) -> Option<u64> {
         let left = self.capacity - self.head % self.capacity;
@@ -83,15 +95,19 @@ impl Ring {
     pub(crate) fn header_from(&self, lsn: u64) -> (Header, u64) {
         let first = self.live.iter().find(|live| live.lsn >= lsn);
         let tail = first.map_or(self.head, |live| live.start);
+        let tail_generation = first.map_or(self.generation, |live| live.generation);
+        let mut salts = self.salts.clone();
+        salts.forget_before(tail_generation);
         let header = Header {
             server: self.server,
             sequence: self.sequence + 1,
             generation: self.generation,
             tail_lsn: first.map_or(self.committed_lsn + 1, |live| live.lsn),
             tail_at: self.at(tail),
-            tail_generation: first.map_or(self.generation, |live| live.generation),
+            tail_generation,
             end_lsn: 0,
             clock_ms: self.clock_ms,
+            salts,
         };
         (header, tail)
     }
@@ -128,6 +144,8 @@ mod tests {
             server: 1,
             capacity: 40_960,
             generation: 1,
+            salts: Salts::default(),
+            begun: true,
             head: 0,
             tail: 0,
             committed_lsn: 0,

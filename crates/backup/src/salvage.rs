@@ -18,7 +18,7 @@ use crate::disk::{BLOCK_BYTES, Disk, OpenHow};
 use crate::error::Error;
 use crate::rebuild::{self, FoundSlot};
 use crate::region::{self, Region};
-use crate::scan::{self, Reader, Whose};
+use crate::scan::{self, Reader};
 use crate::types::{Expected, Geometry, Identity};
 
 /// A stopped store of which not everything can be read.
@@ -174,13 +174,11 @@ impl Salvage {
 
     /// Every sound commit in the ring that is not known to be unneeded, in order, whatever is missing between them.
     fn take_commits(&mut self, wal: &Region, place: &str) {
-        let server = self.identity.server;
-        let (header, _) = scan::headers(wal, server);
+        let (header, _) = scan::headers(wal, self.identity.server);
         let mut reader = Reader::new(wal, self.geometry.wal_bytes);
-        let whose = Whose { place, server };
         let end = header
             .as_ref()
-            .map(|header| scan::scan(&mut reader, &whose, header, true, &mut |_| Ok(())));
+            .map(|header| scan::scan(&mut reader, place, header, true, &mut |_| Ok(())));
         self.wal_damage = match end {
             None => Some("neither header of the write-ahead log can be read".to_owned()),
             Some(Err(error)) => Some(error.to_string()),
@@ -190,8 +188,9 @@ impl Salvage {
             )),
             Some(Ok(_)) => None,
         };
-        let from = header.map_or(0, |header| header.tail_lsn);
-        let mut commits = scan::sound_commits(&mut reader, server, from);
+        let from = header.as_ref().map_or(0, |header| header.tail_lsn);
+        let salts = header.as_ref().map(|header| &header.salts);
+        let mut commits = scan::sound_commits(&mut reader, salts, from);
         // Of two with one number the later life's counts.
         commits.sort_by_key(|(commit, _)| (commit.lsn, std::cmp::Reverse(commit.generation)));
         commits.dedup_by_key(|(commit, _)| commit.lsn);

@@ -1,11 +1,12 @@
 //! Reads the write-ahead log, from its tail to its end, and tells its end from damage.
 //!
 //! The log ends where the next commit is not: neither behind the last one nor at the start of the ring. If a later commit,
-//! or a clean shutdown, says that this one had been durable, the log did not end here: it was damaged (format's W3).
+//! or a clean shutdown, says that this one had been durable, the log did not end here: it was damaged (format's W3). Clients' bytes are in the
+//! ring too, at the start of blocks as well: nothing counts as a commit without its generation's salt (W5).
 //! Used by restart and by the offline tools alike; writes nothing.
 
 use duramen_format::wal::{
-    BLOCK_BYTES, COMMIT_BYTES, Commit, Damage, HEADER_AT, Header, RING_AT, Record,
+    BLOCK_BYTES, COMMIT_BYTES, Commit, Damage, HEADER_AT, Header, RING_AT, Record, Salts,
 };
 
 use crate::buffer::Buffer;
@@ -50,7 +51,8 @@ pub(crate) fn headers(wal: &Region, server: u64) -> (Option<Header>, u32) {
         }
         match Header::decode(&block) {
             Ok(header) if header.server == server => {
-                if best.is_none_or(|best| best.sequence < header.sequence) {
+                let newest = best.as_ref().map_or(0, |best| best.sequence);
+                if best.is_none() || newest < header.sequence {
                     best = Some(header);
                 }
             }
@@ -124,24 +126,18 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What to name in errors.
-pub(crate) struct Whose<'a> {
-    pub(crate) place: &'a str,
-    pub(crate) server: u64,
-}
-
 /// Visits every commit from the header's tail on.
 ///
 /// # Errors
 /// [`Error::DamagedWal`] if commits that had been durable can't be read; the visitor's; [`Error::Io`].
 pub(crate) fn scan(
     reader: &mut Reader<'_>,
-    whose: &Whose<'_>,
+    place: &str,
     header: &Header,
     look_ahead: bool,
     visit: &mut dyn FnMut(&Found<'_>) -> Result<(), Error>,
 ) -> Result<End, Error> {
-    let io = |source| Error::io(whose.place, "read the write-ahead log", source);
+    let io = |source| Error::io(place, "read the write-ahead log", source);
     let mut end = End {
         lsn: header.tail_lsn,
         bytes: 0,
@@ -150,9 +146,9 @@ pub(crate) fn scan(
     let tail = header.tail_at - RING_AT;
     let mut at = tail;
     loop {
-        let next = next(reader, whose.server, at, &end).map_err(io)?;
-        let Some((place, commit)) = next else { break };
-        let skipped = if place == at {
+        let next = next(reader, &header.salts, at, &end).map_err(io)?;
+        let Some((start, commit)) = next else { break };
+        let skipped = if start == at {
             0
         } else {
             reader.ring_bytes - at
@@ -161,7 +157,7 @@ pub(crate) fn scan(
         if offset + commit.padded_bytes() > reader.ring_bytes {
             break; // more than a ring: not the log's continuation
         }
-        let body = reader.body(place, &commit).map_err(io)?.unwrap_or(&[]);
+        let body = reader.body(start, &commit).map_err(io)?.unwrap_or(&[]);
         let Ok(records) = commit.records(body) else {
             break;
         };
@@ -175,10 +171,10 @@ pub(crate) fn scan(
             bytes: offset + commit.padded_bytes(),
             generation: commit.generation,
         };
-        at = (place + commit.padded_bytes()) % reader.ring_bytes;
+        at = (start + commit.padded_bytes()) % reader.ring_bytes;
     }
     let damaged = |lsn| Error::DamagedWal {
-        place: whose.place.to_owned(),
+        place: place.to_owned(),
         lsn,
         offset: RING_AT + at,
     };
@@ -187,7 +183,7 @@ pub(crate) fn scan(
     }
     if header.end_lsn != end.lsn
         && look_ahead
-        && was_durable(reader, whose.server, &end).map_err(io)?
+        && was_durable(reader, &header.salts, &end).map_err(io)?
     {
         return Err(damaged(end.lsn)); // W3
     }
@@ -197,7 +193,7 @@ pub(crate) fn scan(
 /// The next commit with a sound head and body (W2), and its place.
 fn next(
     reader: &mut Reader<'_>,
-    server: u64,
+    salts: &Salts,
     at: u64,
     end: &End,
 ) -> std::io::Result<Option<(u64, Commit)>> {
@@ -206,7 +202,7 @@ fn next(
             continue;
         };
         let fits =
-            commit.server == server && commit.lsn == end.lsn && commit.generation >= end.generation;
+            salts.has(&commit) && commit.lsn == end.lsn && commit.generation >= end.generation;
         if !fits {
             continue;
         }
@@ -222,11 +218,12 @@ fn next(
 }
 
 /// Whether any commit in the ring says that the one at the end had been durable.
-fn was_durable(reader: &mut Reader<'_>, server: u64, end: &End) -> std::io::Result<bool> {
+fn was_durable(reader: &mut Reader<'_>, salts: &Salts, end: &End) -> std::io::Result<bool> {
     let mut at = 0;
     while at < reader.ring_bytes {
         if let Some(commit) = reader.head(at)?
-            && commit.server == server
+            && salts.has(&commit)
+            && commit.generation >= end.generation
             && commit.lsn > end.lsn
             && commit.durable_lsn >= end.lsn
         {
@@ -238,17 +235,18 @@ fn was_durable(reader: &mut Reader<'_>, server: u64, end: &End) -> std::io::Resu
 }
 
 /// Every commit in the ring that is sound by itself and not older than `from`, with its body, wherever it stands. For what is beyond a
-/// restart.
+/// restart. If `salts` are not known, whatever looks like a commit is one.
 pub(crate) fn sound_commits(
     reader: &mut Reader<'_>,
-    server: u64,
+    salts: Option<&Salts>,
     from: u64,
 ) -> Vec<(Commit, Vec<u8>)> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < reader.ring_bytes {
         let head = reader.head(at).ok().flatten();
-        let commit = head.filter(|commit| commit.server == server && commit.lsn >= from);
+        let commit =
+            head.filter(|commit| salts.is_none_or(|salts| salts.has(commit)) && commit.lsn >= from);
         let body = commit.and_then(|commit| {
             let body = reader.body(at, &commit).ok().flatten()?;
             commit.records(body).is_ok().then(|| body.to_vec())

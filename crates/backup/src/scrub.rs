@@ -112,12 +112,13 @@ impl Backup {
         if let Err(error) = self.wal.read_medium(part.at, &mut bytes) {
             return Some((first, format!("it can't be read: {error}")));
         }
+        let salts = self.state().ring.salts.clone();
         part.commits.iter().find_map(|(lsn, range)| {
             let is_whole = bytes.get(range.clone()).is_some_and(|bytes| {
                 Commit::decode(bytes).is_ok_and(|commit| {
                     let end = COMMIT_BYTES + commit.body_bytes as usize;
                     let body = bytes.get(COMMIT_BYTES..end);
-                    commit.server == self.identity.server
+                    salts.has(&commit)
                         && commit.lsn == *lsn
                         && body.is_some_and(|body| commit.records(body).is_ok())
                 })

@@ -45,7 +45,7 @@ and reads the configuration file again. A closed terminal ends nothing.
 While the data is being loaded, clients are told so, and INFO and http://ADMIN/loading say how far it is.
 
 Exit codes: 0 stopped as asked, 2 wrong settings, 3 the coordinator belongs to another cluster or speaks another version,
-5 could not start, 6 a thread did not end in time.";
+5 could not start, or failed while running, 6 a thread did not end in time.";
 
 /// Flags of `duramen serve`: one per setting, and the file.
 pub(crate) struct ServeArgs {

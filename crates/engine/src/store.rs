@@ -239,22 +239,22 @@ impl Store {
         found
     }
 
-    /// Sets a table's own level, for what is written from now on.
+    /// Sets a table's own level, for what is written from now on. Must not be called while this thread holds a guard.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`].
-    pub fn set_table_level(&self, table: TableId, level: Option<Level>) -> Result<(), Error> {
-        let mut found = Err(Error::NoSuchTable(table));
-        self.core.tables.each(|id, _, index| {
-            if id == table {
-                index.set_level(level);
-                if let Some(log) = self.log() {
-                    log.publish_change(TableChange::SetLevel { table, level });
-                }
-                found = Ok(());
-            }
-        });
-        found
+    /// [`Error::NoSuchTable`], [`Error::TooManySessions`].
+    pub fn set_table_level(
+        self: &Arc<Self>,
+        table: TableId,
+        level: Option<Level>,
+    ) -> Result<(), Error> {
+        let mut session = self.session()?;
+        let _guard = session.pin(); // no drop comes between the look at the table and the change's place in the log
+        self.core.tables.index(table)?.set_level(level);
+        if let Some(log) = self.log() {
+            log.publish_change(TableChange::SetLevel { table, level });
+        }
+        Ok(())
     }
 
     /// Ends the segments of all heads, so that everything appended so far lies in closed ones. Waits for who writes.

@@ -177,6 +177,66 @@ mod tests {
         assert_eq!(store.objects(dropped), 0);
     }
 
+    /// A level was set behind the drop of its table, in the order of the log: the writer of the log met a change of a
+    /// table that does not exist, and ended the process.
+    #[test]
+    fn no_level_is_set_behind_a_drop() {
+        use crate::{Collected, LogOptions, TableChange};
+        use duramen_base::ids::Level;
+        use std::sync::atomic::{AtomicBool, AtomicU32};
+        let store = Store::new(Options {
+            huge_pages: false,
+            heads: 2,
+            cleaners: 0,
+            log: Some(LogOptions::new(7)),
+            ..Options::new(64 << 20)
+        });
+        let store = store.expect("a store");
+        let (table, is_over, set) = (AtomicU32::new(0), AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let table = TableId(table.load(Ordering::Relaxed));
+                    if table != TableId::DEFAULT {
+                        let done = store.set_table_level(table, Some(Level::Buffered));
+                        set.fetch_add(u32::from(done.is_ok()), Ordering::Relaxed);
+                    }
+                }
+            });
+            let mut wrong = 0;
+            for round in 0..300 {
+                let made = store.create_table("a").unwrap();
+                let mut session = store.session().unwrap();
+                let mut guard = session.pin();
+                for key in 0..200u32 {
+                    let key = key.to_le_bytes();
+                    let hash = guard.hash(&key);
+                    guard.write(made, hash, &key, b"value", None).unwrap();
+                }
+                drop(guard);
+                let before = set.load(Ordering::Relaxed);
+                table.store(made.0, Ordering::Relaxed);
+                while round % 3 == 0 && set.load(Ordering::Relaxed) == before {
+                    std::thread::yield_now();
+                }
+                store.drop_table(made).unwrap();
+                table.store(0, Ordering::Relaxed);
+                let log = store.log().unwrap();
+                let mut collected = Collected::default();
+                log.collect(&mut collected);
+                let changes = collected.changes();
+                let drop = |change: &TableChange| matches!(change, TableChange::Drop { .. });
+                let behind = changes.iter().skip_while(|change| !drop(change)).skip(1);
+                wrong += behind
+                    .filter(|change| matches!(change, TableChange::SetLevel { table, .. } if *table == made))
+                    .count();
+                log.complete(&mut collected, Level::Synced);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, 0);
+        });
+    }
+
     /// A cluster's coordinator gives each id once, so it comes to the 1,025th: a store refused that
     /// one for ever.
     #[test]

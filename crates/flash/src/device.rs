@@ -4,11 +4,12 @@
 //! - V1: what is read and written begins and ends at a multiple of the device's alignment, as does the memory that it lies in. A
 //!   device that cannot be opened past the page cache takes the same.
 //! - V2: a device whose alignment is none that this crate can work with is refused when it is opened.
+//! - V3: no file of a durable store's is ever used, whether a server has it open (the lock) or not (its name, its first blocks).
 
 use crate::error::Error;
 use crate::layout::{ALIGNMENT_MAX, BLOCK_BYTES, BLOCKS_MAX, Cut, SECTOR_BYTES};
 use crate::memory::Aligned;
-use duramen_base::lock::lock_alone;
+use duramen_base::lock::{file_of_store, lock_alone};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
 use std::fs::{File, TryLockError};
 use std::io;
@@ -82,8 +83,16 @@ impl FileDevice {
     /// Opens the file, or makes it `bytes` long if it does not exist; 0 = as long as it is. A partition has its own length.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::TooSmall`], [`Error::TooLargeDevice`], [`Error::Alignment`], [`Error::Open`].
+    /// [`Error::InUse`], [`Error::OfStore`], [`Error::TooSmall`], [`Error::TooLargeDevice`], [`Error::Alignment`],
+    /// [`Error::Open`].
     pub fn open(path: &Path, bytes: u64) -> Result<FileDevice, Error> {
+        let of_store = |what| Error::OfStore {
+            path: path.display().to_string(),
+            what,
+        };
+        if let Some(name) = file_of_store(path) {
+            return Err(of_store(format!("the file `{name}` of a store")));
+        }
         let failed = |doing| {
             move |source| Error::Open {
                 doing,
@@ -112,6 +121,9 @@ impl FileDevice {
                 });
             }
             Err(TryLockError::Error(error)) => return Err(failed("locking")(error)),
+        }
+        if let Some(what) = store_part(path) {
+            return Err(of_store(what.to_owned()));
         }
         let found = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(io::Error::from);
         let found = found.map_err(failed("looking how long it is:"))?;
@@ -159,6 +171,28 @@ impl FileDevice {
     pub fn is_past_cache(&self) -> bool {
         self.past_cache
     }
+}
+
+/// What of a durable store begins in this file or on this device. Each part of one begins with a block that has a checksum at its
+/// end, and may have it twice; nothing that is written here can look like that.
+fn store_part(path: &Path) -> Option<&'static str> {
+    const BLOCK: usize = 4096;
+    const PARTS: [(&[u8], &str, [u64; 2]); 3] = [
+        (b"DURAMEN\0", "a store", [0, 64 << 10]),
+        (b"DWAL", "the write-ahead log of a store", [0, 4 << 10]),
+        (b"DFRM", "the frames of a store", [0, 8 << 10]),
+    ];
+    let file = File::open(path).ok()?;
+    let begins = |magic: &[u8], at| {
+        let mut block = [0; BLOCK];
+        file.read_exact_at(&mut block, at).is_ok()
+            && block.starts_with(magic)
+            && block[BLOCK - 4..] == crc32c::crc32c(&block[..BLOCK - 4]).to_le_bytes()
+    };
+    let found = PARTS
+        .iter()
+        .find(|(magic, _, places)| places.iter().any(|at| begins(magic, *at)));
+    found.map(|(_, what, _)| *what)
 }
 
 fn check_length(bytes: u64) -> Result<(), Error> {

@@ -55,6 +55,9 @@ pub enum Error {
     /// Another process uses it now.
     #[error("{path} is in use by another process")]
     InUse { path: String },
+    /// Name another file: nothing was changed.
+    #[error("{path} is {what}, and all that it holds would be lost")]
+    OfStore { path: String, what: String },
     /// Use another path, or begin anew.
     #[error("there is no checkpoint {what}: {source}")]
     NoCheckpoint { what: String, source: io::Error },

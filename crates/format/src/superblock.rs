@@ -22,8 +22,9 @@ use crate::bytes::{Writer, is_sealed, u16_at, u32_at, u64_at};
 pub const BLOCK_BYTES: usize = 4096;
 /// Where the second copy lies; far from the first, so that no single bad erase block takes both.
 pub const COPY_AT: [u64; 2] = [0, 64 << 10];
-/// Version of everything outside of segments: superblock, write-ahead log, frames. A reader refuses greater ones.
-pub const VERSION: u16 = 1;
+/// Version of everything outside of segments: superblock, write-ahead log, frames. A reader refuses others. Version 1, of builds
+/// before the first release, had a write-ahead log whose commits could be forged.
+pub const VERSION: u16 = 2;
 /// Longest name of a cluster, in bytes.
 pub const CLUSTER_BYTES_MAX: usize = 64;
 const MAGIC: &[u8; 8] = b"DURAMEN\0";
@@ -58,7 +59,7 @@ pub enum Damage {
     #[error("it does not start with DURAMEN")]
     Foreign,
     #[error("format version {found}")]
-    Newer { found: u16 },
+    Version { found: u16 },
     #[error("its CRC32C does not match")]
     Checksum,
     #[error("a field makes no sense")]
@@ -110,8 +111,8 @@ impl Superblock {
         }
         let sealed = is_sealed(block);
         let found = u16_at(block, 8);
-        if sealed && found > VERSION {
-            return Err(Damage::Newer { found });
+        if sealed && found != VERSION {
+            return Err(Damage::Version { found });
         }
         if !sealed {
             return Err(Damage::Checksum); // B1
@@ -167,7 +168,7 @@ mod tests {
         let block = example().encode();
         assert_eq!(
             &block[..72],
-            b"DURAMEN\0\x01\0\0\0\0\x10\0\0\xef\xcd\xab\x89\x67\x45\x23\x01\x07\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\
+            b"DURAMEN\0\x02\0\0\0\0\x10\0\0\xef\xcd\xab\x89\x67\x45\x23\x01\x07\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\
               \x09\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\x80\0\0\x04\0\0\x04\0\0\0home"
         );
         assert!(block[72..4092].iter().all(|byte| *byte == 0));
@@ -203,10 +204,12 @@ mod tests {
     fn what_it_is_not_is_named() {
         assert_eq!(Superblock::decode(&[0; 4096]), Err(Damage::Blank));
         assert_eq!(Superblock::decode(&[b'x'; 4096]), Err(Damage::Foreign));
-        let mut block = example().encode();
-        block[8] = 2;
-        let crc = crc32c::crc32c(&block[..4092]);
-        block[4092..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Superblock::decode(&block), Err(Damage::Newer { found: 2 }));
+        for found in [1, 3] {
+            let mut block = example().encode();
+            block[8] = found as u8;
+            let crc = crc32c::crc32c(&block[..4092]);
+            block[4092..].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Superblock::decode(&block), Err(Damage::Version { found }));
+        }
     }
 }

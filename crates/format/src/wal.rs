@@ -4,18 +4,22 @@
 //!
 //! ```text
 //! header block, at 0 and at 4096, the newer counts:
-//! 0        4         6       8        16         24           32         40        48        56                64     4092
-//! +--------+---------+-------+--------+----------+------------+----------+---------+---------+-----------------+------+--------+
-//! | "DWAL" | version | flags | server | sequence | generation | tail lsn | tail at | end lsn | tail generation | zero | CRC32C |
-//! +--------+---------+-------+--------+----------+------------+----------+---------+---------+-----------------+------+--------+
+//! 0        4         6       8        16         24           32         40        48        56                64
+//! +--------+---------+-------+--------+----------+------------+----------+---------+---------+-----------------+----
+//! | "DWAL" | version | flags | server | sequence | generation | tail lsn | tail at | end lsn | tail generation |
+//! +--------+---------+-------+--------+----------+------------+----------+---------+---------+-----------------+----
+//! 64      72      76     80                                 4092
+//! +-------+-------+------+----------------------------+------+--------+
+//! | clock | salts | zero | generation, salt; and so on | zero | CRC32C |
+//! +-------+-------+------+----------------------------+------+--------+
 //!
 //! commit, at 8192 and beyond:
-//! 0        4         6   8        16    24           32            40      44        48     52     60       64
-//! +--------+---------+---+--------+-----+------------+-------------+-------+---------+------+------+--------+---------+-------------+
-//! | "DCMT" | version | 0 | server | lsn | generation | durable lsn | bytes | records | CRC  | zero | CRC32C | records | 0s to 4096n |
-//! |        |         |   |        |     |            |             | of    |         | of   |      | of the |         |             |
-//! |        |         |   |        |     |            |             | body  |         | body |      | header |         |             |
-//! +--------+---------+---+--------+-----+------------+-------------+-------+---------+------+------+--------+---------+-------------+
+//! 0        4         6   8      16    24           32            40      44        48     52      60       64
+//! +--------+---------+---+------+-----+------------+-------------+-------+---------+------+-------+--------+---------+-------------+
+//! | "DCMT" | version | 0 | salt | lsn | generation | durable lsn | bytes | records | CRC  | clock | CRC32C | records | 0s to 4096n |
+//! |        |         |   |      |     |            |             | of    |         | of   |       | of the |         |             |
+//! |        |         |   |      |     |            |             | body  |         | body |       | header |         |             |
+//! +--------+---------+---+------+-----+------------+-------------+-------+---------+------+-------+--------+---------+-------------+
 //!
 //! record: 48 bytes, then its payload, padded with zeros to a multiple of 8:
 //! 0         8        16      24       28        32           36         40      42     43  44      48
@@ -33,6 +37,9 @@
 //!   says it was durable was damaged, not torn.
 //! - W4: generations count the openings of the store. They keep commits of a former life, which a power cut had
 //!   separated from the log's end, from being taken for its continuation.
+//! - W5: only what has its generation's salt is a commit. Salts are random, and known to the header blocks alone: neither a
+//!   client, whose bytes are in the ring too, nor another store's log, nor a copy of this one that went its own way has them. Both
+//!   header blocks have the salt of a generation before its first commit is written.
 
 use duramen_base::ids::SegmentId;
 
@@ -50,8 +57,10 @@ pub const RING_AT: u64 = 8192;
 pub const COMMIT_BYTES: usize = 64;
 /// Bytes of a record before its payload.
 pub const RECORD_BYTES: usize = 48;
-/// Version of the layout.
-pub const VERSION: u16 = 1;
+/// Version of the layout. Version 1, of builds before the first release, had no salts.
+pub const VERSION: u16 = 2;
+/// Salts that a header has room for. There are as many only if a store was opened so often without its log being trimmed.
+pub const SALTS_MAX: usize = 128;
 
 /// The first bytes of a header block, as a number.
 pub const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"DWAL");
@@ -71,16 +80,74 @@ pub enum Damage {
     Truncated { needed: usize, available: usize },
     #[error("nothing was written here")]
     Foreign,
-    #[error("format version {found}, known up to {VERSION}")]
-    Newer { found: u16 },
+    #[error("format version {found}, known is {VERSION}")]
+    Version { found: u16 },
     #[error("a CRC32C does not match")]
     Checksum,
     #[error("a field makes no sense")]
     Field,
 }
 
+const SALTS_AT: usize = 80;
+const SALT_BYTES: usize = 16;
+
+/// What marks the commits of each generation that may still be read (W5).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Salts(Vec<(u64, u64)>);
+
+impl Salts {
+    /// The salt of a generation's commits: that of the last opening up to it.
+    pub fn of(&self, generation: u64) -> Option<u64> {
+        let after = self.0.partition_point(|(from, _)| *from <= generation);
+        let (_, salt) = self.0.get(after.checked_sub(1)?)?;
+        Some(*salt)
+    }
+
+    /// Whether a head is that of a commit of this log.
+    pub fn has(&self, commit: &Commit) -> bool {
+        self.of(commit.generation) == Some(commit.salt)
+    }
+
+    /// Takes the salt of a generation, greater than all before. Without room for another one it has the last one's.
+    pub fn add(&mut self, generation: u64, salt: u64) {
+        if self.0.len() < SALTS_MAX {
+            self.0.push((generation, salt));
+        }
+    }
+
+    /// Forgets what no generation from this one on has.
+    pub fn forget_before(&mut self, generation: u64) {
+        let after = self.0.partition_point(|(from, _)| *from <= generation);
+        self.0.drain(..after.saturating_sub(1));
+    }
+
+    fn write_to(&self, out: &mut Writer<'_>) {
+        out.u32(72, self.0.len() as u32);
+        for (n, (generation, salt)) in self.0.iter().enumerate() {
+            let at = SALTS_AT + n * SALT_BYTES;
+            out.u64(at, *generation).u64(at + 8, *salt);
+        }
+    }
+
+    fn decode(block: &[u8]) -> Result<Salts, Damage> {
+        let count = u32_at(block, 72) as usize;
+        if count > SALTS_MAX {
+            return Err(Damage::Field);
+        }
+        let places = (0..count).map(|n| SALTS_AT + n * SALT_BYTES);
+        let salts: Vec<_> = places
+            .map(|at| (u64_at(block, at), u64_at(block, at + 8)))
+            .collect();
+        if salts.is_sorted_by(|one, next| one.0 < next.0) {
+            Ok(Salts(salts))
+        } else {
+            Err(Damage::Field)
+        }
+    }
+}
+
 /// Where a restart begins to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     pub server: u64,
     /// Of two valid header blocks the one with the greater sequence counts.
@@ -97,14 +164,16 @@ pub struct Header {
     pub end_lsn: u64,
     /// The clock of who writes, in milliseconds since the Unix epoch: what had expired by then stays away. 0 = not known.
     pub clock_ms: u64,
+    /// Of all generations from the tail's on (W5).
+    pub salts: Salts,
 }
 
 impl Header {
     /// The block's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut block = vec![0; BLOCK_BYTES];
-        Writer::new(&mut block)
-            .u32(0, HEADER_MAGIC)
+        let mut out = Writer::new(&mut block);
+        out.u32(0, HEADER_MAGIC)
             .u16(4, VERSION)
             .u16(6, if self.end_lsn == 0 { 0 } else { FLAG_CLEAN })
             .u64(8, self.server)
@@ -114,8 +183,9 @@ impl Header {
             .u64(40, self.tail_at)
             .u64(48, self.end_lsn)
             .u64(56, self.tail_generation)
-            .u64(64, self.clock_ms)
-            .seal();
+            .u64(64, self.clock_ms);
+        self.salts.write_to(&mut out);
+        out.seal();
         block
     }
 
@@ -135,8 +205,8 @@ impl Header {
             return Err(Damage::Checksum);
         }
         let found = u16_at(block, 4);
-        if found > VERSION {
-            return Err(Damage::Newer { found });
+        if found != VERSION {
+            return Err(Damage::Version { found });
         }
         let header = Header {
             server: u64_at(block, 8),
@@ -147,6 +217,7 @@ impl Header {
             end_lsn: u64_at(block, 48),
             tail_generation: u64_at(block, 56),
             clock_ms: u64_at(block, 64),
+            salts: Salts::decode(block)?,
         };
         let placed = header.tail_at >= RING_AT && header.tail_at.is_multiple_of(BLOCK_BYTES as u64);
         if placed {
@@ -160,7 +231,8 @@ impl Header {
 /// The head of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    pub server: u64,
+    /// Its generation's (W5).
+    pub salt: u64,
     /// Number of the commit, from 1.
     pub lsn: u64,
     pub generation: u64,
@@ -189,7 +261,7 @@ impl Commit {
         Writer::new(&mut out[..COMMIT_BYTES])
             .u32(0, COMMIT_MAGIC)
             .u16(4, VERSION)
-            .u64(8, self.server)
+            .u64(8, self.salt)
             .u64(16, self.lsn)
             .u64(24, self.generation)
             .u64(32, self.durable_lsn)
@@ -216,11 +288,11 @@ impl Commit {
             return Err(Damage::Checksum);
         }
         let found = u16_at(block, 4);
-        if found > VERSION {
-            return Err(Damage::Newer { found });
+        if found != VERSION {
+            return Err(Damage::Version { found });
         }
         Ok(Commit {
-            server: u64_at(block, 8),
+            salt: u64_at(block, 8),
             lsn: u64_at(block, 16),
             generation: u64_at(block, 24),
             durable_lsn: u64_at(block, 32),
@@ -401,7 +473,7 @@ mod tests {
             record.append_to(&mut body);
         }
         let commit = Commit {
-            server: 0x11,
+            salt: 0x11,
             lsn: 7,
             generation: 2,
             durable_lsn: 6,
@@ -433,7 +505,7 @@ mod tests {
         commit.write_to(&mut head);
         assert_eq!(
             &head[..48],
-            b"DCMT\x01\0\0\0\x11\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x38\0\0\0\x01\0\0\0"
+            b"DCMT\x02\0\0\0\x11\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x38\0\0\0\x01\0\0\0"
         );
         assert_eq!(head[48..52], crc32c::crc32c(&body).to_le_bytes());
         assert_eq!(head[52..60], *b"\x02\x01\0\0\0\0\0\0");
@@ -455,15 +527,17 @@ mod tests {
             tail_generation: 6,
             end_lsn: 0,
             clock_ms: 7,
+            salts: Salts(vec![(3, 0x3333), (5, 0x5555)]),
         };
         let block = header.encode();
         assert_eq!(
-            &block[..72],
-            b"DWAL\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\
+            &block[..112],
+            b"DWAL\x02\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\
               \0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\
-              \x07\0\0\0\0\0\0\0"
+              \x07\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\
+              \x03\0\0\0\0\0\0\0\x33\x33\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x55\x55\0\0\0\0\0\0"
         );
-        assert_eq!(Header::decode(&block), Ok(header));
+        assert_eq!(Header::decode(&block).as_ref(), Ok(&header));
         let clean = Header {
             end_lsn: 9,
             ..header
@@ -473,6 +547,54 @@ mod tests {
             let mut damaged = block.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(Header::decode(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn each_generation_has_a_salt() {
+        let mut salts = Salts::default();
+        assert_eq!(salts.of(7), None);
+        salts.add(3, 33);
+        salts.add(5, 55);
+        let of = |salts: &Salts| [2, 3, 4, 5, 9].map(|generation| salts.of(generation));
+        assert_eq!(of(&salts), [None, Some(33), Some(33), Some(55), Some(55)]);
+        let (commit, _) = commit(&[example()]);
+        let marked = |generation, salt| Commit {
+            generation,
+            salt,
+            ..commit
+        };
+        assert!(salts.has(&marked(4, 33)) && salts.has(&marked(5, 55)));
+        assert!(!salts.has(&marked(2, 33)) && !salts.has(&marked(5, 33)));
+        salts.forget_before(4);
+        assert_eq!(salts.of(3), Some(33)); // 4 has it too
+        salts.forget_before(5);
+        assert_eq!(of(&salts), [None, None, None, Some(55), Some(55)]);
+        for generation in 6..1000 {
+            salts.add(generation, generation);
+        }
+        assert_eq!(salts.0.len(), SALTS_MAX);
+        assert_eq!(salts.of(900), Some(4 + SALTS_MAX as u64)); // no room: the last one's
+        let mut block = vec![0; BLOCK_BYTES];
+        salts.write_to(&mut Writer::new(&mut block));
+        assert_eq!(Salts::decode(&block), Ok(salts.clone()));
+        salts.0.swap(3, 4);
+        salts.write_to(&mut Writer::new(&mut block));
+        assert_eq!(Salts::decode(&block), Err(Damage::Field));
+        block[72..76].copy_from_slice(&129u32.to_le_bytes());
+        assert_eq!(Salts::decode(&block), Err(Damage::Field));
+    }
+
+    #[test]
+    fn other_versions_are_refused_by_name() {
+        for found in [1, 3] {
+            let (commit, _) = commit(&[example()]);
+            let mut head = [0; COMMIT_BYTES];
+            commit.write_to(&mut head);
+            head[4] = found as u8;
+            let crc = crc32c::crc32c(&head[..60]);
+            head[60..].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(Commit::decode(&head), Err(Damage::Version { found }));
         }
     }
 

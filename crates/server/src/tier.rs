@@ -219,6 +219,7 @@ fn advice(error: &Error) -> &'static str {
     let (Error::Device { source, .. } | Error::Open { source, .. }) = error else {
         return match error {
             Error::InUse { .. } => "; give each server its own, or stop the other one",
+            Error::OfStore { .. } => "; name a file of its own",
             _ => "",
         };
     };
@@ -336,6 +337,58 @@ mod tests {
             said.contains("in use by another process; give each server its own"),
             "{said}"
         );
+    }
+
+    /// A flash file that was `frames` or `wal` of another server's store, of one that ran too, was taken without a word, and all that the
+    /// store held was gone.
+    #[test]
+    fn no_part_of_a_store_is_flash() {
+        use duramen_backup::os::OsDisk;
+        use duramen_backup::{Backup, Geometry, Identity, Mode, Options};
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let raw = dir.path().join("device");
+        let file = std::fs::File::create(&raw).expect("a device");
+        file.set_len(24 << 20).expect("its length");
+        let create = |path: &Path, mode| {
+            let geometry = Geometry {
+                segment_bytes: 1 << 20,
+                wal_bytes: 1 << 20,
+                frames: 12,
+            };
+            let identity = Identity {
+                cluster: String::new(),
+                server: 7,
+                hash_seed: 5,
+            };
+            let disk = Arc::new(OsDisk::new(path, mode));
+            let options = Options::default();
+            Backup::create(disk, &options, &geometry, &identity).expect("a store")
+        };
+        let running = create(&store, Mode::Buffered);
+        drop(create(&raw, Mode::Raw));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(store.join("wal"), &link).expect("a link");
+        // Of copies with other names their first blocks tell.
+        for name in ["superblock", "wal"] {
+            std::fs::copy(store.join(name), dir.path().join(name)).expect("a copy");
+        }
+        std::fs::rename(dir.path().join("superblock"), dir.path().join("other")).expect("named");
+        let before = std::fs::read(store.join("frames")).expect("frames");
+        let names = ["superblock", "wal", "frames", "LOCK", "heat"];
+        let inside = names.map(|name| store.join(name));
+        let outside = ["link", "device", "wal", "other"].map(|name| dir.path().join(name));
+        for path in inside.iter().chain(&outside) {
+            let said = refusal(path);
+            assert!(
+                said.contains("all that it holds would be lost; name a file of its own"),
+                "{said}"
+            );
+        }
+        drop(running);
+        assert!(refusal(&store.join("frames")).contains("is the file `frames` of a store"));
+        assert!(std::fs::read(store.join("frames")).expect("frames") == before);
+        assert!(!store.join("heat").exists());
     }
 
     #[test]

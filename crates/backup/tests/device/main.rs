@@ -15,6 +15,7 @@ use duramen_base::ids::{Level, SegmentId};
 use duramen_format::certificate::Certificate;
 use duramen_format::segment::Kind;
 
+mod forged;
 mod memory;
 
 const GEOMETRY: Geometry = Geometry {
@@ -423,22 +424,24 @@ fn wrong_places_are_refused_and_left_alone() {
 }
 
 #[test]
-fn newer_formats_and_small_devices_are_named() {
+fn other_formats_and_small_devices_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options::default();
     let store = disk(folder.path(), Mode::Buffered, true);
     drop(Backup::create(store.clone(), &options, &GEOMETRY, &identity()).unwrap());
     let path = folder.path().join("store/superblock");
     let mut block = fs::read(&path).unwrap();
-    block[8] = 9;
-    let crc = crc32c::crc32c(&block[..4092]);
-    block[4092..4096].copy_from_slice(&crc.to_le_bytes());
-    fs::write(&path, &block).unwrap();
-    let opened = Backup::open(store, &options, &Expected::default());
-    assert!(matches!(
-        opened.map(|_| ()),
-        Err(Error::NewerFormat { found: 9, .. })
-    ));
+    let mut open_version = |version| {
+        block[8] = version;
+        let crc = crc32c::crc32c(&block[..4092]);
+        block[4092..4096].copy_from_slice(&crc.to_le_bytes());
+        fs::write(&path, &block).unwrap();
+        let opened = Backup::open(store.clone(), &options, &Expected::default());
+        opened.map(|_| ())
+    };
+    let (older, newer) = (open_version(1), open_version(9));
+    assert!(matches!(older, Err(Error::OlderFormat { found: 1, .. })));
+    assert!(matches!(newer, Err(Error::NewerFormat { found: 9, .. })));
     let device = disk(folder.path(), Mode::Raw, true);
     let large = Geometry {
         frames: 1000,
@@ -455,6 +458,39 @@ fn newer_formats_and_small_devices_are_named() {
     let made = Backup::create(device, &options, &GEOMETRY, &identity());
     assert!(matches!(made, Err(Error::NotDuramen { .. })));
     assert!(fs::read(&path).unwrap() == bytes);
+}
+
+/// A second server was given `frames` of a running store for its flash file, by a slip of the pen, and wrote over all of it: only the
+/// file `LOCK` and the directory were locked.
+#[test]
+fn the_files_of_an_open_store_are_locked_and_no_device_for_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = disk(folder.path(), Mode::Buffered, true);
+    let file = |name| folder.path().join("store").join(name);
+    let is_locked = |name| {
+        let file = fs::File::open(file(name)).unwrap();
+        file.try_lock().is_err()
+    };
+    let parts = ["superblock", "wal", "frames"];
+    let backup = Backup::create(store.clone(), &Options::default(), &GEOMETRY, &identity());
+    assert_eq!(parts.map(is_locked), [true; 3]);
+    drop(backup.unwrap());
+    assert_eq!(parts.map(is_locked), [false; 3]);
+    let backup = Backup::open(store.clone(), &Options::default(), &Expected::default());
+    assert_eq!(parts.map(is_locked), [true; 3]);
+    drop(backup.unwrap());
+    let other = fs::File::open(file("frames")).unwrap();
+    other.lock().unwrap();
+    let opened = Backup::open(store, &Options::default(), &Expected::default());
+    assert!(matches!(opened.map(|_| ()), Err(Error::Locked { .. })));
+    drop(other);
+    for name in parts {
+        let raw = Arc::new(OsDisk::new(&file(name), Mode::Raw));
+        let before = fs::read(file(name)).unwrap();
+        let made = Backup::create(raw, &Options::default(), &GEOMETRY, &identity());
+        assert!(made.is_err(), "{name}");
+        assert!(fs::read(file(name)).unwrap() == before, "{name}");
+    }
 }
 
 #[test]

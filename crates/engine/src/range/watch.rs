@@ -306,6 +306,13 @@ impl Guard<'_> {
         self.left = false;
     }
 
+    /// What others found about what they may write is out of date: those that are outside, in search of memory or of a head, or waiting for
+    /// this guard, are refused with [`Error::TryAgain`] when they write or lock keys. For a guard that is alone in the store.
+    pub fn outdate_others(&self) {
+        assert!(self.alone, "others are outside only while one is alone");
+        self.core.watches.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// # Errors
     /// [`Error::TryAgain`] if this guard has been outside while somebody waited for that.
     #[inline(always)]

@@ -15,11 +15,14 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
-/// Connections at once; more wait in the kernel.
+/// Connections at once. One more ends the oldest, so that a probe is answered beside any number of clients that never finish
+/// their request.
 const CONNECTIONS_MAX: usize = 32;
 /// A request's headers must be there within this time, and fit this many bytes.
 const HEADERS_WITHIN: Duration = Duration::from_secs(2);
@@ -60,15 +63,11 @@ pub(super) async fn serve(
         .route("/cluster", get(cluster))
         .route("/memory", get(memory))
         .with_state(shared);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (listener.accept().await, place)
-        };
-        let (accepted, place) = tokio::select! {
+        let accepted = tokio::select! {
             _ = &mut stopped => return,
-            accepted = accepted => accepted,
+            accepted = listener.accept() => accepted,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -87,11 +86,15 @@ pub(super) async fn serve(
                 TokioIo::new(stream),
                 TowerToHyperService::new(router.clone()),
             );
-        tokio::spawn(async move {
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() == CONNECTIONS_MAX {
+            connections.pop_front().inspect(AbortHandle::abort);
+        }
+        let task = tokio::spawn(async move {
             // A client that breaks off or takes too long is nobody's error.
             let _ = tokio::time::timeout(CONNECTION_FOR, connection).await;
-            drop(place);
         });
+        connections.push_back(task.abort_handle());
     }
 }
 

@@ -67,6 +67,7 @@ pub(super) fn exchange(
         .collect();
     write_places(ctx, guard, &places)?;
     commands.set_tables(&places, &guard.position());
+    guard.outdate_others(); // K1
     Ok(())
 }
 

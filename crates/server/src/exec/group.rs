@@ -656,7 +656,15 @@ impl Context<'_> {
         let number = self.spec.number();
         self.client.last_command = number as u16;
         self.local.meter.begin(number);
-        let done = self.dispatch(way.for_now(), hashes);
+        let mut done = self.dispatch(way.for_now(), hashes);
+        while self.is_outdated(&done) {
+            self.out.truncate(start);
+            if let Way::Guarded(guard) = &mut way {
+                guard.renew();
+            }
+            self.table = admit::table_of(self.client, self.shared);
+            done = self.dispatch(way.for_now(), hashes);
+        }
         if self.local.room.exceeded {
             self.overflowed(start);
         } else if let Err(failure) = done {
@@ -679,6 +687,13 @@ impl Context<'_> {
         if let Some(timer) = timer {
             slowlog::command_took(self, timer);
         }
+    }
+
+    /// K1: true if nothing was done, as SWAPDB came between the look at the table and its use.
+    #[inline]
+    fn is_outdated(&self, done: &Done) -> bool {
+        let is_told = |failure: &Failure| failure.is_moving();
+        done.as_ref().is_err_and(is_told) && self.shared.membership().is_none() && !self.locked
     }
 
     #[inline]
