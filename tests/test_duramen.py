@@ -105,6 +105,17 @@ def test_tables_are_apart(server, wire):
     assert wire.call("GET", "k") == b"default"
 
 
+def test_exec_is_null_if_the_table_of_a_watched_key_was_dropped(server, wire):
+    """It was an error about a table that was not even selected, after eight attempts."""
+    wire.call("DURAMEN.TABLE", "CREATE", "watched")
+    wire.call("DURAMEN.USE", "watched")
+    wire.call("WATCH", "k")
+    wire.call("DURAMEN.USE", "default")
+    with server.connect() as other:
+        other.call("DURAMEN.TABLE", "DROP", "watched")
+    assert wire.pipeline([("MULTI",), ("SET", "a", "1"), ("EXEC",), ("GET", "a")])[2:] == [None, None]
+
+
 def test_a_table_made_again_is_empty(wire):
     for _ in range(2):
         wire.call("DURAMEN.TABLE", "CREATE", "again")

@@ -263,9 +263,9 @@ impl TableArgs {
             cluster_token_file: self.cluster_token_file.clone(),
             timeout: Duration {
                 // 0 is for ever: a day is as good.
-                ms: match connect.timeout {
+                ms: match connect.timeout.ms {
                     0 => 86_400_000,
-                    seconds => seconds.saturating_mul(1000),
+                    ms => ms,
                 },
             },
             json: connect.json,

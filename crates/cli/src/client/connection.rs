@@ -37,13 +37,27 @@ pub(crate) struct ConnectArgs {
     /// Table to work in, by name.
     #[arg(long, global = true, env = "DURAMEN_TABLE")]
     pub(crate) table: Option<String>,
-    /// Longest wait for the server, in seconds, while it loads or its keys are recovered too; 0 =
-    /// for ever.
-    #[arg(long, global = true, default_value_t = 30, value_name = "SECONDS")]
-    pub(crate) timeout: u64,
+    /// Longest wait for the server, while it loads or its keys are recovered too; 0 = for ever.
+    #[arg(long, global = true, default_value = "30s", value_name = "TIME", value_parser = parse_wait)]
+    pub(crate) timeout: super::Duration,
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+}
+
+/// A time span, or 0.
+fn parse_wait(text: &str) -> Result<super::Duration, String> {
+    if text == "0" {
+        return Ok(super::Duration { ms: 0 });
+    }
+    text.parse()
+}
+
+impl ConnectArgs {
+    /// Longest wait for the server; `None`: for ever.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        (self.timeout.ms > 0).then(|| Duration::from_millis(self.timeout.ms))
+    }
 }
 
 /// One request at a time; replies are read into memory whole.
@@ -68,7 +82,7 @@ impl Connection {
         } else {
             format!("{}:{}", args.host, args.port)
         };
-        let timeout = (args.timeout > 0).then(|| Duration::from_secs(args.timeout));
+        let timeout = args.timeout();
         let stream = dial(&args.host, args.port)
             .and_then(|stream| {
                 stream.set_read_timeout(timeout)?;

@@ -252,7 +252,7 @@ fn is_away(failure: &Failure) -> bool {
 
 /// None: no end.
 fn deadline(args: &ConnectArgs) -> Option<Instant> {
-    (args.timeout > 0).then(|| Instant::now() + Duration::from_secs(args.timeout))
+    args.timeout().map(|timeout| Instant::now() + timeout)
 }
 
 fn may_wait(error: &str, until: Option<Instant>) -> bool {
