@@ -52,6 +52,9 @@ pub(crate) struct Durable {
     pub meter: Arc<Meter>,
     /// Commits that ended, well or not. Written before waiters are told (`writer`).
     pub ended: AtomicU64,
+    /// As long as there are keys that a clock that was put back would bring back: what it said
+    /// before; else 0.
+    pub clock_floor_ms: AtomicU64,
     /// A commit at level buffered was not yet followed by a sync.
     pub unsynced: AtomicBool,
     pub ahead: Ahead,
@@ -180,8 +183,7 @@ impl Durable {
         if let DiskState::Failed(reason) = self.health.get() {
             return Err(Error::DiskFailed(reason)); // G4
         }
-        self.backup()
-            .set_clock_ms(self.options.engine.clock.now_ms())?;
+        self.backup().set_clock_ms(self.clock_ms())?;
         self.secure_room();
         if commit.staged {
             self.stage_rest(commit)?;
@@ -390,10 +392,16 @@ impl Durable {
     /// [`Error::DiskFull`], [`Error::DiskFailed`].
     pub fn note_clock(&self) -> Result<(), Error> {
         if let Some(backup) = &self.backup {
-            backup.set_clock_ms(self.options.engine.clock.now_ms())?;
+            backup.set_clock_ms(self.clock_ms())?;
             backup.note_clock()?;
         }
         Ok(())
+    }
+
+    /// What the next start is told that the clock said last.
+    fn clock_ms(&self) -> u64 {
+        let floor_ms = self.clock_floor_ms.load(Ordering::Relaxed);
+        self.options.engine.clock.now_ms().max(floor_ms)
     }
 
     /// What came of a step in the background: the device's failure is everybody's, and while there is no space nobody waits for what

@@ -5,7 +5,7 @@ use crate::{Error, Phase, Progress};
 use duramen_backup::{Backup, ReplicaInfo};
 use duramen_base::ids::SegmentId;
 use duramen_cluster::control::State;
-use duramen_engine::{LoadError, Loader, Pass, TableId};
+use duramen_engine::{LoadError, Loader, Pass};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -108,27 +108,12 @@ pub(crate) fn load(
         place,
         reason: missing.to_string(),
     })?;
-    remove_revived(engine, &report.revived)?;
     Ok(Loaded {
         bytes: report.bytes,
         entries: report.entries,
+        has_revived: report.has_revived,
         ..Loaded::default()
     })
-}
-
-/// What had expired before the restart stays away for good, though the clock was put back since.
-fn remove_revived(
-    engine: &Arc<duramen_engine::Store>,
-    revived: &[(TableId, Box<[u8]>)],
-) -> Result<(), Error> {
-    let mut session = engine.session()?;
-    for (table, key) in revived {
-        let mut guard = session.pin();
-        let hash = guard.hash(key);
-        guard.remove(*table, hash, key)?;
-        let _ = guard.take_position(); // the first commit has it
-    }
-    Ok(())
 }
 
 impl Load<'_> {

@@ -206,6 +206,7 @@ impl Store {
             health: Health::default(),
             meter: Arc::default(),
             ended: AtomicU64::new(0),
+            clock_floor_ms: AtomicU64::new(0),
             unsynced: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             ahead: Ahead::default(),

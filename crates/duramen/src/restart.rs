@@ -48,6 +48,9 @@ pub(crate) struct Loaded {
     pub entries: u64,
     pub took: Duration,
     pub clean: bool,
+    /// Keys that had expired live by the clock of now, and are to be removed before anybody uses
+    /// the store.
+    pub has_revived: bool,
 }
 
 /// Opens the store on a disk, created if there is none. `threads`: how many load; 0 = two per core.
@@ -257,6 +260,13 @@ fn restart(
     let mut loaded = load::load(&engine, &backup, &what, threads, started, progress)?;
     loaded.clean = state.clean;
     loaded.took = started.elapsed();
+    // Until these keys are removed, the next start has to know of the clock as it was
+    // (docs/protocols.md, "Restart" 8).
+    let clock_floor_ms = if loaded.has_revived {
+        backup.clock_ms()
+    } else {
+        0
+    };
     let master = make_master(&backup, state, &backup.replicas());
     let durable = Durable {
         options: options.clone(),
@@ -267,6 +277,7 @@ fn restart(
         health: Health::default(),
         meter: Arc::default(),
         ended: AtomicU64::new(0),
+        clock_floor_ms: AtomicU64::new(clock_floor_ms),
         unsynced: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         ahead: Ahead::default(),
@@ -433,6 +444,8 @@ fn make_engine(
     let room = segments_of(geometry.frames);
     let log = LogOptions {
         disk_segments_max: check_length(options, segment_bytes, &backup.disk().label())?.min(room),
+        disk_segments_room: room,
+        segments_found: state.segments.len() as u64,
         first_segment,
         version_floor: state.safe_version + 1,
         expired_until_ms: backup.clock_ms(),

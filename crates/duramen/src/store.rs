@@ -158,7 +158,29 @@ impl Store {
             if threads { options.restart_threads } else { 1 },
             progress,
         )?;
-        Store::start(durable, loaded, options, threads)
+        let store = Store::start(durable, loaded, options, threads)?;
+        if loaded.has_revived {
+            store.remove_revived()?;
+        }
+        Ok(store)
+    }
+
+    /// What had expired before the restart stays away for good, though the clock was put back
+    /// since.
+    fn remove_revived(&self) -> Result<(), Error> {
+        let Some(DurableStore { log, .. }) = &self.durable else {
+            return Ok(());
+        };
+        let appended = || self.engine.log().expect("it has one").appended();
+        let mut revived = self.engine.revived();
+        let mut session = self.engine.session()?;
+        while revived.step(&mut session)? {
+            log.wait(&appended(), Level::Buffered)?;
+        }
+        log.wait(&appended(), Level::Synced)?;
+        // From here on the clock counts as it is, so that nothing that lives by it is lost.
+        log.durable.clock_floor_ms.store(0, Ordering::Relaxed);
+        log.durable.note_clock()
     }
 
     /// Joins the durable side with threads, if it is to have some.

@@ -70,8 +70,13 @@ pub struct LogOptions {
     pub version_floor: u64,
     /// What expires by then had expired before, and stays away whatever the clock says now; milliseconds since the Unix epoch.
     pub expired_until_ms: u64,
-    /// Segments that the disk can hold.
+    /// Segments that the log may have on disk.
     pub disk_segments_max: u64,
+    /// Segments that the disk can hold, which are more where it was made for a longer log: a log
+    /// that is found too long needs room beyond `disk_segments_max` to become shorter.
+    pub disk_segments_room: u64,
+    /// Segments that are going to be loaded.
+    pub segments_found: u64,
     /// Level of tables that are made without one.
     pub level: Level,
     /// Bytes of a segment, a power of two; 0 = by the memory budget. A log is reopened with the size that it was made with.
@@ -99,6 +104,8 @@ impl LogOptions {
             version_floor: 1,
             expired_until_ms: 0,
             disk_segments_max: u64::MAX,
+            disk_segments_room: u64::MAX,
+            segments_found: 0,
             level: Level::Synced,
             segment_bytes: 0,
             pending_passes_max: PENDING_PASSES_MAX,

@@ -320,7 +320,7 @@ impl Core {
             Purpose::Rewrite => {
                 self.has_more_than(self.live_limit() + self.space.segment_bytes() as u64)
             }
-            Purpose::Tombstones | Purpose::Survivor => false,
+            Purpose::Tombstones | Purpose::Survivor | Purpose::Compacted => false,
         }
     }
 

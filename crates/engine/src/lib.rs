@@ -49,7 +49,7 @@ pub use api::*;
 pub use completion::Completions;
 pub use duramen_base::waits::Wait;
 pub use flash::{Cold, Fetched, FlashOptions, FlashStats};
-pub use load::{LoadError, LoadReport, Loader, Missing};
+pub use load::{LoadError, LoadReport, Loader, Missing, Revived};
 #[cfg(any(feature = "planted", shuttle))]
 pub use log::Bug;
 pub use log::{Collected, Log, Pass, Piece, Position, Relocation, SurvivorReady, Swap};

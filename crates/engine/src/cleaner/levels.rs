@@ -289,27 +289,27 @@ impl Context {
             .current
             .as_ref()
             .map(|current| (current.kind, current.window, current.segment))?;
-        let (segment, header_kind) = match (&mut self.pass, kind) {
+        let (segment, header_kind, purpose) = match (&mut self.pass, kind) {
             (Some(pass), Kind::Combine) => {
                 assert!(pass.next < pass.end, "a pass of too many survivors");
-                (SegmentId(pass.next), segment::Kind::Survivor)
+                let next = SegmentId(pass.next);
+                (next, segment::Kind::Survivor, Purpose::Survivor)
             }
             _ => {
                 assert!(self.survivor.window().is_none(), "a compacted segment grew"); // V3
-                (segment, segment::Kind::Head)
+                (segment, segment::Kind::Head, Purpose::Compacted)
             }
         };
         self.close_pass_survivor(core, log);
-        let window = core
-            .open_window(self.node, Purpose::Survivor, 0)
-            .or_else(|| {
-                // What is left of the budget is less than a window, but the victim's own length is enough (V3).
-                let bytes = core.space.segments[victim as usize].appended_bytes() as usize;
-                let (now_ms, tick) = (core.clock.now_ms(), core.log_time());
-                let window = core.space.acquire_partial(self.node, bytes, now_ms, tick)?;
-                core.space.segments[window as usize].set_dead_base(core.dead_sum(window));
-                Some(window)
-            })?;
+        let window = core.open_window(self.node, purpose, 0).or_else(|| {
+            // What is left of the budget is less than a window, but the victim's own length is
+            // enough (V3).
+            let bytes = core.space.segments[victim as usize].appended_bytes() as usize;
+            let (now_ms, tick) = (core.clock.now_ms(), core.log_time());
+            let window = core.space.acquire_partial(self.node, bytes, now_ms, tick)?;
+            core.space.segments[window as usize].set_dead_base(core.dead_sum(window));
+            Some(window)
+        })?;
         log.give_window(&core.space, window, segment, header_kind, 0);
         self.survivor.roll(&core.space, window);
         if let (Some(pass), Kind::Combine) = (&mut self.pass, kind) {

@@ -173,8 +173,12 @@ impl Fruitless {
 fn needed_bytes(core: &Core, log: &Log, window: u32, now_ms: u64) -> u64 {
     let segment = &core.space.segments[window as usize];
     let droppable = log.swaps().droppable(window, segment.incarnation());
+    let expired = match core.is_loading() {
+        true => 0, // what expires meanwhile stays until the load ends (R5)
+        false => segment.expired_estimate(now_ms),
+    };
     core.live_in(window)
-        .saturating_sub(u64::from(segment.expired_estimate(now_ms)))
+        .saturating_sub(u64::from(expired))
         .saturating_sub(u64::from(droppable))
 }
 

@@ -4,9 +4,16 @@
 //! - R1: exactly the listed segments are loaded, each once; `finish` refuses if one is missing (90-traps.md §0.1).
 //! - R2: every entry of a segment is verified before the first one of it is shown to the index: a segment is adopted wholly
 //!   or not at all (§0.8).
-//! - R3: per key the highest version wins, whatever the order of segments; between versions that are equal, a tombstone. A
-//!   tombstone takes a slot of the index while segments are loaded, and is taken out at the end; so does an object that has
-//!   expired, by the clock or before the restart: it keeps older versions away.
+//! - R3: per key the highest version wins, whatever the order of segments; between versions that
+//!   are equal, a tombstone. A tombstone takes a slot of the index while segments are loaded, and
+//!   is taken out at the end. One whose victim is not needed (D1, D4) keeps nothing away but what
+//!   lies before it in its own segment, and what it found in the index: if it finds nothing there
+//!   it takes no slot, and compaction drops it.
+//! - R7: an object that has expired, by the clock or before the restart, is shortened to a
+//!   tombstone of its version before it is shown to the index: it keeps older versions away as R3
+//!   says, and its value takes no memory. On disk it stays as it is, so that a crash amid the load
+//!   changes nothing. If the clock was put back, and it would live by the clock of now, it keeps
+//!   its kind and its time: it is to be removed for good (`revived`).
 //! - R4: counters are exact at any time: an entry is counted as dead where the index pointed to when it lost, under a pin.
 //! - R5: while segments are loaded nothing expires, and nothing but compaction cleans: a key that left the index would let
 //!   an older version in.
@@ -19,20 +26,21 @@
 //! Paper: [Ousterhout15 §4.4-4.5] replays into a new log; differs: a restart in place keeps the segments and their ids, so
 //! nothing is written.
 
+mod revived;
 mod settle;
 
+pub use revived::Revived;
 pub(crate) use settle::key_is;
 
-use self::settle::Unreadable;
 use crate::cleaner::context::Step;
 use crate::core::Core;
 use crate::epoch::SlotId;
 use crate::log::{Bug, Log, Pass};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
-use crate::{Error, KeyHash, Store, TableId};
+use crate::{Error, Store};
 use duramen_base::ids::SegmentId;
 use duramen_base::waits::{LongWait, NOTHING, Resource};
-use duramen_format::entry::{self, Damage};
+use duramen_format::entry::{self, Damage, Entry, Kind, NewObject, NewTombstone};
 use duramen_format::segment::{self, Header};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -100,11 +108,12 @@ pub struct LoadReport {
     pub entries: u64,
     /// Objects that are alive.
     pub objects: u64,
+    /// Those included that were made of objects that had expired.
     pub tombstones: u64,
     /// The largest version of any entry.
     pub version_max: u64,
-    /// Keys that would come back as the clock was put back: they had expired before the restart, and are to be removed.
-    pub revived: Vec<(TableId, Box<[u8]>)>,
+    /// Keys may come back as the clock was put back: see [`Store::revived`].
+    pub has_revived: bool,
 }
 
 #[derive(Default)]
@@ -114,6 +123,8 @@ struct Totals {
     entries: AtomicU64,
     tombstones: AtomicU64,
     version_max: AtomicU64,
+    /// Objects that would live by the clock of now, and had expired before.
+    revived: AtomicU64,
 }
 
 /// Fills a fresh store from the segments of its log. No session may be used before [`finish`](Loader::finish).
@@ -128,11 +139,9 @@ pub struct Loader {
     /// Segments that go to flash last, as advice: these, and those from an id on.
     kept: HashSet<u64>,
     kept_from: u64,
-    /// Keys whose slot a tombstone has had (R3).
-    tombstones: Mutex<Vec<(TableId, KeyHash)>>,
-    /// Keys that had expired before, and have not by the clock of now.
-    revived: Mutex<Vec<(TableId, Box<[u8]>)>>,
-    /// What expires by then is taken out at the end, in milliseconds since the Unix epoch.
+    /// What the clock said when the load began: what expires by then has expired (R7).
+    now_ms: u64,
+    /// What expires by then had expired before, in milliseconds since the Unix epoch.
     expired_until_ms: u64,
     next_helper: AtomicUsize,
     totals: Totals,
@@ -159,6 +168,7 @@ impl Store {
         for pass in passes {
             log.raise_next_segment(SegmentId(pass.first.0 + u64::from(pass.count)));
         }
+        log.swaps().found();
         let expected = (0..).zip(&ranked).map(|(rank, segment)| (segment.0, rank));
         Loader {
             store: self.clone(),
@@ -167,12 +177,8 @@ impl Store {
             dense: AtomicBool::new(false),
             kept: HashSet::new(),
             kept_from: u64::MAX,
-            tombstones: Mutex::default(),
-            revived: Mutex::default(),
-            expired_until_ms: log
-                .options()
-                .expired_until_ms
-                .max(self.core().clock.now_ms()),
+            now_ms: self.core().clock.now_ms(),
+            expired_until_ms: log.options().expired_until_ms,
             next_helper: AtomicUsize::new(0),
             totals: Totals::default(),
         }
@@ -349,15 +355,20 @@ impl Loader {
         let verified = fill(bytes)
             .map_err(|reason| LoadError::Read { segment, reason })
             .and_then(|()| self.verify(segment, bytes));
-        let (entries, length) = match verified {
+        let (entries, mut length, has_expired) = match verified {
             Ok(verified) => verified,
             Err(error) => {
                 core.space.abandon(node, window);
                 return Err(error);
             }
         };
+        let bytes_loaded = u64::from(length);
         let info = &core.space.segments[window as usize];
+        if has_expired {
+            length = self.shorten(bytes, length);
+        }
         info.set_appended(length);
+        core.space.cut_tail(window);
         info.set_dead_base(core.dead_sum(window));
         info.set_opened(core.clock.now_ms(), rank * capacity as u64);
         self.log().adopt_window(window, segment);
@@ -368,13 +379,17 @@ impl Loader {
         info.close();
         let totals = &self.totals;
         totals.segments.fetch_add(1, Ordering::Relaxed);
-        totals.bytes.fetch_add(u64::from(length), Ordering::Relaxed);
+        totals.bytes.fetch_add(bytes_loaded, Ordering::Relaxed);
         totals.entries.fetch_add(entries, Ordering::Relaxed);
         Ok(entries)
     }
 
-    /// R2. Returns the number of entries, and where they end.
-    fn verify<E>(&self, segment: SegmentId, bytes: &[u8]) -> Result<(u64, u32), LoadError<E>> {
+    /// R2. Returns the number of entries, where they end, and whether one of them has expired.
+    fn verify<E>(
+        &self,
+        segment: SegmentId,
+        bytes: &[u8],
+    ) -> Result<(u64, u32, bool), LoadError<E>> {
         let header =
             Header::decode(bytes).map_err(|damage| LoadError::Header { segment, damage })?;
         if header.segment != segment || header.log != self.log().options().server {
@@ -385,10 +400,13 @@ impl Loader {
             });
         }
         let mut at = SEGMENT_HEADER_BYTES;
-        let mut entries = 0;
+        let (mut entries, mut has_expired) = (0, false);
         while at < bytes.len() {
             match entry::parse(&bytes[at..]) {
-                Ok(entry) => at += entry.padded_bytes,
+                Ok(entry) => {
+                    has_expired |= self.has_expired(&entry);
+                    at += entry.padded_bytes;
+                }
                 Err(_) if self.log().has_bug(Bug::DamageIsSkipped) => break,
                 Err(damage) => {
                     let offset = at as u32;
@@ -401,7 +419,76 @@ impl Loader {
             }
             entries += 1;
         }
-        Ok((entries, at as u32))
+        Ok((entries, at as u32, has_expired))
+    }
+
+    /// R7, in a segment that was verified and that nobody else has seen: returns where its entries
+    /// end now.
+    fn shorten(&self, bytes: &mut [u8], length: u32) -> u32 {
+        let (mut from, mut to) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
+        let mut short = Vec::new();
+        while from < length as usize {
+            // SAFETY: the segment holds whole entries from its header to `length` (R2).
+            let entry = unsafe { entry::parse_trusted(bytes[from..].as_ptr()) };
+            let padded_bytes = entry.padded_bytes;
+            if self.has_expired(&entry) {
+                if self.log().has_bug(Bug::ExpiredIsForgotten) {
+                    from += padded_bytes;
+                    continue;
+                }
+                self.shortened(&entry, &mut short);
+                // It never is longer than it was.
+                bytes[to..to + short.len()].copy_from_slice(&short);
+                to += short.len();
+            } else {
+                if from != to {
+                    bytes.copy_within(from..from + padded_bytes, to);
+                }
+                to += padded_bytes;
+            }
+            from += padded_bytes;
+        }
+        to as u32
+    }
+
+    /// What is kept of an object that has expired (R7).
+    fn shortened(&self, entry: &Entry<'_>, out: &mut Vec<u8>) {
+        if self.is_revived(entry) {
+            let object = NewObject {
+                table: entry.table,
+                version: entry.version,
+                expires_at_ms: Some(entry.expires_at_ms),
+                key: entry.key,
+                value: &[],
+                victim: entry.victim,
+            };
+            out.resize(object.padded_bytes(), 0);
+            object.write_to(out);
+        } else {
+            let tombstone = NewTombstone {
+                table: entry.table,
+                version: entry.version,
+                key: entry.key,
+                victim: entry.victim,
+            };
+            out.resize(tombstone.padded_bytes(), 0);
+            tombstone.write_to(out);
+        }
+    }
+
+    /// True of an object that has expired, by the clock of now or before the restart.
+    fn has_expired(&self, entry: &Entry<'_>) -> bool {
+        entry.kind == Kind::Object
+            && entry.expires_at_ms != 0
+            && entry.expires_at_ms <= self.now_ms.max(self.expired_until_ms)
+    }
+
+    /// True of an object that had expired before and has not by the clock of now, which was put
+    /// back.
+    fn is_revived(&self, entry: &Entry<'_>) -> bool {
+        entry.kind == Kind::Object
+            && entry.expires_at_ms > self.now_ms
+            && entry.expires_at_ms <= self.expired_until_ms
     }
 
     /// A window for a segment of this length, compacting what was adopted before if memory is short.
@@ -453,8 +540,8 @@ impl Loader {
         patience.lasts(self)
     }
 
-    /// Ends the load: tombstones and what has expired leave the index, versions go on above all that were ever given, cleaning
-    /// begins.
+    /// Ends the load: tombstones leave the index, versions go on above all that were ever given,
+    /// cleaning begins.
     ///
     /// # Errors
     /// [`Missing`] if a listed segment was not adopted (R1); the store must not be used then.
@@ -467,10 +554,7 @@ impl Loader {
         }
         drop(expected);
         let core = self.core();
-        if let Err(Unreadable(location)) = self.remove_the_dead() {
-            let window = core.space.window_of(location);
-            return Err(Missing(vec![self.log().segment_of(window)]));
-        }
+        self.remove_the_dead();
         self.make_dense();
         let version_max = self.totals.version_max.load(Ordering::Relaxed);
         let mut objects = 0;
@@ -492,7 +576,7 @@ impl Loader {
             objects,
             tombstones: load(&self.totals.tombstones),
             version_max,
-            revived: std::mem::take(&mut self.revived.lock().expect("keys that would come back")),
+            has_revived: load(&self.totals.revived) > 0,
         })
     }
 }

@@ -1,11 +1,13 @@
 //! Which version of each key wins: entries of an adopted segment meet the index.
 
+use super::revived::REVIVED;
 use super::{Loader, Patience, Visitor};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::flash::{Holding, locate_now};
 use crate::index::bucket::{self, Locking, Slot, View};
 use crate::index::{Index, Partition, Resize};
+use crate::log::{Bug, Needs};
 use crate::space::{SEGMENT_HEADER_BYTES, Space};
 use crate::{Error, KeyHash, TableId};
 use duramen_base::sync::{AtomicU64, Backoff};
@@ -14,6 +16,9 @@ use std::sync::atomic::Ordering;
 
 /// Entries whose cache misses overlap.
 const GROUP: usize = 32;
+/// Access count of a slot that a tombstone has until the end of the load. Nothing is read
+/// meanwhile, so no other slot has it.
+const DEAD: u64 = 7;
 
 /// An entry on its way to the index.
 struct Arrival<'a> {
@@ -21,10 +26,18 @@ struct Arrival<'a> {
     location: u64,
     index: Option<&'a Index>,
     hash: KeyHash,
+    /// A tombstone that nothing of another segment depends on (R3).
+    is_spare: bool,
 }
 
 impl<'a> Arrival<'a> {
-    fn new(core: &'a Core, entry: Entry<'a>, location: u64) -> Arrival<'a> {
+    fn new(
+        core: &'a Core,
+        entry: Entry<'a>,
+        location: u64,
+        needs: &Needs<'_>,
+        careless: bool,
+    ) -> Arrival<'a> {
         let table = TableId(entry.table);
         // An entry from before the table was created or cleared is none of this table's.
         let index = core.tables.index(table).ok().filter(|index| {
@@ -42,6 +55,8 @@ impl<'a> Arrival<'a> {
             location,
             index,
             hash,
+            is_spare: entry.kind == Kind::Tombstone
+                && (careless || !needs.tombstone(entry.victim, &[])),
         }
     }
 
@@ -58,8 +73,8 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// The entry at this location cannot be read from the flash device.
-pub(super) struct Unreadable(pub(super) u64);
+/// An entry cannot be read from the flash device.
+struct Unreadable;
 
 impl Visitor<'_> {
     /// The slot with this tag of whose entry `is_it` holds, and where the entry is: read from flash if need be, for as long as
@@ -74,8 +89,7 @@ impl Visitor<'_> {
         let mut last = Ok(std::ptr::null());
         let stamp = self.core.epochs.stamp_of(self.slot);
         let found = view.find(tag, self.me(), |slot| {
-            last = locate_now(self.core, stamp, holding, slot.location())
-                .map_err(|_| Unreadable(slot.location()));
+            last = locate_now(self.core, stamp, holding, slot.location()).map_err(|_| Unreadable);
             last.as_ref().is_ok_and(|at| is_it(*at)) || last.is_err()
         });
         match found {
@@ -98,10 +112,10 @@ impl Loader {
         let end = start + length as usize;
         let mut at = start + SEGMENT_HEADER_BYTES;
         let mut patience = None;
-        let mut tombstones = Vec::new();
+        let mut spare_bytes = 0;
         while at < end {
             core.enter(visitor.slot);
-            let done = self.settle_group(visitor, at, end, &mut tombstones);
+            let done = self.settle_group(visitor, at, end, &mut spare_bytes);
             core.epochs.unpin(visitor.slot);
             let done = done?;
             if done == at {
@@ -113,8 +127,12 @@ impl Loader {
             }
             at = done;
         }
-        let mut all = self.tombstones.lock().expect("tombstones met");
-        all.append(&mut tombstones);
+        if spare_bytes > 0 {
+            // So that compaction knows without a look what it gains here.
+            let swaps = self.log().swaps();
+            let incarnation = core.space.segments[window as usize].incarnation();
+            swaps.note_rescan(window, incarnation, swaps.swaps_done(), 1, spare_bytes);
+        }
         Ok(())
     }
 
@@ -127,11 +145,13 @@ impl Loader {
         visitor: &Visitor<'_>,
         from: usize,
         end: usize,
-        tombstones: &mut Vec<(TableId, KeyHash)>,
+        spare_bytes: &mut u32,
     ) -> Result<usize, Error> {
         let core = visitor.core;
         let mut group: [Option<Arrival<'_>>; GROUP] = [const { None }; GROUP];
         let mut at = from;
+        let careless = self.log().has_bug(Bug::EveryTombstoneIsSpare);
+        let needs = self.log().swaps().needs();
         for place in &mut group {
             if at >= end {
                 break;
@@ -140,8 +160,9 @@ impl Loader {
             // SAFETY: the window was verified from its header to its end (R2) and is this loader's until it is closed.
             let entry = unsafe { entry::parse_trusted(core.space.at(location)) };
             at += entry.padded_bytes;
-            *place = Some(Arrival::new(core, entry, location));
+            *place = Some(Arrival::new(core, entry, location, &needs, careless));
         }
+        drop(needs);
         for arrival in group.iter().flatten() {
             arrival.prefetch_rival(core);
         }
@@ -150,7 +171,7 @@ impl Loader {
         let counters = &head.counters;
         let mut version_max = 0;
         for arrival in group.iter().flatten() {
-            if !self.settle(visitor, counters, arrival, tombstones)? {
+            if !self.settle(visitor, counters, arrival, spare_bytes)? {
                 at = Space::offset(arrival.location);
                 break;
             }
@@ -167,7 +188,7 @@ impl Loader {
         visitor: &Visitor<'_>,
         counters: &Counters,
         arrival: &Arrival<'_>,
-        tombstones: &mut Vec<(TableId, KeyHash)>,
+        spare_bytes: &mut u32,
     ) -> Result<bool, Error> {
         let core = visitor.core;
         let entry = &arrival.entry;
@@ -190,8 +211,8 @@ impl Loader {
                 // Alive in its segment until a cleaner meets it; no part of the live bytes of objects.
                 counters.note_tombstone(entry.padded_bytes);
                 self.totals.tombstones.fetch_add(1, Ordering::Relaxed);
-                if won {
-                    tombstones.push((table, arrival.hash));
+                if arrival.is_spare && !won {
+                    *spare_bytes += entry.padded_bytes as u32;
                 }
             }
             Kind::Completion => {
@@ -206,8 +227,8 @@ impl Loader {
                     counters.note_expiring(table, 1);
                     let segment = &core.space.segments[window];
                     segment.note_expiry(entry.padded_bytes as u32, entry.expires_at_ms);
-                    if entry.expires_at_ms <= self.expired_until_ms {
-                        tombstones.push((table, arrival.hash));
+                    if self.is_revived(entry) {
+                        self.totals.revived.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             }
@@ -216,7 +237,8 @@ impl Loader {
         Ok(true)
     }
 
-    /// Puts the entry into the index if it wins. `None`: no memory to grow.
+    /// Puts the entry into the index if it wins; a spare tombstone only where it takes the place of
+    /// another entry, which may have kept something away as well. `None`: no memory to grow.
     fn contend(
         &self,
         visitor: &Visitor<'_>,
@@ -232,6 +254,11 @@ impl Loader {
             index.partition(arrival.hash),
             index.tag(arrival.hash),
         );
+        let mark = match entry.kind {
+            Kind::Tombstone => DEAD,
+            _ if self.is_revived(entry) => REVIVED,
+            _ => 0,
+        };
         loop {
             let Some((view, home, locking)) = partition.lock(tag, me, core.resources()) else {
                 return Ok(None);
@@ -243,6 +270,10 @@ impl Loader {
                 Error::FlashFailed
             });
             let Some((place, slot, at)) = found? else {
+                if arrival.is_spare {
+                    view.unlock(home);
+                    return Ok(Some(false));
+                }
                 if !partition.count_insert(view.len(), false) {
                     view.unlock(home);
                     match self.grow(partition, me) {
@@ -251,7 +282,8 @@ impl Loader {
                     }
                 }
                 let mut backoff = Backoff::new();
-                while !view.insert(tag, Slot::new(tag, arrival.location)) {
+                let slot = Slot::new(tag, arrival.location).with_access(mark);
+                while !view.insert(tag, slot) {
                     backoff.wait();
                 }
                 view.unlock(home);
@@ -266,7 +298,7 @@ impl Loader {
             let rival = unsafe { entry::parse_trusted(at) };
             let wins = (entry.version, entry.kind as u8) > (rival.version, rival.kind as u8);
             if wins {
-                bucket::publish(place, slot.moved_to(arrival.location));
+                bucket::publish(place, slot.moved_to(arrival.location).with_access(mark));
                 if rival.kind == Kind::Object {
                     let table = TableId(rival.table);
                     let window = core.space.window_of(slot.location());
@@ -329,94 +361,63 @@ impl Loader {
         core.arena.trim(&core.space.budget);
     }
 
-    /// Takes the tombstones that won, and what has expired, out of the index.
-    ///
-    /// # Errors
-    /// One cannot be read.
-    pub(super) fn remove_the_dead(&self) -> Result<(), Unreadable> {
+    /// Takes the tombstones that won out of the index. The caller is outside.
+    pub(super) fn remove_the_dead(&self) {
+        if self.totals.tombstones.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let core = self.core();
         let visitor = Visitor::wait(core);
-        let me = visitor.slot.0 as u16 + 1;
-        let met = std::mem::take(&mut *self.tombstones.lock().expect("tombstones met"));
-        for group in met.chunks(GROUP) {
-            core.enter(visitor.slot);
-            let mut holding = Holding::default();
-            let now_ms = core.clock.now_ms();
-            for (table, hash) in group {
-                let Ok(index) = core.tables.index(*table) else {
-                    continue;
-                };
-                let (partition, tag) = (index.partition(*hash), index.tag(*hash));
-                let Some((view, home, _)) = partition.lock(tag, me, core.resources()) else {
-                    continue; // no buckets: no tombstones either
-                };
-                loop {
-                    let found = visitor.find(&mut holding, view, tag, |at| {
-                        // SAFETY: as in `contend`.
-                        self.is_dead(&unsafe { entry::parse_trusted(at) }, now_ms)
-                    });
-                    match found {
-                        Ok(Some((place, slot, at))) => {
-                            // SAFETY: as in `contend`.
-                            let entry = unsafe { entry::parse_trusted(at) };
-                            if entry.kind == Kind::Object {
-                                self.note_expired(&visitor, *table, slot.location(), &entry);
-                            }
-                            partition.remove(view, tag, place);
-                        }
-                        Ok(None) => break,
-                        Err(error) => {
-                            view.unlock(home);
-                            core.epochs.unpin(visitor.slot);
-                            return Err(error);
-                        }
+        let mut tables = Vec::new();
+        core.tables.each(|table, _, _| tables.push(table));
+        for table in tables {
+            let mut next = 0;
+            loop {
+                core.enter(visitor.slot);
+                let index = core.tables.index(table).ok();
+                let partition = index.and_then(|index| index.partitions().get(next));
+                if let Some(partition) = partition {
+                    remove_marked(partition, visitor.me());
+                    if partition.wants_shrinking(partition.view().len()) {
+                        let _ = partition.resize(0, visitor.me(), core.resources());
                     }
                 }
-                view.unlock(home);
-                if partition.wants_shrinking(view.len()) {
-                    let _ = partition.resize(0, me, core.resources());
+                core.epochs.unpin(visitor.slot);
+                if partition.is_none() {
+                    break;
                 }
+                next += 1;
             }
-            core.epochs.unpin(visitor.slot);
         }
-        Ok(())
     }
 }
 
-impl Loader {
-    /// Whether an entry leaves the index. One that has expired before and has not by the clock of now, which was put back, is
-    /// noted: it has to be removed for good.
-    fn is_dead(&self, entry: &Entry<'_>, now_ms: u64) -> bool {
-        match entry.kind {
-            Kind::Tombstone => true,
-            Kind::Completion => false,
-            Kind::Object if entry.expires_at_ms == 0 => false,
-            Kind::Object if entry.expires_at_ms <= now_ms => true,
-            Kind::Object => {
-                if entry.expires_at_ms <= self.expired_until_ms {
-                    let mut revived = self.revived.lock().expect("keys that would come back");
-                    revived.push((TableId(entry.table), entry.key.into()));
-                }
-                false
+/// Empties the slots of a partition that are marked as [`DEAD`]. Pinned.
+fn remove_marked(partition: &Partition, me: u16) {
+    let mut view = partition.view();
+    let (mut bucket, mut dead) = (0, Vec::new());
+    while bucket < view.len() {
+        view.each_homed(bucket, me, |slot| {
+            if slot.access() == DEAD {
+                dead.push(slot.tag());
             }
+        });
+        if !dead.is_empty() && view.lock(bucket, me) != Locking::Taken {
+            // A cleaner moved the view to another place.
+            partition.wait_for_move(view);
+            (view, bucket) = (partition.view(), 0);
+            dead.clear();
+            continue;
         }
-    }
-
-    /// R4, of an object that leaves the index because it has expired.
-    fn note_expired(
-        &self,
-        visitor: &Visitor<'_>,
-        table: TableId,
-        location: u64,
-        entry: &Entry<'_>,
-    ) {
-        let core = visitor.core;
-        let head = &core.heads[visitor.slot.0 % core.heads.len()];
-        let _owner = head.tail.lock().expect("head"); // its counters are ours meanwhile
-        let counters = &head.counters;
-        counters.note_dead(core.space.window_of(location), entry.padded_bytes);
-        counters.note_objects(table, -1);
-        counters.note_expiring(table, -1);
+        if !dead.is_empty() {
+            for tag in dead.drain(..) {
+                if let Some((place, _)) = view.find(tag, me, |slot| slot.access() == DEAD) {
+                    partition.remove(view, tag, place);
+                }
+            }
+            view.unlock(bucket);
+        }
+        bucket += 1;
     }
 }
 

@@ -40,6 +40,7 @@ pub use planted::Bug;
 pub use position::Position;
 pub use relocate::Relocation;
 pub use stream::{Collected, Piece};
+pub(crate) use swap::Needs;
 pub(crate) use swap::Swaps;
 pub use swap::{Pass, SurvivorReady, Swap};
 
@@ -168,6 +169,7 @@ impl Log {
             sides: AtomicUsize::new(0),
             swaps: Swaps::new(
                 options.disk_segments_max,
+                options.disk_segments_room,
                 options.pending_passes_max,
                 space.segments.len(),
                 heads,

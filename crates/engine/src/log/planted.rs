@@ -21,6 +21,10 @@ pub enum Bug {
     SwapBeforeFrames,
     /// Dead objects leave no tombstone when they are cleaned.
     NotMaterialised,
+    /// A restart forgets what has expired before it has kept older versions away.
+    ExpiredIsForgotten,
+    /// A restart takes every tombstone for one that nothing of another segment depends on.
+    EveryTombstoneIsSpare,
     /// A side log forgets a tombstone for which it has no object yet.
     SideForgetsTombstones,
     /// In a side log what comes last wins, whatever its version.

@@ -26,6 +26,9 @@
 //!   (F2) when its entries are taken out of the index and it is retired, and so that none turns cold afterwards.
 //! - D9: heads take room for a segment before they open it. So however many windows a group sets aside, and however many heads
 //!   open one at the same time, the reserves of survivors and of removals stay.
+//! - D10: a log that was found longer than it may be now becomes shorter: survivors and removals
+//!   get their reserves beyond the segments that were found, as far as the disk has room for them.
+//!   What was found counts less with each Swap, and never more.
 //!
 //! **Concurrency**: one lock for the list (read once per group of entries by cleaners), one for the queues. The list's
 //! lock may be taken under the queue's, never the other way round.
@@ -160,8 +163,12 @@ pub struct Swaps {
     /// Changes of `list`.
     serial: AtomicU64,
     queues: Mutex<Queues>,
-    /// Segments that the disk may hold.
+    /// Segments that the log may have.
     limit_max: u64,
+    /// Segments that there is room for, if the log was found longer than that (D10).
+    room_max: u64,
+    /// Segments that were found by a restart, or fewer, once there were fewer.
+    found: AtomicU64,
     heads: u64,
     /// Segments that the disk has space for, if that is less.
     disk_room: AtomicU64,
@@ -210,15 +217,18 @@ impl Needs<'_> {
 
 impl Swaps {
     /// `pending_max`: passes that may wait for their Swap at once.
-    pub fn new(limit: u64, pending_max: usize, windows: usize, heads: usize) -> Swaps {
+    pub fn new(limit: u64, room: u64, pending_max: usize, windows: usize, heads: usize) -> Swaps {
+        // Windows must be left for heads, survivors, and what waits for its readers.
+        let limit_max = limit.min((windows - windows / 4) as u64);
         Swaps {
+            limit_max,
+            room_max: room.min((windows - windows / 8) as u64).max(limit_max),
+            found: AtomicU64::new(0),
             heads: heads as u64,
             pending_max: pending_max.max(1),
             list: RwLock::default(),
             serial: AtomicU64::new(1),
             queues: Mutex::default(),
-            // Windows must be left for heads, survivors, and what waits for its readers.
-            limit_max: limit.min((windows - windows / 4) as u64),
             disk_room: AtomicU64::new(u64::MAX),
             refused: AtomicBool::new(false),
             count: AtomicU64::new(0),
@@ -633,8 +643,9 @@ impl Swaps {
             pass.victims.retain(|victim| !swap.remove.contains(victim));
         }
         list.passes.retain(|pass| !pass.victims.is_empty());
-        self.count
-            .store(list.segments.len() as u64, Ordering::Relaxed);
+        let count = list.segments.len() as u64;
+        self.count.store(count, Ordering::Relaxed);
+        self.found.fetch_min(count, Ordering::Relaxed); // D10
         drop(list);
         if let Some(Pending { held, done, .. }) = front {
             held.iter().for_each(|window| self.let_go(*window));

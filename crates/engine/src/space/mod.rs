@@ -67,6 +67,8 @@ pub enum Purpose {
     /// segment of live data more.
     Rewrite,
     Survivor,
+    /// What compaction keeps of a segment, which has its place on disk.
+    Compacted,
     /// What a side log is filled with: no more than a head would get.
     Side,
     /// Copies of entries that are on flash: as a head.
@@ -132,6 +134,7 @@ impl Space {
             None => 2 * bytes,
             Some(log) => log
                 .disk_segments_max
+                .max(log.segments_found)
                 .saturating_mul(segment_bytes)
                 .saturating_add(bytes)
                 .clamp(3 * bytes, DISK_EXPANSION_MAX * bytes)
@@ -271,7 +274,7 @@ impl Space {
                 self.pools[node].reserve() + self.tombstone_reserve
             }
             Purpose::Tombstones | Purpose::Rewrite => self.pools[node].reserve(),
-            Purpose::Survivor => 0,
+            Purpose::Survivor | Purpose::Compacted => 0,
         }
     }
 
@@ -293,14 +296,15 @@ impl Space {
         self.reap(node, epochs);
         let window = {
             let _turn = pool.turn(); // of two heads at once, the second must see what the first has left (S4)
-            if purpose != Purpose::Survivor && self.free_windows_for(node, purpose) == 0 {
+            let is_cleaners = matches!(purpose, Purpose::Survivor | Purpose::Compacted);
+            if !is_cleaners && self.free_windows_for(node, purpose) == 0 {
                 return None;
             }
             pool.take_backed()
                 .or_else(|| self.back_one(node, purpose))?
         };
         let state = match purpose {
-            Purpose::Survivor | Purpose::Side => State::Survivor,
+            Purpose::Survivor | Purpose::Compacted | Purpose::Side => State::Survivor,
             Purpose::Head | Purpose::Rewrite | Purpose::Tombstones => State::Head,
             Purpose::Promoted => State::Promoted,
         };

@@ -194,8 +194,13 @@ pub struct Setup {
     pub two_levels: bool,
     pub mode: Mode,
     pub now_ms: Arc<AtomicU64>,
+    /// What the clock said when the store was written last, as a restart is told.
+    pub expired_until_ms: u64,
     /// Loads as a restart does, so that what is dead is known to be dead at once; else in an order of no sense.
     pub newest_first: bool,
+    /// Planted before anything is loaded.
+    #[cfg(feature = "planted")]
+    pub bug: Option<duramen_engine::Bug>,
 }
 
 impl Setup {
@@ -209,12 +214,15 @@ impl Setup {
             two_levels: true,
             mode: Mode::Store,
             now_ms: Arc::new(AtomicU64::new(1000)),
+            expired_until_ms: 0,
             newest_first: false,
+            #[cfg(feature = "planted")]
+            bug: None,
         }
     }
 
     pub fn open(&self, device: &Device) -> Arc<Store> {
-        Store::new(Options {
+        let store = Store::new(Options {
             heads: self.heads,
             cleaners: self.cleaners,
             mode: self.mode,
@@ -227,11 +235,18 @@ impl Setup {
                 disk_segments_max: self.disk_segments_max,
                 pending_passes_max: self.pending_passes_max,
                 two_levels: self.two_levels,
+                expired_until_ms: self.expired_until_ms,
+                segments_found: device.listed.len() as u64,
                 ..LogOptions::new(77)
             }),
             ..Options::new(self.memory_bytes)
         })
-        .unwrap()
+        .unwrap();
+        #[cfg(feature = "planted")]
+        if let (Some(bug), Some(log)) = (self.bug, store.log()) {
+            log.plant(bug);
+        }
+        store
     }
 
     /// Starts a store from what the device holds, through the real loader, with a writer that goes on from there.

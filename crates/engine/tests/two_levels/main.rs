@@ -4,4 +4,5 @@ mod disk;
 mod model;
 #[cfg(feature = "planted")]
 mod planted;
+mod restart;
 mod scenarios;

@@ -202,8 +202,6 @@ pub struct Went {
 pub struct Plan {
     pub setup: Setup,
     pub mistake: Mistake,
-    #[cfg(feature = "planted")]
-    pub bug: Option<duramen_engine::Bug>,
     pub steps: u64,
     pub keys: u64,
     pub value_bytes: u64,
@@ -217,8 +215,6 @@ impl Plan {
         Plan {
             setup: Setup::small(),
             mistake: Mistake::None,
-            #[cfg(feature = "planted")]
-            bug: None,
             steps: 1500,
             keys: 24,
             value_bytes: 900,
@@ -240,7 +236,6 @@ pub fn run(seed: u64, plan: &Plan) -> Went {
     let mut running = plan.setup.start(Device::default(), plan.mistake, 1);
     let mut step = 0;
     while step < plan.steps {
-        plant(&running, plan);
         let mut sessions: Vec<Session> = (0..plan.setup.heads)
             .map(|_| running.store.session().unwrap())
             .collect();
@@ -268,16 +263,6 @@ pub fn run(seed: u64, plan: &Plan) -> Went {
     }
     went
 }
-
-#[cfg(feature = "planted")]
-fn plant(running: &Running, plan: &Plan) {
-    if let Some(bug) = plan.bug {
-        running.store.log().unwrap().plant(bug);
-    }
-}
-
-#[cfg(not(feature = "planted"))]
-fn plant(_: &Running, _: &Plan) {}
 
 fn act(
     random: &mut Random,

@@ -17,7 +17,7 @@ fn must_be_found(plan: &Plan, words: &str, histories: u64) {
         assert!(text.contains(words), "it ended for another reason: {text}");
         return;
     }
-    panic!("{:?} {:?} was not found", plan.mistake, plan.bug);
+    panic!("{:?} {:?} was not found", plan.mistake, plan.setup.bug);
 }
 
 const LOST_OR_BACK: &str = "after the restart";
@@ -36,10 +36,9 @@ fn writer_that(mistake: Mistake) -> Plan {
 }
 
 fn engine_with(bug: Bug) -> Plan {
-    far_ahead(Plan {
-        bug: Some(bug),
-        ..Plan::new()
-    })
+    let mut plan = Plan::new();
+    plan.setup.bug = Some(bug);
+    far_ahead(plan)
 }
 
 #[test]
@@ -75,4 +74,16 @@ fn a_pass_that_is_not_announced_is_found() {
 #[test]
 fn dead_objects_without_a_tombstone_are_found() {
     must_be_found(&engine_with(Bug::NotMaterialised), LOST_OR_BACK, 100);
+}
+
+#[test]
+fn a_restart_that_forgets_what_has_expired_is_found() {
+    let mut plan = engine_with(Bug::ExpiredIsForgotten);
+    plan.expiry = true;
+    must_be_found(&plan, LOST_OR_BACK, 100);
+}
+
+#[test]
+fn a_restart_that_takes_every_tombstone_for_spare_is_found() {
+    must_be_found(&engine_with(Bug::EveryTombstoneIsSpare), LOST_OR_BACK, 100);
 }

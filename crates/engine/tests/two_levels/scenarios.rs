@@ -11,37 +11,37 @@ use std::time::{Duration, Instant};
 
 const TABLE: TableId = TableId::DEFAULT;
 
-fn put(session: &mut Session, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+pub fn put(session: &mut Session, key: &[u8], value: &[u8]) -> Result<u64, Error> {
     let mut guard = session.pin();
     let hash = guard.hash(key);
     let outcome = guard.write(TABLE, hash, key, value, None)?;
     Ok(outcome.after.expect("written"))
 }
 
-fn remove(session: &mut Session, key: &[u8]) -> Result<bool, Error> {
+pub fn remove(session: &mut Session, key: &[u8]) -> Result<bool, Error> {
     let mut guard = session.pin();
     let hash = guard.hash(key);
     Ok(guard.remove(TABLE, hash, key)?.before.is_some())
 }
 
-fn get(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
+pub fn get(session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
     let guard = session.pin();
     let found = guard.read(TABLE, guard.hash(key), key).unwrap();
     found.map(|object| object.value.to_vec())
 }
 
-fn fresh(setup: &Setup) -> Running {
+pub fn fresh(setup: &Setup) -> Running {
     setup.start(Device::default(), Mistake::None, 1)
 }
 
 /// Ends the heads' segments, makes everything durable.
-fn seal(running: &Running) {
+pub fn seal(running: &Running) {
     running.store.close_heads();
     running.writer(|writer, log| writer.settle(log));
 }
 
 /// Cleans until nothing is left to clean; Swaps are made as they come.
-fn clean_all(running: &Running) {
+pub fn clean_all(running: &Running) {
     for _ in 0..50 {
         let worked = running.store.clean_step(1 << 30);
         running.writer(|writer, log| writer.settle(log));
@@ -51,7 +51,7 @@ fn clean_all(running: &Running) {
     }
 }
 
-fn listed(running: &Running) -> usize {
+pub fn listed(running: &Running) -> usize {
     running.writer(|writer, _| writer.device.listed.len())
 }
 
@@ -204,7 +204,12 @@ fn scenario_09_what_an_undurable_write_killed_is_still_on_disk() {
 }
 
 /// A log writer on a thread of its own, until told to stop.
-fn with_writer<T>(running: &Running, work: impl FnOnce() -> T) -> T {
+pub fn with_writer<T>(running: &Running, work: impl FnOnce() -> T) -> T {
+    with_writer_that(running, true, work)
+}
+
+/// The same; with `swaps` false no pass comes to its end, so that the log is long.
+pub fn with_writer_that<T>(running: &Running, swaps: bool, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -212,8 +217,10 @@ fn with_writer<T>(running: &Running, work: impl FnOnce() -> T) -> T {
                 running.writer(|writer, log| {
                     writer.stage(log);
                     writer.commit(log);
-                    writer.frame(log);
-                    writer.swap(log);
+                    if swaps {
+                        writer.frame(log);
+                        writer.swap(log);
+                    }
                 });
                 std::thread::yield_now();
             }
@@ -234,7 +241,7 @@ impl Drop for Stopper<'_> {
     }
 }
 
-fn busy_setup() -> Setup {
+pub fn busy_setup() -> Setup {
     Setup {
         cleaners: 1,
         disk_segments_max: 64,
@@ -245,7 +252,7 @@ fn busy_setup() -> Setup {
 /// Seconds on an idle machine; it may be a busy one.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-fn in_time(started: Instant) {
+pub fn in_time(started: Instant) {
     assert!(started.elapsed() < DEADLINE, "it hangs");
 }
 
@@ -734,7 +741,7 @@ fn a_load_that_does_not_fit_ends() {
     }
 }
 
-fn log_bytes(device: &Device) -> usize {
+pub fn log_bytes(device: &Device) -> usize {
     let listed = device.listed.iter();
     listed.map(|id| device.frames[id].len()).sum()
 }

@@ -1,6 +1,7 @@
 //! For how many segments the disk has room, and who may take it.
 //!
-//! **Invariant** D9 of `swap`: heads take room before they open a segment.
+//! **Invariants** D9 and D10 of `swap`: heads take room before they open a segment, and a log that
+//! was found too long becomes shorter.
 
 use super::Swaps;
 use crate::space::Purpose;
@@ -9,6 +10,28 @@ use std::sync::atomic::Ordering;
 impl Swaps {
     fn limit(&self) -> u64 {
         self.limit_max.min(self.disk_room.load(Ordering::Relaxed))
+    }
+
+    /// What a restart found is listed by now (D10).
+    pub fn found(&self) {
+        let count = self.count.load(Ordering::Relaxed);
+        self.found.store(count, Ordering::Relaxed);
+    }
+
+    /// Segments that survivors may fill, and removals but for the reserve of survivors (D10).
+    fn limit_of_cleaning(&self) -> u64 {
+        let room = self.room_max.min(self.disk_room.load(Ordering::Relaxed));
+        let found = self.found.load(Ordering::Relaxed);
+        self.limit().max(room.min(found + self.reserve()))
+    }
+
+    /// As many as there may be of a purpose.
+    fn limit_for(&self, purpose: Purpose) -> u64 {
+        match purpose {
+            Purpose::Head | Purpose::Side | Purpose::Promoted => self.limit(),
+            Purpose::Tombstones | Purpose::Rewrite | Purpose::Survivor => self.limit_of_cleaning(),
+            Purpose::Compacted => u64::MAX, // its segment is listed
+        }
     }
 
     /// The disk has space for so many segments, however many there may be.
@@ -53,7 +76,7 @@ impl Swaps {
 
     /// True if a head may open another segment for this purpose.
     pub fn has_room(&self, purpose: Purpose) -> bool {
-        self.taken_room() + self.spare(purpose) < self.limit()
+        self.taken_room() + self.spare(purpose) < self.limit_for(purpose)
     }
 
     /// Segments listed, and those that heads have taken room for.
@@ -65,7 +88,8 @@ impl Swaps {
     pub fn take_room(&self, purpose: Purpose) -> bool {
         self.aside.fetch_add(1, Ordering::Relaxed);
         // Own room is counted by now, and so is that of others who ask at the same time.
-        let has_room = self.taken_room() <= self.limit().saturating_sub(self.spare(purpose));
+        let limit = self.limit_for(purpose);
+        let has_room = self.taken_room() <= limit.saturating_sub(self.spare(purpose));
         if !has_room {
             self.give_back_room();
         }
@@ -83,12 +107,12 @@ impl Swaps {
         match purpose {
             Purpose::Head | Purpose::Side | Purpose::Promoted => self.reserve(),
             Purpose::Tombstones | Purpose::Rewrite => self.reserve_of_survivors(),
-            Purpose::Survivor => 0,
+            Purpose::Survivor | Purpose::Compacted => 0,
         }
     }
 
     /// Survivors that a pass may open at most.
     pub fn room_for_survivors(&self) -> u64 {
-        self.limit().saturating_sub(self.taken_room())
+        self.limit_of_cleaning().saturating_sub(self.taken_room())
     }
 }

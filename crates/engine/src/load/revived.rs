@@ -1,0 +1,145 @@
+//! Keys that had expired before a restart, and live by the clock of now: it was put back since.
+//!
+//! The load leaves them in the index, without their values (R7), with an access count that nothing
+//! else has then. They are removed as any key is, by tombstones that name their segments: so they
+//! stay away over the next start too, whatever its clock says. Whoever removes them does so before
+//! anybody else uses the store, step by step, so that neither the keys nor their tombstones need
+//! memory beside the budget, and commits between the steps. Until the last one is durable, the next
+//! start has to be told of the clock as it was before.
+
+use super::Visitor;
+use crate::core::Core;
+use crate::flash::{Holding, locate_now};
+use crate::range::Place;
+use crate::{Error, Mode, Session, Store, TableId};
+use duramen_format::entry::{self, Kind};
+use std::sync::Arc;
+
+/// Access count of a slot whose object is to be removed.
+pub(super) const REVIVED: u64 = 6;
+/// Keys of a step, and bytes of keys.
+const STEP_KEYS: usize = 4096;
+const STEP_BYTES: usize = 1 << 20;
+/// Buckets that are looked at under one pin.
+const STEP_BUCKETS: usize = 256;
+
+/// The way through the index.
+pub struct Revived {
+    store: Arc<Store>,
+    until_ms: u64,
+    tables: Vec<TableId>,
+    place: Place,
+    keys: Vec<(TableId, Box<[u8]>)>,
+    /// Of `keys`.
+    bytes: usize,
+}
+
+impl Store {
+    /// Begins to remove the keys that had expired before this start, though they live by the clock
+    /// of now. To be done to its end before anything else is written.
+    ///
+    /// # Panics
+    /// If the store has no log.
+    pub fn revived(self: &Arc<Self>) -> Revived {
+        let log = self.core().log.as_deref().expect("a store with a log");
+        let mut tables = Vec::new();
+        self.core().tables.each(|table, _, _| tables.push(table));
+        Revived {
+            store: self.clone(),
+            until_ms: log.options().expired_until_ms,
+            tables,
+            place: Place::START,
+            keys: Vec::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Revived {
+    /// Removes some keys; what it wrote is in the position of the guards of `session`. False: there
+    /// are none any more.
+    ///
+    /// # Errors
+    /// As [`Guard::remove`](crate::Guard::remove); [`Error::FlashFailed`].
+    pub fn step(&mut self, session: &mut Session) -> Result<bool, Error> {
+        while !self.has_enough() && !self.tables.is_empty() {
+            self.look()?;
+        }
+        let is_over = self.keys.is_empty();
+        self.bytes = 0;
+        for (table, key) in self.keys.drain(..) {
+            let mut guard = session.pin();
+            let hash = guard.hash(&key);
+            guard.remove(table, hash, &key)?;
+            let _ = guard.take_position(); // whoever calls commits everything
+        }
+        Ok(!is_over)
+    }
+
+    fn has_enough(&self) -> bool {
+        self.keys.len() >= STEP_KEYS || self.bytes >= STEP_BYTES
+    }
+
+    /// Looks at some buckets.
+    fn look(&mut self) -> Result<(), Error> {
+        let store = self.store.clone();
+        let core = store.core();
+        let Some(table) = self.tables.last().copied() else {
+            return Ok(());
+        };
+        let visitor = Visitor::wait(core);
+        core.enter(visitor.slot);
+        let mut looked = Ok(());
+        // A cache may evict meanwhile, which halves access counts: it looks at every object.
+        let is_cache = core.mode == Mode::Cache;
+        for _ in 0..STEP_BUCKETS {
+            let index = core.tables.index(table).ok();
+            let Some(index) = index.filter(|index| !self.place.is_end(index)) else {
+                self.tables.pop();
+                self.place = Place::START;
+                break;
+            };
+            let Some((view, bucket)) = self.place.bucket(index, &core.space) else {
+                continue;
+            };
+            let (mut marked, place) = (Vec::new(), self.place);
+            view.each_homed(bucket, visitor.me(), |slot| {
+                if (slot.access() != 0 || is_cache) && place.includes(slot) {
+                    marked.push(slot.location());
+                }
+            });
+            looked = marked
+                .into_iter()
+                .try_for_each(|location| self.note(core, &visitor, table, location));
+            if looked.is_err() || self.has_enough() {
+                break; // the bucket is looked at once more, without those that were removed
+            }
+            self.place = self.place.after(view, bucket);
+        }
+        core.epochs.unpin(visitor.slot);
+        looked
+    }
+
+    fn note(
+        &mut self,
+        core: &Core,
+        visitor: &Visitor<'_>,
+        table: TableId,
+        location: u64,
+    ) -> Result<(), Error> {
+        let holding = Holding::default();
+        let stamp = core.epochs.stamp_of(visitor.slot);
+        let at = locate_now(core, stamp, &holding, location)?;
+        // SAFETY: the index pointed to it under our pin: a whole entry, not reused; or a verified
+        // copy, which `holding` has.
+        let entry = unsafe { entry::parse_trusted(at) };
+        let is_one = entry.kind == Kind::Object
+            && entry.expires_at_ms != 0
+            && entry.expires_at_ms <= self.until_ms;
+        if is_one {
+            self.bytes += entry.key.len();
+            self.keys.push((table, entry.key.into()));
+        }
+        Ok(())
+    }
+}
