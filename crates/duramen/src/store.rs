@@ -22,7 +22,7 @@ use duramen_base::ids::Level;
 use duramen_engine::Position;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
