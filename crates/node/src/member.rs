@@ -12,6 +12,7 @@
 //! - N4: a list that is not newer changes nothing; it is confirmed with the version that is here.
 //! - N5: who is told, by anybody who knows, that it is not UP serves nothing from then on, and never again in this life.
 //! - N6: a coordinator of an earlier term is not obeyed.
+//! - N10: nobody answers for another life, at whose address it may be: the coordinator would take that one to be alive.
 //!
 //! Paper: [Ousterhout15 §3, §7.2]; differs: tablets are told declaratively (90-traps.md §D), a server that is called crashed ends
 //! itself because of what it is told, and serves no read after its leases because of time.
@@ -397,13 +398,17 @@ impl Member {
         }
     }
 
-    /// Whether a frame is for this life. Before it knows its id, anything that is not for the last life may be.
+    /// N10: whether a frame is for this life. Before it knows its id, it may be any that the coordinator may give it: a later one
+    /// of its last life's slot, or the first one of a new slot.
     fn is_me(&self, target: ServerId) -> bool {
-        match self.phase {
-            Phase::Enlisting => Some(target) != self.candidate.enlist.replaces,
-            Phase::Storing(ref enlisted) => target == enlisted.server,
-            Phase::Member => target == self.me,
-            Phase::Ended => false,
+        match (&self.phase, self.candidate.enlist.replaces) {
+            (Phase::Enlisting, Some(last)) => {
+                target.slot == last.slot && target.generation > last.generation
+            }
+            (Phase::Enlisting, None) => target.generation == 1,
+            (Phase::Storing(enlisted), _) => target == enlisted.server,
+            (Phase::Member, _) => target == self.me,
+            (Phase::Ended, _) => false,
         }
     }
 

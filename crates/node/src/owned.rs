@@ -3,7 +3,8 @@
 //! **Invariants** N2 to N4 of [`crate::member`], and
 //! - N7: a range that is to come here from elsewhere is empty when the first of it comes, also if this server had it before and
 //!   never heard that it had left.
-//! - N8: what is locked is not served until a newer list says what has become of it.
+//! - N8: what is locked is not served until a newer list says what has become of it, or the migration has failed (M1, M8 of
+//!   [`crate::migration`]).
 //! - N9: a purge never takes a key that this server serves. A range is doomed from the moment that it must go until a purge that
 //!   began later has passed the whole table. No order is given out while a range of its list is doomed.
 //!
@@ -187,6 +188,11 @@ impl Owned {
     /// N8.
     pub fn lock(&mut self, migration: MigrationId, ranges: Ranges) {
         self.locked.insert(migration, ranges);
+    }
+
+    /// The migration has failed, by its target's word.
+    pub fn unlock(&mut self, migration: MigrationId) {
+        self.locked.remove(&migration);
     }
 
     /// Planted: any list ends what is locked.

@@ -67,6 +67,10 @@ pub enum Bug {
     OnePurgeIsEnough,
     /// The source purges when the target has answered the last message.
     PurgedEarly,
+    /// M1: the source serves again when it has waited long enough.
+    TimeUnlocks,
+    /// M8: a target that has refused says later that it is complete.
+    RefusesAndReports,
 }
 
 /// The bug that is planted, if any.

@@ -351,8 +351,8 @@ fn hashes() -> impl Iterator<Item = RouteHash> {
     (0..64).map(|n| RouteHash(n << 58 | 77))
 }
 
-fn node(n: usize, seed: u64) -> Node {
-    let candidate = Candidate {
+fn candidate(n: usize, seed: u64) -> Candidate {
+    Candidate {
         enlist: Enlist {
             nonce: n as u64 + 1,
             cluster: "test".to_owned(),
@@ -373,13 +373,16 @@ fn node(n: usize, seed: u64) -> Node {
         },
         coordinators: vec!["coordinator:1".to_owned()],
         seed,
-    };
+    }
+}
+
+fn node(n: usize, seed: u64) -> Node {
     let mut options = Options::new(64 << 20);
     options.hash_seed = Some(1);
     options.heads = 1;
     options.cleaners = 0;
     Node {
-        member: Member::new(0, candidate),
+        member: Member::new(0, candidate(n, seed)),
         store: Store::new(options).unwrap(),
         view: Arc::new(View::default()),
         is_alive: true,
@@ -453,6 +456,36 @@ fn three_members_join_own_each_tablet_once_and_notice_who_is_gone() {
         crash_us.iter().all(is_soon),
         "silence is noticed too late: {crash_us:?}"
     );
+}
+
+/// All members stop and come back at each other's addresses, as machines do whose addresses are given anew. Each of them
+/// answered, while it enlisted, for the life that had been at its new address, so the coordinator took that life to be alive,
+/// and refused the process that has its data for good.
+#[test]
+fn members_that_come_back_at_each_others_addresses_are_members_again() {
+    for seed in 1..=8 {
+        let mut net = Net::new(seed, 3);
+        assert!(net.run(20_000_000, Net::all_joined), "seed {seed}");
+        let ids: Vec<ServerId> = net.nodes.iter().map(|node| node.member.id()).collect();
+        let now_us = net.now_us + 1_000;
+        net.now_us = now_us;
+        net.events.clear();
+        for (n, other) in [(0, 1), (1, 2), (2, 0)] {
+            let mut next = candidate(n, seed);
+            next.enlist.nonce = 100 + other;
+            next.enlist.disk = other + 1;
+            next.enlist.replaces = Some(ids[other as usize]);
+            net.nodes[n].member = Member::new(now_us, next);
+        }
+        let until_us = now_us + 10_000_000;
+        let ended = |net: &Net| net.nodes.iter().any(|node| node.ended.is_some());
+        let is_done = |net: &Net| ended(net) || net.all_joined();
+        assert!(net.run(until_us, is_done), "seed {seed}: not all joined");
+        for node in &net.nodes {
+            assert_eq!(node.ended, None, "seed {seed}");
+            assert_eq!(node.member.id().generation, 2, "seed {seed}");
+        }
+    }
 }
 
 #[test]

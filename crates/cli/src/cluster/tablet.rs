@@ -156,6 +156,7 @@ fn served(status: &Status, route: &TabletRoute) -> &'static str {
     let is_up = owner.is_some_and(|entry| entry.status == ServerStatus::Up);
     match (route.served, is_up) {
         (true, _) => "served",
+        (false, true) if route.moving_to.is_some() => "switching",
         (false, true) => "opening",
         (false, false) => "recovering",
     }

@@ -17,6 +17,10 @@ use duramen_wire::native::message::{
 const DRAIN_AT_ONCE: usize = 2;
 /// After a migration of a drained server has failed.
 const DRAIN_REST_US: u64 = 1_000_000;
+/// A target of a drained server's tablet that has failed is left alone for this time.
+const DECLINED_US: u64 = 10_000_000;
+/// A tablet that neither side serves for longer counts as unserved.
+const SWITCHING_US: u64 = 1_000_000;
 /// Migrations that ended and are still shown.
 const MOVED_KEPT: usize = 16;
 
@@ -179,6 +183,9 @@ impl Coordinator {
             }
             MigrationOutcome::Failed { reason } if server == record.to || server == record.from => {
                 self.abort_migration(id, &reason);
+                if let Some(target) = self.servers.get_mut(&record.to) {
+                    target.declined_until_us = self.now_us + DECLINED_US;
+                }
                 self.arm(self.now_us + DRAIN_REST_US, Timer::Drain(record.from));
             }
             _ => return CoordinatorAnswer::Stale,
@@ -257,9 +264,19 @@ impl Coordinator {
         id: MigrationId,
         progress: Progress,
     ) -> CoordinatorAnswer {
-        let known = self.migrations.get_mut(&id);
-        if let Some(migration) = known.filter(|migration| migration.record.to == server) {
+        let now_us = self.now_us;
+        let Some(migration) = self.migrations.get_mut(&id) else {
+            return CoordinatorAnswer::Noted;
+        };
+        let is_switching = progress.phase == MigrationPhase::Switching;
+        if migration.record.to == server {
             migration.progress = progress;
+        }
+        // The source knows when it has locked, the target when the last of it came.
+        if migration.record.from == server && !is_switching {
+            migration.switching_since_us = None;
+        } else if is_switching {
+            migration.switching_since_us.get_or_insert(now_us);
         }
         CoordinatorAnswer::Noted
     }
@@ -278,6 +295,24 @@ impl Coordinator {
         for id in over {
             self.abort_migration(id, reason);
         }
+    }
+
+    /// Whether neither side of a migration serves a tablet.
+    pub(super) fn is_between(&self, at: (TableId, RouteHash)) -> bool {
+        let migration = self.moving.get(&at).and_then(|id| self.migrations.get(id));
+        migration.is_some_and(|migration| self.switches_long(migration))
+    }
+
+    /// How many of an UP server's tablets that it has confirmed neither side of a migration serves.
+    pub(super) fn between(&self) -> usize {
+        let long = self.migrations.values().filter(|m| self.switches_long(m));
+        let at = long.map(|m| ((m.record.table, m.record.range.first), m.record.from));
+        at.filter(|(at, owner)| self.is_opened(*at, *owner)).count()
+    }
+
+    fn switches_long(&self, migration: &Migration) -> bool {
+        let since_us = migration.switching_since_us;
+        since_us.is_some_and(|since_us| self.now_us > since_us + SWITCHING_US)
     }
 
     /// A server is crashed.
@@ -301,6 +336,7 @@ impl Coordinator {
             record,
             since_us,
             progress,
+            switching_since_us,
         } = migration;
         MigrationStatus {
             migration: id,
@@ -308,7 +344,10 @@ impl Coordinator {
             range: record.range,
             from: record.from,
             to: record.to,
-            phase: progress.phase,
+            phase: match switching_since_us {
+                Some(_) => MigrationPhase::Switching,
+                None => progress.phase,
+            },
             bytes: progress.bytes,
             bytes_total: progress.bytes_total,
             entries: progress.entries,
@@ -356,7 +395,7 @@ impl Coordinator {
         {
             return None;
         }
-        Some("no other server has room for its tablets".to_owned())
+        Some("no other server has room for its tablets, or takes them".to_owned())
     }
 
     /// To whom a tablet of a drained server goes: to those that own the fewest, in turn, if they have room.
@@ -369,7 +408,8 @@ impl Coordinator {
         let tablet = self.tablets.get(&at)?;
         let bytes = self.bytes_in(at.0, KeyRange::new(at.1, tablet.last), server);
         let has_room = |id: &ServerId| self.lacks_room(*id, bytes).is_none();
-        let others = self.masters().filter(|id| *id != server);
+        let is_willing = |id: &ServerId| self.servers[id].declined_until_us <= self.now_us;
+        let others = self.masters().filter(|id| *id != server && is_willing(id));
         let some: Vec<ServerId> = others.filter(has_room).take(DRAIN_AT_ONCE).collect();
         (!some.is_empty()).then(|| some[turn % some.len()])
     }

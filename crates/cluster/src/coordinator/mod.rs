@@ -166,6 +166,8 @@ struct Server {
     busy_until_us: u64,
     /// Tablets are not told to it before this time (K7).
     quiet_until_us: u64,
+    /// Until then no tablet of a drained server goes there: it has failed to take one.
+    declined_until_us: u64,
 }
 
 impl Server {
@@ -180,6 +182,8 @@ struct Migration {
     since_us: u64,
     /// What its target says.
     progress: migrations::Progress,
+    /// Since when its source or its target says that the source serves nothing.
+    switching_since_us: Option<u64>,
 }
 
 impl Migration {
@@ -189,6 +193,7 @@ impl Migration {
             record,
             since_us,
             progress,
+            switching_since_us: None,
         }
     }
 }

@@ -22,6 +22,11 @@ const ASK_AGAIN_US: u64 = 1_000_000;
 const BUSY_US: u64 = 200_000;
 /// Rules are applied at least this often; an attempt that failed is followed by the next one after this time.
 const RETRY_US: u64 = 2_000_000;
+/// An attempt that nobody had space for is followed by a longer rest each time, up to `RETRY_US` shifted by this: while it lasts, it
+/// takes the memory of those whose clients delete.
+const RESTS_LONGER: u32 = 3;
+/// So many attempts come first that are only cut finer, if the members say that they have room.
+const FINER_FIRST: u32 = 4;
 /// A recovery master that has started is told again after this time: were it to forget, the recovery would hang.
 const REMIND_US: u64 = 5_000_000;
 /// A read lease is measured by another clock, which may run faster or slower by this much, in percent.
@@ -491,10 +496,46 @@ impl Coordinator {
         let id = RecoveryId(self.random.number());
         if let Some(recovery) = self.recoveries.get_mut(&dead) {
             recovery.begin_again(id);
-            recovery.rest_until_us = self.now_us + RETRY_US;
         }
+        self.rest(dead);
         self.ask_backups(dead);
         self.arm_recovery(dead, RETRY_US);
+    }
+
+    /// The next attempt begins after this.
+    fn rest(&mut self, dead: ServerId) {
+        let room = self.room_left();
+        let load = self.servers.get(&dead).map_or(0, |server| server.load.0);
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        if load > 0 {
+            recovery.lacking = recovery.lacking.min(load); // its log has dead entries too
+        }
+        let has_room = room >= recovery.lacking;
+        let longer = match has_room {
+            true => recovery.in_vain.saturating_sub(FINER_FIRST),
+            false => recovery.in_vain.saturating_sub(1),
+        };
+        recovery.room = room;
+        recovery.rest_until_us = self.now_us + (RETRY_US << longer.min(RESTS_LONGER));
+    }
+
+    /// A rest ends early when somebody says that there is room now.
+    fn rest_less(&mut self, dead: ServerId) {
+        let room = self.room_left();
+        let Some(recovery) = self.recoveries.get_mut(&dead) else {
+            return;
+        };
+        if room > recovery.room && room >= recovery.lacking {
+            recovery.rest_until_us = recovery.rest_until_us.min(self.now_us);
+        }
+    }
+
+    /// Bytes that all masters may still take; without end if one has said nothing.
+    fn room_left(&self) -> u64 {
+        let left = self.rooms_left().into_values();
+        left.fold(0, u64::saturating_add)
     }
 
     pub(super) fn settle_all(&mut self) {
@@ -576,6 +617,7 @@ impl Coordinator {
             }
             self.ask_master(dead, partition, to);
         }
+        self.rest_less(dead);
         self.decide(dead);
         self.settle(dead);
         self.give_partitions();

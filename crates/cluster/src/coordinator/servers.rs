@@ -11,8 +11,8 @@ use duramen_wire::native::message::{
 
 /// A server that enlists with the disk of another one asks again after this time: the other one is being checked.
 const DISK_CHECK_MS: u32 = 300;
-/// So long a passed check says that a server lives.
-const CHECK_COUNTS_US: u64 = 2_000_000;
+/// A server is alive that passes a check so long after somebody else came with its disk.
+const DOUBT_US: u64 = 2_000_000;
 /// Most that a server says of its ranges.
 const LOADS_MAX: usize = 1 << 16;
 
@@ -91,28 +91,32 @@ impl Coordinator {
         let Some(old) = enlist.replaces.filter(|id| self.is_up(*id)) else {
             return Ok(());
         };
+        let there = &self.servers[&old].record.entry.addresses.native;
+        if *there == enlist.addresses.native {
+            return Ok(());
+        }
+        self.check_life(old, enlist.nonce, "data")
+    }
+
+    /// Whether a server is alive whose data or disk somebody else has. A check that is passed says so only when it is passed
+    /// again after a while: the answer may have been on its way when that server ended, and who is refused here ends for good.
+    fn check_life(&mut self, old: ServerId, nonce: u64, what: &str) -> Result<(), Refusal> {
         let now_us = self.now_us;
         let Some(server) = self.servers.get_mut(&old) else {
             return Ok(());
         };
-        if server.record.entry.addresses.native == enlist.addresses.native {
-            return Ok(());
-        }
-        let doubt = server.doubt.filter(|(nonce, _)| *nonce == enlist.nonce);
-        let (_, since_us) = *server.doubt.insert(doubt.unwrap_or((enlist.nonce, now_us)));
-        if server
-            .push
-            .check_passed_us
-            .is_some_and(|at_us| at_us >= since_us)
-        {
+        let doubt = server.doubt.filter(|(of, _)| *of == nonce);
+        let (_, since_us) = *server.doubt.insert(doubt.unwrap_or((nonce, now_us)));
+        let passed_us = server.push.check_passed_us;
+        if passed_us.is_some_and(|at_us| at_us >= since_us + DOUBT_US) {
             return Err(Refusal::Invalid(format!(
-                "server {old} is alive and has the same data: one is a copy of the other"
+                "server {old} is alive and has the same {what}: one is a copy of the other"
             )));
         }
         self.begin_claimed_check(old);
         Err(Refusal::NotReady {
             after_ms: DISK_CHECK_MS,
-            reason: format!("whether server {old}, whose data this was, is alive"),
+            reason: format!("whether server {old}, which had the same {what}, is alive"),
         })
     }
 
@@ -134,17 +138,7 @@ impl Coordinator {
         let Some(same) = same.filter(|_| self.unstored_life(enlist).is_none()) else {
             return Ok(());
         };
-        let passed_us = self.servers[&same].push.check_passed_us;
-        if passed_us.is_some_and(|at_us| self.now_us - at_us < CHECK_COUNTS_US) {
-            return Err(Refusal::Invalid(format!(
-                "server {same} is alive and has the same disk: one is a copy of the other"
-            )));
-        }
-        self.begin_claimed_check(same);
-        Err(Refusal::NotReady {
-            after_ms: DISK_CHECK_MS,
-            reason: format!("whether server {same}, with the same disk, is alive"),
-        })
+        self.check_life(same, enlist.nonce, "disk")
     }
 
     fn add_server(&mut self, enlist: &Enlist) -> ServerId {
@@ -198,6 +192,7 @@ impl Coordinator {
             recovering: 0,
             busy_until_us: 0,
             quiet_until_us: 0,
+            declined_until_us: 0,
         };
         self.servers.insert(id, server);
         self.rank(id);

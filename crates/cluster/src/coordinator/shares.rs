@@ -116,6 +116,11 @@ impl Shares {
 impl Coordinator {
     /// Whether the tablet's owner serves it, as far as is known (S2).
     pub(super) fn is_served(&self, at: At, owner: ServerId) -> bool {
+        self.is_opened(at, owner) && !self.is_between(at)
+    }
+
+    /// The same, if no migration of it has locked it.
+    pub(super) fn is_opened(&self, at: At, owner: ServerId) -> bool {
         self.is_up(owner) && self.shares.is_confirmed(at, owner)
     }
 
@@ -128,6 +133,6 @@ impl Coordinator {
                 owned.len()
             }
         });
-        each.sum()
+        each.sum::<usize>() + self.between()
     }
 }

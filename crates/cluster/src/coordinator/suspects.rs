@@ -12,7 +12,7 @@ use super::verdict::{CHANCES, Count, Evidence, Sign, Standing};
 use super::{Call, CallKind, Coordinator, Output, Timer};
 use crate::planted::Bug;
 use duramen_base::ids::{ListVersion, ServerId};
-use duramen_wire::native::message::{CoordinatorAnswer, FromCoordinator, ServerAnswer};
+use duramen_wire::native::message::{CoordinatorAnswer, FromCoordinator, Refusal, ServerAnswer};
 use std::collections::BTreeSet;
 
 /// A timer that comes so much too late says that this process or machine stood still, not that the suspect did.
@@ -134,6 +134,10 @@ impl Coordinator {
             }
             // Who is just starting gets a moment.
             Sounded::Signed(Sign::Dead) => {
+                check.evidence.missed += 1;
+                patience_us / 2
+            }
+            Sounded::Answered(answer) if is_over(answer, call.to) => {
                 check.evidence.missed += 1;
                 patience_us / 2
             }
@@ -298,6 +302,11 @@ impl Coordinator {
         });
         self.arm(self.now_us + ROLL_AGAIN_US, Timer::Roll);
     }
+}
+
+/// Its process is over, or another life listens where it did: that one says so.
+fn is_over(answer: &ServerAnswer, asked: ServerId) -> bool {
+    matches!(answer, ServerAnswer::Refused(Refusal::NotUp(gone)) if *gone == asked)
 }
 
 fn is_pong(answer: &ServerAnswer, asked: u64) -> bool {

@@ -75,6 +75,12 @@ pub(crate) struct Recovery {
     pub partitions: Vec<Partition>,
     /// How often an attempt has ended for want of space: the next one has partitions of half the length each time.
     pub finer: u32,
+    /// How many attempts in turn have ended for want of space, and recovered nothing.
+    pub in_vain: u32,
+    /// What the last attempt found no space for, in bytes.
+    pub lacking: u64,
+    /// What the members said they had room for at its end.
+    pub room: u64,
     /// Masters that could not read the log in the last attempt: others come first, as it may be their own trouble.
     pub unlucky: BTreeSet<ServerId>,
     /// Of partitions of earlier attempts: how many, bytes, entries.
@@ -106,6 +112,9 @@ impl Recovery {
             images: BTreeMap::new(),
             partitions: Vec::new(),
             finer: 0,
+            in_vain: 0,
+            lacking: 0,
+            room: 0,
             unlucky: BTreeSet::new(),
             before: (0, 0, 0),
             waits_for: None,
@@ -136,22 +145,31 @@ impl Recovery {
     /// # Panics
     /// If a partition is still with somebody (Y3).
     pub(crate) fn begin_again(&mut self, id: RecoveryId) {
-        let mut lacks_space = false;
+        let (mut lacks_space, mut has_done) = (false, false);
+        self.lacking = 0;
         let before = std::mem::take(&mut self.unlucky);
         for partition in &self.partitions {
             match partition.place {
                 Place::Done { .. } => {
+                    has_done = true;
                     self.before.0 += 1;
                     self.before.1 += partition.progress.1;
                     self.before.2 += partition.progress.2;
                 }
                 Place::Given { .. } => panic!("Y3: a partition is still replayed"),
-                Place::Waiting => lacks_space |= !partition.not_on.is_subset(&before),
+                Place::Waiting => {
+                    lacks_space |= !partition.not_on.is_subset(&before);
+                    self.lacking = self.lacking.saturating_add(partition.bytes);
+                }
                 Place::Failed => self.unlucky.extend(&partition.not_on),
             }
         }
         self.id = id;
         self.finer += u32::from(lacks_space);
+        self.in_vain = match lacks_space && !has_done {
+            true => self.in_vain + 1,
+            false => 0,
+        };
         self.partitions.clear();
         self.log = None;
         self.collected = self.collected.anew();

@@ -480,6 +480,51 @@ fn no_space_here_is_another_masters_work() {
     assert!(case.recovers(&shelves).is_some());
 }
 
+/// Full members and a death: each attempt took the memory that deletes needed for a moment, and the next one began 2 s later, for
+/// ever. Attempts come less and less often while there is no room, and at once when there is.
+#[test]
+fn attempts_that_nobody_has_space_for_come_less_often() {
+    let mut case = case(Planted::default(), 4);
+    let say = |case: &mut Case, free: u64| {
+        for server in case.left.clone() {
+            let room = ServerRoom {
+                used_bytes: 1 << 20,
+                limit_bytes: (1 << 20) + free,
+                replicas: 0,
+            };
+            case.rig.ask(server, ToCoordinator::Room { server, room });
+        }
+    };
+    say(&mut case, 0);
+    case.rig.crash(case.dead);
+    let shelves = whole(&case);
+    let mut tries = BTreeMap::new();
+    let mut pass = |case: &mut Case, seconds: u64| {
+        let before = tries.len();
+        for _ in 0..seconds * 10 {
+            case.show(&shelves);
+            for asked in case.rig.orders() {
+                tries.insert(order(&asked).recovery, ());
+                case.rig.reply(&asked, ServerAnswer::Started);
+                let full = PartitionOutcome::Failed {
+                    retry_elsewhere: true,
+                    reason: "no space".to_owned(),
+                };
+                case.report(&asked, full);
+            }
+            case.rig.live(100_000);
+        }
+        tries.len() - before
+    };
+    let first = pass(&mut case, 5);
+    assert!((2..=3).contains(&first), "{first} attempts in 5 s");
+    let later = pass(&mut case, 60);
+    assert!((3..=6).contains(&later), "{later} attempts in 60 s");
+    say(&mut case, 1 << 30);
+    let soon = pass(&mut case, 3);
+    assert_eq!(soon, 1, "attempts when there is room");
+}
+
 /// Masters that take what they have room for, one attempt after the other; how many attempts it took.
 fn attempts_with_room(rooms: [u64; 4], do_they_say: bool, data: KeyRange) -> usize {
     let mut config = crate::rig::config(Planted::default());

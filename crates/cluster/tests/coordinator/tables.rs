@@ -349,7 +349,7 @@ fn its_target_says_how_far_a_migration_is() {
         MigrationPhase::Waiting
     );
     assert_eq!(rig.ask(to, says(to, 100)), Some(CoordinatorAnswer::Noted));
-    rig.ask(from, says(from, 999)); // only the target knows
+    rig.ask(from, says(from, 999)); // only the target knows how much came
     let under_way = rig.coordinator.status().migrations[0].clone();
     assert_eq!(
         (under_way.phase, under_way.bytes),
@@ -362,6 +362,48 @@ fn its_target_says_how_far_a_migration_is() {
     let ended = status.migrations_ended.last().unwrap();
     assert_eq!((ended.phase, ended.bytes), (MigrationPhase::Done, 100));
     rig.ask(to, says(to, 100)); // too late: nothing
+}
+
+/// Nobody serves a tablet from its source's lock on. The status called it served, for as long as that took.
+#[test]
+fn what_neither_side_of_a_migration_serves_is_not_called_served() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(2);
+    let table = rig.create_table("a", 1);
+    rig.live(100_000);
+    let from = owner_of(&mut rig, table, RouteHash(0));
+    let to = servers.into_iter().find(|s| *s != from).unwrap();
+    let migration = migrate(&mut rig, table, KeyRange::ALL, to);
+    rig.be_good();
+    let says = |server, phase| ToCoordinator::MigrationProgress {
+        migration,
+        server,
+        bytes: 0,
+        bytes_total: 0,
+        entries: 0,
+        phase,
+    };
+    let shown = |rig: &Rig| {
+        let overview = rig.coordinator.overview();
+        let phase = overview.status.migrations[0].phase;
+        let served = rig.coordinator.status().tablets[0].served;
+        (phase, overview.tablets_unserved, served)
+    };
+    let (copies, switches) = (MigrationPhase::Copying, MigrationPhase::Switching);
+    rig.ask(from, says(from, switches));
+    rig.ask(to, says(to, copies)); // it has not heard of it yet
+    assert_eq!(shown(&rig), (switches, 0, true)); // mostly it is over at once
+    rig.live(1_100_000);
+    assert_eq!(shown(&rig), (switches, 1, false));
+    rig.ask(from, says(from, copies)); // it goes on serving
+    assert_eq!(shown(&rig), (copies, 0, true));
+    rig.ask(to, says(to, switches));
+    rig.live(1_100_000);
+    assert_eq!(shown(&rig), (switches, 1, false));
+    complete(&mut rig, migration, to);
+    rig.live(100_000);
+    let overview = rig.coordinator.overview();
+    assert_eq!(overview.tablets_unserved, 0);
 }
 
 #[test]

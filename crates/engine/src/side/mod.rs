@@ -277,6 +277,17 @@ impl SideLog {
         self.log().swaps().unwritten_of(&state.segments)
     }
 
+    /// Ends the segments that nobody is filling now: they are written, though they are not full. When nothing is
+    /// [unwritten](Self::unwritten) any more, all that was replayed before is durable.
+    pub fn settle(&self) {
+        let (core, log) = (self.core(), self.log());
+        let mut state = self.state();
+        for mut tail in std::mem::take(&mut state.tails) {
+            close(core, log, &mut tail);
+        }
+        log.demand();
+    }
+
     /// Hands the last segments out to be written, and proposes the Swap. What was replayed may be served, and written to,
     /// when the answer says that it is durable.
     ///

@@ -45,6 +45,7 @@ impl Node {
             asked,
             reports,
             locked,
+            unlocked,
             jobs,
             hastened,
         } = said;
@@ -57,16 +58,19 @@ impl Node {
         }
         self.ask_peers(asked, out);
         self.report(reports, out);
-        let has_locked = !locked.is_empty();
+        let has_changed = !locked.is_empty() || !unlocked.is_empty();
         for (migration, table, range) in locked {
             let ranges = Ranges::new([(table, range)]).expect("a range of a list");
             self.member.owned_mut().lock(migration, ranges);
+        }
+        for migration in unlocked {
+            self.member.owned_mut().unlock(migration);
         }
         for (table, range) in hastened {
             self.member.owned_mut().hasten(table, range);
             self.publish(out);
         }
-        if has_locked {
+        if has_changed {
             self.publish(out);
         }
         for (name, work) in jobs {

@@ -1,6 +1,8 @@
 //! The source of a migration: everything it has, then what is written meanwhile, then nothing is served and the rest goes.
 
-use super::{Around, Done, LAST_CALL, Names, PATIENCE_US, REST_US, Result, Said, What};
+use super::{
+    ASK_US, Around, Done, LAST_CALL, LOCK_US, Names, PATIENCE_US, REST_US, Result, Said, What,
+};
 use crate::planted::{Bug, Planted};
 use crate::remote::{Asked, PeerCall};
 use crate::serve::Clients;
@@ -8,7 +10,8 @@ use duramen_base::ids::{KeyRange, MigrationId, RouteHash, ServerId, TableId};
 use duramen_engine::{Export, RANGE_PARTS, Store, Watch};
 use duramen_wire::native::Slice;
 use duramen_wire::native::message::{
-    MigrateEntries, MigrationOutcome, Peer, PeerAnswer, ToCoordinator,
+    CoordinatorAnswer, MigrateEntries, MigrationOutcome, MigrationPhase, Peer, PeerAnswer,
+    ToCoordinator,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,8 +83,13 @@ enum Stage {
     Copying,
     /// What is marked, again and again.
     Rounds,
-    /// As soon as everything is answered.
+    /// As soon as everything is answered: once, until all of it is durable at the target (M9).
     Catching,
+    Settling,
+    /// The coordinator is asked whether it is there, (again) at this time (M9).
+    Asking(u64),
+    /// It has answered.
+    Ready,
     Locking,
     Rest,
     /// The time: not before.
@@ -119,6 +127,13 @@ pub(super) struct Source {
     is_relieving: bool,
     /// Nothing is exported before this time.
     rest_us: u64,
+    /// The target has stored what was sent.
+    has_settled: bool,
+    /// The coordinator was told that this locks, and has not heard anything else.
+    is_announced: bool,
+    locked_us: Option<u64>,
+    /// It is to be served again (M8).
+    unlocks: bool,
 }
 
 impl Source {
@@ -139,6 +154,10 @@ impl Source {
             bytes_total: 0,
             is_relieving: false,
             rest_us: 0,
+            has_settled: false,
+            is_announced: false,
+            locked_us: None,
+            unlocks: false,
         }
     }
 
@@ -190,6 +209,9 @@ impl Source {
     /// A step was done.
     pub fn exported(&mut self, now_us: u64, result: Result<Exported>, around: &Around<'_>) {
         self.is_busy = false;
+        if let Stage::GivenUp(..) | Stage::Told = self.stage {
+            return;
+        }
         let exported = match result {
             Ok(exported) => exported,
             Err(reason) => return self.give_up(now_us, reason),
@@ -263,6 +285,7 @@ impl Source {
 
     /// Goes on with what can go on.
     pub fn poll(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
+        self.watch_lock(now_us, around, said);
         if let Stage::GivenUp(reason, due_us) = &mut self.stage {
             if *due_us <= now_us {
                 *due_us = now_us + PATIENCE_US;
@@ -276,7 +299,7 @@ impl Source {
                 };
                 said.reports.push((names.token(self.id), report));
             }
-            return;
+            return self.ask(now_us, names, said);
         }
         self.ask(now_us, names, said);
         if self.is_busy {
@@ -287,7 +310,19 @@ impl Source {
             Stage::Copying if has_room && self.is_relieving => self.give(Step::Round, said),
             Stage::Copying if has_room => self.give(Step::Copy, said),
             Stage::Rounds if has_room => self.give(Step::Round, said),
-            Stage::Catching if self.flights.is_empty() => self.lock(around, said),
+            Stage::Catching if self.flights.is_empty() && !self.has_settled => {
+                self.send(now_us, Slice::default(), 0, false);
+                self.stage = Stage::Settling;
+                self.ask(now_us, names, said);
+            }
+            Stage::Catching | Stage::Settling if self.flights.is_empty() => {
+                self.has_settled = true;
+                self.ask_coordinator(now_us, around, names, said);
+            }
+            Stage::Asking(due_us) if due_us <= now_us => {
+                self.ask_coordinator(now_us, around, names, said);
+            }
+            Stage::Ready => self.lock(now_us, around, names, said),
             // Nobody is served: the sooner the better.
             Stage::Rest => self.give(Step::Rest, said),
             Stage::Records(due_us) if due_us <= now_us => self.give(Step::Records, said),
@@ -295,14 +330,69 @@ impl Source {
         }
     }
 
+    /// M9: the coordinator hears that this is about to lock; its answer says that it is there.
+    fn ask_coordinator(
+        &mut self,
+        now_us: u64,
+        around: &Around<'_>,
+        names: &mut Names,
+        said: &mut Said,
+    ) {
+        self.stage = Stage::Asking(now_us + ASK_US);
+        self.is_announced = true;
+        let progress = self.progress(around, MigrationPhase::Switching);
+        said.reports.push((names.token(self.id), progress));
+    }
+
+    fn progress(&self, around: &Around<'_>, phase: MigrationPhase) -> ToCoordinator {
+        ToCoordinator::MigrationProgress {
+            migration: self.id,
+            server: around.me,
+            bytes: 0, // the target knows
+            bytes_total: self.bytes_total,
+            entries: 0,
+            phase,
+        }
+    }
+
+    /// M8, M9.
+    fn watch_lock(&mut self, now_us: u64, around: &Around<'_>, said: &mut Said) {
+        if std::mem::take(&mut self.unlocks) {
+            said.unlocked.push(self.id);
+        }
+        if self.locked_us.is_none_or(|at_us| now_us < at_us + LOCK_US) {
+            return;
+        }
+        self.locked_us = None;
+        if around.planted.is(Bug::TimeUnlocks) {
+            said.unlocked.push(self.id);
+        }
+        // When all is answered, the target has reported: the coordinator decides.
+        if matches!(self.stage, Stage::Sent) && self.flights.is_empty() {
+            return;
+        }
+        // What is sent whole is asked on: the target's refusal unlocks.
+        let flights = match self.stage {
+            Stage::Sent => std::mem::take(&mut self.flights),
+            _ => BTreeMap::new(),
+        };
+        self.give_up(now_us, "the target has not answered in time".to_owned());
+        self.flights = flights;
+    }
+
     /// M1: the view without this range goes out before the job.
-    fn lock(&mut self, around: &Around<'_>, said: &mut Said) {
+    fn lock(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
         let marked = self.work.as_ref().map_or(0, |work| lock(work).marked());
         self.marked = marked;
         if marked > KEYS_FEW && self.rounds < ROUNDS_MAX {
+            if std::mem::take(&mut self.is_announced) {
+                let progress = self.progress(around, MigrationPhase::Copying);
+                said.reports.push((names.fresh(), progress));
+            }
             self.stage = Stage::Rounds;
             return self.give(Step::Round, said);
         }
+        self.locked_us = Some(now_us);
         if !around.planted.is(Bug::SourceServesOn) {
             said.locked.push((self.id, self.table, self.range));
         }
@@ -329,13 +419,17 @@ impl Source {
     pub fn due_us(&self) -> u64 {
         let flights = self.flights.values().map(|flight| flight.due_us).min();
         let own = match self.stage {
+            _ if self.unlocks => return 0,
             Stage::GivenUp(_, due_us) => due_us,
+            Stage::Ready if !self.is_busy => return 0,
+            Stage::Asking(due_us) => due_us,
             _ if self.is_busy => u64::MAX,
             Stage::Copying | Stage::Rounds if self.flights.len() < WINDOW => self.rest_us,
             Stage::Records(due_us) => due_us,
             _ => u64::MAX,
         };
-        own.min(flights.unwrap_or(u64::MAX))
+        let locked = self.locked_us.map_or(u64::MAX, |at_us| at_us + LOCK_US);
+        own.min(flights.unwrap_or(u64::MAX)).min(locked)
     }
 
     /// The target answered; `None`: it was not reached.
@@ -351,7 +445,13 @@ impl Source {
             Some(PeerAnswer::NotYet { after_ms }) => {
                 flight.due_us = now_us + u64::from(after_ms) * 1000;
             }
-            Some(PeerAnswer::MigrationRefused { reason }) => self.give_up(now_us, reason),
+            Some(PeerAnswer::MigrationRefused { reason }) => {
+                match self.stage {
+                    Stage::GivenUp(..) | Stage::Told => self.flights.clear(),
+                    _ => self.give_up(now_us, reason),
+                }
+                self.unlocks = true;
+            }
             // Whether it is there is for the coordinator to say.
             _ => flight.due_us = now_us + REST_US,
         }
@@ -366,17 +466,26 @@ impl Source {
         }
     }
 
-    /// What is locked stays so until the list says more (M1).
+    /// What is locked stays so until the list says more, or the target has failed (M1); not if the last message was never sent,
+    /// without which nothing is complete (M3).
     fn give_up(&mut self, now_us: u64, reason: String) {
+        self.unlocks |= !matches!(self.stage, Stage::Sent);
         self.flights.clear();
+        self.locked_us = None;
         self.work = None; // and with it the watch, when no job has it any more
         self.stage = Stage::GivenUp(reason, now_us);
     }
 
-    /// The coordinator has heard it.
-    pub fn reported(&mut self) {
-        if matches!(self.stage, Stage::GivenUp(..)) {
-            self.stage = Stage::Told;
+    /// The coordinator has answered; `None`: it was not reached.
+    pub fn reported(&mut self, now_us: u64, answer: Option<&CoordinatorAnswer>) {
+        match (&mut self.stage, answer) {
+            (
+                Stage::GivenUp(..),
+                Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale),
+            ) => self.stage = Stage::Told,
+            (Stage::Asking(_), Some(CoordinatorAnswer::Noted)) => self.stage = Stage::Ready,
+            (Stage::Asking(due_us), _) => *due_us = now_us + REST_US,
+            _ => {}
         }
     }
 }

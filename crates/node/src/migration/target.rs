@@ -1,6 +1,8 @@
 //! The target of a migration: what comes goes into a side log, which becomes part of the log when all of it is there.
 
-use super::{Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, Said, What};
+use super::{
+    ASK_US, Around, Done, LOOK_US, Names, PATIENCE_US, REST_US, Result, SETTLE_US, Said, What,
+};
 use crate::member::RequestId;
 use crate::planted::Bug;
 use duramen::Store;
@@ -32,6 +34,8 @@ enum Stage {
     Waiting,
     Filling,
     Committing(SideCommit),
+    /// It is durable. The coordinator is asked whether it is there, (again) at this time (M9).
+    Asking(u64),
     /// The coordinator is told, (again) at this time.
     Reporting(MigrationOutcome, u64),
     /// It has been told: the list says what follows.
@@ -60,8 +64,14 @@ pub(super) struct Target {
     /// All below are replayed.
     whole: u64,
     last: Option<u64>,
-    /// Replayed; answered when there is not too much to be written.
+    /// Replayed; answered when there is not too much to be written, and in the end when it is known what came of all of it.
     held: Vec<(RequestId, u64)>,
+    /// An empty message: answered when all before it is durable (M9).
+    settling: Option<u64>,
+    /// When everything has to be done (M9).
+    until_us: u64,
+    /// Why it has failed (M8).
+    refused: Option<String>,
     bytes_total: u64,
     progress_us: u64,
 }
@@ -97,6 +107,9 @@ impl Target {
             whole: 0,
             last: None,
             held: Vec::new(),
+            settling: None,
+            until_us: u64::MAX,
+            refused: None,
             bytes_total: 0,
             progress_us: 0,
         }
@@ -138,15 +151,13 @@ impl Target {
         if sender != self.from {
             return said.answer(request, not_yet);
         }
+        if let Some(reason) = self.refused.clone() {
+            return said.answer(request, PeerAnswer::MigrationRefused { reason });
+        }
         match &self.stage {
             Stage::Waiting => return said.answer(request, not_yet),
-            Stage::Reporting(MigrationOutcome::Failed { reason }, _) => {
-                let reason = reason.clone();
-                return said.answer(request, PeerAnswer::MigrationRefused { reason });
-            }
-            Stage::Committing(_) | Stage::Reporting(..) | Stage::Told => {
-                return said.answer(request, migrated);
-            }
+            Stage::Committing(_) | Stage::Asking(_) => return self.held.push((request, sequence)),
+            Stage::Reporting(..) | Stage::Told => return said.answer(request, migrated),
             Stage::Filling => {}
         }
         match self.arrivals.get_mut(&sequence) {
@@ -172,6 +183,10 @@ impl Target {
         }
         self.arrivals
             .insert(sequence, Arrival::Replaying(vec![request]));
+        if entries.is_empty() && !message.last {
+            self.settling = Some(sequence);
+            return self.replayed(now_us, sequence, Ok(()));
+        }
         let run = self.run;
         let job = move || {
             let result = side.replay(&entries);
@@ -186,6 +201,11 @@ impl Target {
     /// A message was replayed.
     pub fn replayed(&mut self, now_us: u64, sequence: u64, result: Result<()>) {
         if let Err(reason) = result {
+            // No job is at it any more: what came is taken back when the others have ended.
+            if let Some(Arrival::Replaying(waiting)) = self.arrivals.remove(&sequence) {
+                let held = waiting.into_iter().map(|request| (request, sequence));
+                self.held.extend(held);
+            }
             return self.fail(now_us, reason);
         }
         let before = self.arrivals.insert(sequence, Arrival::Replayed);
@@ -195,6 +215,9 @@ impl Target {
         }
         while let Some(Arrival::Replayed) = self.arrivals.get(&self.whole) {
             self.arrivals.remove(&self.whole);
+            if self.settling == Some(self.whole) {
+                self.side.iter().for_each(|side| side.settle());
+            }
             self.whole += 1;
         }
     }
@@ -215,32 +238,74 @@ impl Target {
             match side.commit() {
                 Ok(commit) => {
                     self.stage = Stage::Committing(commit);
+                    self.until_us = now_us + SETTLE_US;
                     self.progress_us = now_us; // all of it
                 }
                 Err(error) => self.fail(now_us, error.to_string()),
             }
-            self.answer(said);
         }
-        if let Stage::Committing(commit) = &self.stage
-            && (commit.is_durable() || around.planted.is(Bug::ReportedBeforeDurable))
-        {
-            let creation = self.creation; // M3
-            self.stage = Stage::Reporting(MigrationOutcome::Complete { creation }, now_us);
-            if around.planted.is(Bug::ServedBeforeListed) {
-                said.hastened.push((self.table, self.range));
-            }
-        }
+        self.settle(now_us, around, names, said);
+        self.answer(said);
         self.report_progress(now_us, around, names, said);
         if let Stage::Reporting(outcome, due_us) = &mut self.stage
             && *due_us <= now_us
         {
             *due_us = now_us + PATIENCE_US;
+            let is_first = std::mem::replace(&mut self.until_us, u64::MAX) != u64::MAX;
+            if is_first && self.refused.is_none() && around.planted.is(Bug::ServedBeforeListed) {
+                said.hastened.push((self.table, self.range));
+            }
             let report = ToCoordinator::MigrationDone {
                 migration: self.id,
                 server: around.me,
                 outcome: outcome.clone(),
             };
             said.reports.push((names.token(self.id), report));
+        }
+    }
+
+    /// M9: waits until everything is durable, then until the coordinator answers.
+    fn settle(&mut self, now_us: u64, around: &Around<'_>, names: &mut Names, said: &mut Said) {
+        let reason = match &self.stage {
+            Stage::Committing(_) => "the target does not store it in time",
+            Stage::Asking(_) => "the target does not reach the coordinator",
+            _ => return,
+        };
+        if self.until_us <= now_us {
+            let reason = reason.to_owned();
+            if around.planted.is(Bug::RefusesAndReports) {
+                self.refused = Some(reason);
+                self.answer(said);
+                self.refused = None;
+                self.until_us = u64::MAX;
+                return;
+            }
+            return self.fail(now_us, reason);
+        }
+        if let Stage::Committing(commit) = &self.stage
+            && (commit.is_durable() || around.planted.is(Bug::ReportedBeforeDurable))
+        {
+            self.stage = Stage::Asking(now_us); // M3
+        }
+        if let Stage::Asking(due_us) = &mut self.stage
+            && *due_us <= now_us
+        {
+            *due_us = now_us + ASK_US;
+            let progress = self.progress(around, MigrationPhase::Switching);
+            said.reports.push((names.token(self.id), progress));
+        }
+    }
+
+    fn progress(&self, around: &Around<'_>, phase: MigrationPhase) -> ToCoordinator {
+        let report = self.side.as_ref().map(|side| side.report());
+        let report = report.unwrap_or_default();
+        ToCoordinator::MigrationProgress {
+            migration: self.id,
+            server: around.me,
+            bytes: report.bytes,
+            bytes_total: self.bytes_total,
+            entries: report.entries,
+            phase,
         }
     }
 
@@ -256,30 +321,37 @@ impl Target {
             Stage::Filling | Stage::Committing(_) => MigrationPhase::Switching,
             _ => return,
         };
-        let Some(side) = self.side.as_ref().filter(|_| self.progress_us <= now_us) else {
+        if self.progress_us > now_us {
             return;
-        };
+        }
         self.progress_us = now_us + PROGRESS_US;
-        let report = side.report();
-        let progress = ToCoordinator::MigrationProgress {
-            migration: self.id,
-            server: around.me,
-            bytes: report.bytes,
-            bytes_total: self.bytes_total,
-            entries: report.entries,
-            phase,
-        };
-        said.reports.push((names.fresh(), progress));
+        said.reports
+            .push((names.fresh(), self.progress(around, phase)));
     }
 
-    /// Lets the source go on, if the disks of this side keep up.
+    /// Lets the source go on, if the disks of this side keep up, and when it is known what came of it.
     fn answer(&mut self, said: &mut Said) {
-        let is_filling = matches!(self.stage, Stage::Filling);
-        let unwritten = self.side.as_ref().map_or(0, |side| side.unwritten());
-        if !is_filling || unwritten <= UNWRITTEN_MAX {
-            for (request, sequence) in self.held.drain(..) {
-                said.answer(request, PeerAnswer::Migrated { sequence });
+        if let Some(reason) = &self.refused {
+            for (request, _) in self.held.drain(..) {
+                let reason = reason.clone();
+                said.answer(request, PeerAnswer::MigrationRefused { reason });
             }
+            return;
+        }
+        let unwritten = match self.stage {
+            Stage::Filling => self.side.as_ref().map_or(0, |side| side.unwritten()),
+            Stage::Committing(_) | Stage::Asking(_) => return,
+            _ => 0,
+        };
+        let settling = self.settling;
+        // What came of the last one is known later (M8).
+        let last = self.last.filter(|_| matches!(self.stage, Stage::Filling));
+        let goes = |sequence: u64| match settling == Some(sequence) {
+            true => unwritten == 0,
+            false => unwritten <= UNWRITTEN_MAX && last != Some(sequence),
+        };
+        for (request, sequence) in self.held.extract_if(.., |(_, sequence)| goes(*sequence)) {
+            said.answer(request, PeerAnswer::Migrated { sequence });
         }
     }
 
@@ -287,31 +359,37 @@ impl Target {
     pub fn due_us(&self, now_us: u64) -> u64 {
         let own = match &self.stage {
             Stage::Reporting(_, due_us) => *due_us,
-            Stage::Filling | Stage::Committing(_) => self.progress_us,
+            Stage::Filling | Stage::Committing(_) => self.progress_us.min(self.until_us),
+            Stage::Asking(due_us) => self.until_us.min(*due_us),
             Stage::Waiting | Stage::Told => u64::MAX,
         };
-        match self.held.is_empty() {
+        match self.held.is_empty() || !matches!(self.stage, Stage::Filling) {
             true => own,
             false => own.min(now_us + LOOK_US),
         }
     }
 
+    /// M8.
     fn fail(&mut self, now_us: u64, reason: String) {
-        if matches!(self.stage, Stage::Filling) {
+        if let Stage::Filling | Stage::Committing(_) | Stage::Asking(_) = self.stage {
+            self.refused = Some(reason.clone());
             self.stage = Stage::Reporting(MigrationOutcome::Failed { reason }, now_us);
         }
     }
 
     /// The coordinator answered a report; `None`: it was not reached.
     pub fn reported(&mut self, now_us: u64, answer: Option<&CoordinatorAnswer>) {
-        let Stage::Reporting(_, due_us) = &mut self.stage else {
-            return;
-        };
-        match answer {
-            Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale) => {
-                self.stage = Stage::Told;
+        match (&mut self.stage, answer) {
+            (Stage::Asking(_), Some(CoordinatorAnswer::Noted)) => {
+                let creation = self.creation;
+                self.stage = Stage::Reporting(MigrationOutcome::Complete { creation }, now_us);
             }
-            _ => *due_us = now_us + REST_US,
+            (
+                Stage::Reporting(..),
+                Some(CoordinatorAnswer::Accepted { .. } | CoordinatorAnswer::Stale),
+            ) => self.stage = Stage::Told,
+            (Stage::Asking(due_us) | Stage::Reporting(_, due_us), _) => *due_us = now_us + REST_US,
+            _ => {}
         }
     }
 

@@ -97,6 +97,8 @@ pub struct Net {
     pub cut: BTreeSet<(usize, usize)>,
     /// Pings are not cut.
     pub do_pings_pass: bool,
+    /// Nobody hears that a migration is complete, or has failed.
+    pub loses_ends: bool,
     pub next: u64,
     pub dice: Dice,
     pub lost_percent: u64,
@@ -134,6 +136,7 @@ impl Net {
             noted: BTreeMap::new(),
             cut: BTreeSet::new(),
             do_pings_pass: false,
+            loses_ends: false,
             next: 0,
             dice: Dice(seed),
             lost_percent: 5,
@@ -349,6 +352,8 @@ impl Net {
                 token, question, ..
             } => {
                 let reply = ReplyId(self.number());
+                let is_end = matches!(question, ToCoordinator::MigrationDone { .. });
+                let is_lost = self.cut.contains(&(n, COORDINATOR)) || is_end && self.loses_ends;
                 let asker = Asker::Node(n, life, token, question.clone());
                 self.askers.insert(reply, asker);
                 let asked = coordinator::Input::Asked {
@@ -357,8 +362,7 @@ impl Net {
                     question,
                 };
                 // A question has a reply id: a repeated frame would be answered once by the driver.
-                if !self.cut.contains(&(n, COORDINATOR)) && self.dice.roll(100) >= self.lost_percent
-                {
+                if !is_lost && self.dice.roll(100) >= self.lost_percent {
                     let delay_us = 100 + self.dice.roll(20_000);
                     self.at(delay_us, Event::ToCoordinator(None, asked));
                 }

@@ -1,8 +1,8 @@
 //! Each rule left out is noticed.
 
 use crate::scenarios::{
-    given_up_at_its_end, over_a_bad_network, removed_before, there_and_recovered, with_an_answer,
-    without_backups,
+    deaf_from_the_lock_on, given_up_at_its_end, over_a_bad_network, removed_before,
+    stores_nothing_from_the_lock_on, there_and_recovered, with_an_answer, without_backups,
 };
 use crate::world::World;
 use duramen_node::planted::Bug;
@@ -62,4 +62,14 @@ fn rounds_that_are_lost_are_found() {
 #[test]
 fn a_purge_before_the_list_says_so_is_found() {
     find(Bug::PurgedEarly, given_up_at_its_end, 5);
+}
+
+#[test]
+fn a_lock_that_time_ends_is_found() {
+    find(Bug::TimeUnlocks, deaf_from_the_lock_on, 10);
+}
+
+#[test]
+fn a_report_after_a_refusal_is_found() {
+    find(Bug::RefusesAndReports, stores_nothing_from_the_lock_on, 5);
 }

@@ -67,9 +67,11 @@ fn a_bad_network_loses_nothing() {
     }
 }
 
-/// The target reaches too few backups, and crashes when it would be the owner.
+/// The target reaches too few backups from the lock on, and crashes when it would be the owner.
 pub fn without_backups(seed: u64, bug: Option<Bug>) -> World {
     let (mut world, from, to) = moving(seed, bug);
+    let is_locked = |net: &Net| net.owner() != Some(from);
+    assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
     world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
     let source = world.id(from);
     let has_moved = |net: &Net| {
@@ -88,11 +90,104 @@ fn a_target_that_reaches_no_backups_owns_nothing() {
     without_backups(81, None).expect_right("the source went on");
 }
 
+/// The target cannot store anything: its links to backups are cut, and it is well otherwise. The source used to lock all the
+/// same, and nobody served the tablet for as long as that lasted.
+#[test]
+fn a_target_that_stores_nothing_is_found_before_the_source_locks() {
+    for seed in 101..=103 {
+        let (mut world, from, to) = moving(seed, None);
+        world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
+        world.net.do_pings_pass = true;
+        let is_locked = |net: &Net| net.owner() != Some(from);
+        assert!(!world.work_until(10_000_000, is_locked), "seed {seed}");
+        assert!(!is_over(&world.net), "seed {seed}: it waits");
+        world.check();
+        world.expect_right(&format!("seed {seed}"));
+    }
+}
+
+/// The same from the moment of the lock on, for some seconds.
+pub fn stores_nothing_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
+    let (mut world, from, to) = moving(seed, bug);
+    let is_locked = |net: &Net| net.owner() != Some(from);
+    assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
+    world.net.lost_percent = 0; // each takes seconds to be repeated
+    world.net.cut(to, (0..4).filter(|n| *n != from && *n != to));
+    // No list tells anybody that it is over, and the coordinator hears nothing of it before it can be told otherwise.
+    world.net.cut(to, [COORDINATOR]);
+    world.net.cut(from, [COORDINATOR]);
+    world.net.do_pings_pass = true;
+    let serves_again = |net: &Net| net.owner() == Some(from);
+    let served = world.work_until(8_000_000, serves_again);
+    assert!(served, "seed {seed}: not served for 8 s");
+    world.work(60);
+    world.check();
+    world
+}
+
+#[test]
+fn a_source_whose_target_stores_nothing_serves_again_after_some_seconds() {
+    for seed in 111..=113 {
+        stores_nothing_from_the_lock_on(seed, None).expect_right(&format!("seed {seed}"));
+    }
+}
+
+/// The coordinator dies beside a migration and stays away. A tablet that was locked stayed so, although source and target were
+/// well, and one that was not locked yet was locked then.
+#[test]
+fn a_coordinator_that_is_away_keeps_no_tablet_from_its_clients() {
+    for seed in 121..=126 {
+        let (mut world, from, _) = moving(seed, None);
+        if seed % 2 == 0 {
+            let is_locked = |net: &Net| net.owner() != Some(from);
+            assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
+        }
+        world.net.loses_ends = true; // had the end been told, nobody but the coordinator would know
+        world.net.lost_percent = 0; // each takes seconds to be repeated
+        for n in 0..4 {
+            world.net.cut(n, [COORDINATOR]);
+        }
+        world.net.do_pings_pass = true;
+        let serves = |net: &Net| net.owner() == Some(from);
+        world.net.run(5_000_000, |_| false);
+        for _ in 0..20 {
+            assert!(serves(&world.net), "seed {seed}: not served");
+            world.work(20);
+        }
+        world.check();
+        world.expect_right(&format!("seed {seed}"));
+    }
+}
+
+/// The source hears nothing any more when it has locked, not even that the tablet is the target's.
+pub fn deaf_from_the_lock_on(seed: u64, bug: Option<Bug>) -> World {
+    let (mut world, from, to) = moving(seed, bug);
+    let is_locked = |net: &Net| net.owner() != Some(from);
+    assert!(world.work_until(60_000_000, is_locked), "seed {seed}");
+    world.net.cut.insert((COORDINATOR, from));
+    world.net.cut.insert((to, from));
+    world.net.do_pings_pass = true;
+    for _ in 0..40 {
+        world.work(100);
+        if world.servers_of(RouteHash(1)).len() > 1 {
+            world.accuse("source and target serve it".to_owned());
+        }
+    }
+    world.check();
+    world
+}
+
+#[test]
+fn a_source_that_hears_nothing_serves_nothing() {
+    for seed in 131..=133 {
+        deaf_from_the_lock_on(seed, None).expect_right(&format!("seed {seed}"));
+    }
+}
+
 /// The target tells nobody that it has everything, and somebody gives up.
 pub fn given_up_at_its_end(seed: u64, bug: Option<Bug>) -> World {
-    let (mut world, from, to) = moving(seed, bug);
-    world.net.cut.insert((to, COORDINATOR));
-    world.net.do_pings_pass = true; // or it would be called crashed, and the source would rightly go on
+    let (mut world, from, _) = moving(seed, bug);
+    world.net.loses_ends = true;
     // The source serves nothing from its last message on, not even if it is told something else.
     // It may take a while to come to that: lost messages are repeated after seconds.
     let has_locked = world.work_until(60_000_000, |net| net.owner() != Some(from));

@@ -336,6 +336,7 @@ impl World {
     pub fn check(&mut self) {
         self.net.cut.clear();
         self.net.do_pings_pass = false;
+        self.net.loses_ends = false;
         self.net.lost_percent = 0;
         let hashes: Vec<RouteHash> = (0..self.keys.len()).map(|n| self.route_of(n)).collect();
         let until_us = self.net.now_us + REST_US;

@@ -35,8 +35,8 @@ const REDIS: &[(&[&str], &str)] = &[
         "the server runs in the foreground: let a supervisor start it",
     ),
     (
-        &["logfile", "syslog-enabled"],
-        "the log goes to standard error: `log-format` and `log-level` say how",
+        &["syslog-enabled"],
+        "the log goes to standard error or to `log-file`: `log-format` and `log-level` say how",
     ),
     (&["loglevel"], "here it is `log-level`"),
     (&["io-threads"], "here it is `threads`: each runs commands"),
