@@ -16,7 +16,7 @@ from network import Network, Unable  # noqa: E402
 
 pytestmark = pytest.mark.duramen
 
-PAGES = ["README.md", "docs/operations.md", "docs/alloc.md", "docs/native-protocol.md"]
+PAGES = ["README.md", "docs/tour.md", "docs/operations.md", "docs/alloc.md", "docs/native-protocol.md"]
 
 # All blocks of these pages that are not run. A page that is wrong is mended; it does not get another line here.
 NOT_RUN = [

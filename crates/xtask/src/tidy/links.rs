@@ -1,4 +1,5 @@
-//! Rule: every link in a Markdown file leads to something that exists.
+//! Rules for Markdown files: each link leads to something that exists, and so does each path and each
+//! item of our source that a page names.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,8 +16,71 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
                 ));
             }
         }
+        for problem in sources(house, &text)? {
+            complaints.push(format!("{}: {problem}", file.display()));
+        }
     }
     Ok(())
+}
+
+/// Folders of our source, as pages name them.
+const SOURCES: [&str; 3] = ["crates/", "tests/", "fuzz/"];
+
+/// Paths in backquotes that do not exist, and items that are not where `name` in `path` says.
+fn sources(house: &House, text: &str) -> Result<Vec<String>, String> {
+    let mut problems = Vec::new();
+    for (name, path) in named_sources(text) {
+        let absolute = house.root.join(path);
+        if !absolute.exists() {
+            problems.push(format!("`{path}` does not exist"));
+            continue;
+        }
+        let Some(name) = name.filter(|_| path.ends_with(".rs")) else {
+            continue;
+        };
+        let source = read(&absolute)?;
+        let has = |kind: &&str| source.contains(&format!("{kind} {name}"));
+        if !["fn", "const", "struct", "enum"]
+            .iter()
+            .any(|kind| has(&kind))
+        {
+            problems.push(format!("`{path}` has no `{name}`"));
+        }
+    }
+    Ok(problems)
+}
+
+/// Each path of our source in backquotes, with the item that the text says is there.
+fn named_sources(text: &str) -> Vec<(Option<&str>, &str)> {
+    // Between backquotes every second piece is code, if fences are left out.
+    let mut found = Vec::new();
+    let mut start = 0;
+    let mut code = false;
+    let mut paragraphs = Vec::new();
+    for line in text.split_inclusive('\n') {
+        let end = start + line.len();
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        match paragraphs.last_mut() {
+            Some((_, until)) if !code && !fence && *until == start => *until = end,
+            _ if !code && !fence => paragraphs.push((start, end)),
+            _ => {}
+        }
+        start = end;
+    }
+    for (from, until) in paragraphs {
+        let pieces: Vec<&str> = text[from..until].split('`').collect();
+        for place in (1..pieces.len()).step_by(2) {
+            let path = pieces[place];
+            let is_path = SOURCES.iter().any(|folder| path.starts_with(folder));
+            if !is_path || path.contains(['*', '{', ' ', '\n']) {
+                continue;
+            }
+            let is_in = place >= 3 && pieces[place - 1].trim() == "in";
+            found.push((is_in.then(|| pieces[place - 2]), path));
+        }
+    }
+    found
 }
 
 /// What is wrong with a link of `file`, if anything. Links to other sites are not followed.
@@ -123,6 +187,17 @@ mod tests {
             [(1, "x.md".to_owned()), (1, "y.md#z".to_owned())]
         );
         assert!(found.iter().all(|(_, link)| link != "no.md"));
+    }
+
+    #[test]
+    fn sources_are_found_with_the_function_that_is_said_to_be_there() {
+        let text = "`hold` in\n`crates/a/b.rs` and `crates/c`, `tests/*.py`\n```\n`crates/no`\n```\nin `fuzz/x`";
+        let wanted = [
+            (Some("hold"), "crates/a/b.rs"),
+            (None, "crates/c"),
+            (None, "fuzz/x"),
+        ];
+        assert_eq!(named_sources(text), wanted);
     }
 
     #[test]
