@@ -42,7 +42,7 @@ fn sources(house: &House, text: &str) -> Result<Vec<String>, String> {
         let has = |kind: &&str| source.contains(&format!("{kind} {name}"));
         if !["fn", "const", "struct", "enum"]
             .iter()
-            .any(|kind| has(&kind))
+            .any(has)
         {
             problems.push(format!("`{path}` has no `{name}`"));
         }

@@ -1,10 +1,10 @@
 //! Rules for each Rust file: it opens with its purpose, keeps its length, holds no placeholder, and uses `unsafe`
-//! only where ARCHITECTURE.md says so.
+//! only where docs/unsafe.md says so.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{House, read};
+use super::{House, read, rows_below};
 
 /// Longer files have more than one purpose, or a row here that says why not.
 const LINES_MAX: usize = 800;
@@ -13,8 +13,8 @@ const LONG: [(&str, &str); 0] = [];
 /// Left behind by work that was never finished.
 const PLACEHOLDERS: [&str; 3] = ["todo!", "unimplemented!", "dbg!"];
 
-/// The heading of ARCHITECTURE.md whose table names each module with `unsafe`.
-const HEADING: &str = "Modules with unsafe";
+/// Its table names each module with `unsafe`.
+const PAGE: &str = "docs/unsafe.md";
 
 pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), String> {
     let mut with_unsafe = BTreeSet::new();
@@ -44,19 +44,17 @@ pub(super) fn check(house: &House, complaints: &mut Vec<String>) -> Result<(), S
             with_unsafe.insert(shown.to_string());
         }
     }
-    let listed: BTreeSet<String> = house
-        .architecture_rows(HEADING)
-        .into_iter()
-        .map(|row| row.name)
-        .collect();
+    let listed: BTreeSet<String> =
+        rows_below(&read(&house.root.join(PAGE))?, "Modules with unsafe")
+            .into_iter()
+            .map(|row| row.name)
+            .collect();
     for file in with_unsafe.difference(&listed) {
-        complaints.push(format!(
-            "{file}: uses `unsafe` but has no row in ARCHITECTURE.md, {HEADING}"
-        ));
+        complaints.push(format!("{file}: uses `unsafe` but has no row in {PAGE}"));
     }
     for file in listed.difference(&with_unsafe) {
         complaints.push(format!(
-            "ARCHITECTURE.md, {HEADING}: `{file}` uses no `unsafe` (any more), remove its row"
+            "{PAGE}: `{file}` uses no `unsafe` (any more), remove its row"
         ));
     }
     Ok(())
