@@ -956,6 +956,30 @@ def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
         assert wire.call("GET", "there") == b"v"
 
 
+def test_fsck_repairs_into_no_directory_that_holds_something(durable, tmp_path):
+    """`--out` could be a store: newer values there were replaced by those of the damaged one, with exit code 0."""
+    for name in ("one", "other"):
+        server = durable(dir=tmp_path / name)
+        with server.connect() as wire:
+            wire.call("SET", "shared", name)
+        assert server.stop() == 0
+    other, before = tmp_path / "other", without_lock(tmp_path / "other")
+    assert "already holds a store" in offline("fsck", "--repair", tmp_path / "one", "--out", other, code=5, stderr=True)
+    assert without_lock(other) == before
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("mine")
+    said = offline("fsck", "--repair", tmp_path / "one", "--out", tmp_path / "full", code=5, stderr=True)
+    assert "`letter`" in said
+    new = tmp_path / "new"
+    unfinished = new / ".duramen-repair-unfinished"  # as an interrupted repair leaves it
+    unfinished.mkdir(parents=True)
+    (unfinished / "wal").write_bytes(b"x")
+    assert "proved" in offline("fsck", "--repair", tmp_path / "one", "--out", new)
+    assert not unfinished.exists()
+    with durable(dir=new).connect() as wire:
+        assert wire.call("GET", "shared") == b"one"
+
+
 @pytest.mark.parametrize(
     "name, keep, words",
     [
