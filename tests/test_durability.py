@@ -965,11 +965,11 @@ def test_fsck_repairs_into_no_directory_that_holds_something(durable, tmp_path):
             wire.call("SET", "shared", name)
         assert server.stop() == 0
     other, before = tmp_path / "other", without_lock(tmp_path / "other")
-    assert "already holds a store" in offline("fsck", "--repair", tmp_path / "one", "--out", other, code=5, stderr=True)
+    assert "already holds a store" in offline_error("fsck", "--repair", tmp_path / "one", "--out", other)
     assert without_lock(other) == before
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").write_text("mine")
-    said = offline("fsck", "--repair", tmp_path / "one", "--out", tmp_path / "full", code=5, stderr=True)
+    said = offline_error("fsck", "--repair", tmp_path / "one", "--out", tmp_path / "full")
     assert "`letter`" in said
     new = tmp_path / "new"
     unfinished = new / ".duramen-repair-unfinished"  # as an interrupted repair leaves it

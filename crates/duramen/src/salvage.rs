@@ -323,7 +323,9 @@ impl<'a> Repair<'a> {
 /// [`Error::Disk`]: there is something else in it.
 fn make_empty(to: &Path) -> Result<(), Error> {
     let place = to.display().to_string();
-    let failed = |doing| |source| Error::Disk(DiskError::io(&place, doing, source));
+    let failed = |doing: &'static str| {
+        move |source| Error::Disk(DiskError::io(&to.display().to_string(), doing, source))
+    };
     std::fs::create_dir_all(to).map_err(failed("make the directory"))?;
     let part = to.join(PART);
     if part.exists() {
@@ -362,7 +364,9 @@ fn move_up(part: &Path, to: &Path) -> Result<(), Error> {
         }
         sync().map_err(failed)?;
     }
-    std::fs::remove_dir(part).and_then(|()| sync()).map_err(failed)
+    std::fs::remove_dir(part)
+        .and_then(|()| sync())
+        .map_err(failed)
 }
 
 /// Where behind `from` entries begin again.
