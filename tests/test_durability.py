@@ -1,5 +1,6 @@
 """What outlives the process: restarts, levels, snapshots, and disks that are full, taken or somebody else's."""
 
+import collections
 import json
 import os
 import pathlib
@@ -754,6 +755,28 @@ def test_removals_make_room_after_a_command_that_spans_many_segments(start, tmp_
             some = gone[start_at : start_at + 500]
             assert wire.pipeline([("DEL", f"k{n}") for n in some]) == [1] * len(some)
         harness.wait_until(lambda: wire.pipeline([("MSET", *big)]) == [b"OK"], "there is room again")
+
+
+@pytest.mark.parametrize("command", [("EXPIRE", "100000"), ("GETEX", "EX", "100000")])
+def test_removals_make_room_after_changes_of_expiry(start, tmp_path, command):
+    """EXPIRE and GETEX of scattered keys, on a full disk, took the space that is kept for removals: from then on every DEL
+    was refused."""
+    server = start("--disk-size", "128mb", dir=tmp_path / "data", memory="1gb", threads=2, level="buffered")
+    name, *rest = command
+    with server.connect() as wire:
+        stored, refused = [], 0
+        while refused < 200:
+            keys = [b"k%d" % n for n in range(len(stored), len(stored) + 200)]
+            replies = wire.pipeline([("SET", key, b"x" * 2000) for key in keys])
+            stored += [key for key, reply in zip(keys, replies) if reply == b"OK"]
+            refused += sum(reply != b"OK" for reply in replies)
+        random.Random(3).shuffle(stored)
+        for at in range(0, len(stored), 10):
+            replies = wire.pipeline([(name, key, *rest) for key in stored[at : at + 10]])
+            if any("disk is full" in str(reply) for reply in replies):
+                break
+        replies = wire.pipeline([("DEL", key) for key in stored[:2500]])
+        assert replies == [1] * len(replies), collections.Counter(map(str, replies))
 
 
 def test_removals_make_room_on_a_full_disk_after_kills(small_disk, durable):
