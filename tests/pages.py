@@ -68,9 +68,11 @@ class Block:
 
 def blocks(page):
     """All fenced blocks of a page."""
-    found, directives, current = [], [], None
+    found, directives, current, is_rust = [], [], None, False
     for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
-        if current is not None:
+        if is_rust or line == "```rust":
+            is_rust = line != "```"  # the compiler's own tests read those
+        elif current is not None:
             if line.startswith("```"):
                 found.append(current)
                 current = None

@@ -1,5 +1,6 @@
 """What outlives the process: restarts, levels, snapshots, and disks that are full, taken or somebody else's."""
 
+import collections
 import json
 import os
 import pathlib
@@ -489,12 +490,13 @@ def reseal(superblock, at, new):
 @pytest.mark.parametrize(
     "at, new, words",
     [
-        (8, (2).to_bytes(2, "little"), ["format version 2", "versions up to 1", "newer Duramen"]),
+        (8, (3).to_bytes(2, "little"), ["format version 3", "versions up to 2", "newer Duramen"]),
+        (8, (1).to_bytes(2, "little"), ["format version 1", "before the first release", "version 2"]),
         (8, (65535).to_bytes(2, "little"), ["format version 65535", "newer Duramen"]),
         (64, (5).to_bytes(4, "little") + b"other", ["belongs to the cluster `other`", "Set the cluster's name"]),
         (24, bytes(8), None),
     ],
-    ids=["newer format", "newest format", "another cluster", "another hash seed"],
+    ids=["newer format", "newest format", "older format", "another cluster", "another hash seed"],
 )
 def test_a_directory_that_is_not_for_us_is_left_alone(durable, tmp_path, at, new, words):
     server = durable()
@@ -755,6 +757,28 @@ def test_removals_make_room_after_a_command_that_spans_many_segments(start, tmp_
         harness.wait_until(lambda: wire.pipeline([("MSET", *big)]) == [b"OK"], "there is room again")
 
 
+@pytest.mark.parametrize("command", [("EXPIRE", "100000"), ("GETEX", "EX", "100000")])
+def test_removals_make_room_after_changes_of_expiry(start, tmp_path, command):
+    """EXPIRE and GETEX of scattered keys, on a full disk, took the space that is kept for removals: from then on every DEL
+    was refused."""
+    server = start("--disk-size", "128mb", dir=tmp_path / "data", memory="1gb", threads=2, level="buffered")
+    name, *rest = command
+    with server.connect() as wire:
+        stored, refused = [], 0
+        while refused < 200:
+            keys = [b"k%d" % n for n in range(len(stored), len(stored) + 200)]
+            replies = wire.pipeline([("SET", key, b"x" * 2000) for key in keys])
+            stored += [key for key, reply in zip(keys, replies) if reply == b"OK"]
+            refused += sum(reply != b"OK" for reply in replies)
+        random.Random(3).shuffle(stored)
+        for at in range(0, len(stored), 10):
+            replies = wire.pipeline([(name, key, *rest) for key in stored[at : at + 10]])
+            if any("disk is full" in str(reply) for reply in replies):
+                break
+        replies = wire.pipeline([("DEL", key) for key in stored[:2500]])
+        assert replies == [1] * len(replies), collections.Counter(map(str, replies))
+
+
 def test_removals_make_room_on_a_full_disk_after_kills(small_disk, durable):
     """Each restart closed what was open, so heads took a segment each, and there was soon none for a tombstone:
     DEL said MISCONF for ever."""
@@ -954,6 +978,30 @@ def test_fsck_repairs_into_a_new_directory(durable, tmp_path):
             assert wire.call("GET", f"k{n}") == (None if n == 1234 else b"%04d" % n * 500)
         wire.call("SELECT", 1)
         assert wire.call("GET", "there") == b"v"
+
+
+def test_fsck_repairs_into_no_directory_that_holds_something(durable, tmp_path):
+    """`--out` could be a store: newer values there were replaced by those of the damaged one, with exit code 0."""
+    for name in ("one", "other"):
+        server = durable(dir=tmp_path / name)
+        with server.connect() as wire:
+            wire.call("SET", "shared", name)
+        assert server.stop() == 0
+    other, before = tmp_path / "other", without_lock(tmp_path / "other")
+    assert "already holds a store" in offline_error("fsck", "--repair", tmp_path / "one", "--out", other)
+    assert without_lock(other) == before
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("mine")
+    said = offline_error("fsck", "--repair", tmp_path / "one", "--out", tmp_path / "full")
+    assert "`letter`" in said
+    new = tmp_path / "new"
+    unfinished = new / ".duramen-repair-unfinished"  # as an interrupted repair leaves it
+    unfinished.mkdir(parents=True)
+    (unfinished / "wal").write_bytes(b"x")
+    assert "proved" in offline("fsck", "--repair", tmp_path / "one", "--out", new)
+    assert not unfinished.exists()
+    with durable(dir=new).connect() as wire:
+        assert wire.call("GET", "shared") == b"one"
 
 
 @pytest.mark.parametrize(

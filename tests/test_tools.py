@@ -145,6 +145,7 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path, number):
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # below `nohup` it is ignored
     )
     harness.wait_until(lambda: list(scratch.glob("*/server-1.log")), "servers are started")
     assert len(processes_in(scratch)) >= 3, "bench, up and servers"

@@ -1,29 +1,36 @@
 //! The C interface: `include/duramen_alloc.h` says what each function does.
 //!
 //! **Invariants**
-//! - E1: every failure has a number and a text, both of the calling thread, until its next call that fails.
+//! - E1: every failure has a number and a text, both of the calling thread, until its next call that fails. They need no destructor,
+//!   so that functions may fail in a thread that is ending, as in destructors of its other data.
 //! - E2: a thread is not cancelled within a function (signal's H2).
 
 use crate::error::Error;
 use crate::pager::Faults;
 use crate::session::{self, Options, Stats};
 use crate::signal;
-use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::cell::Cell;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
+/// Bytes of a text, its end included. A longer one is cut.
+const TEXT_BYTES: usize = 1024;
+
 thread_local! {
     static CODE: Cell<c_int> = const { Cell::new(0) };
-    static TEXT: RefCell<CString> = RefCell::default();
+    static TEXT: Cell<[u8; TEXT_BYTES]> = const { Cell::new([0; TEXT_BYTES]) };
 }
 
 fn failed(error: &Error) -> c_int {
     let code = error.code();
     CODE.set(code);
     let text = error.to_string().replace('\0', " ");
-    TEXT.set(CString::new(text).unwrap_or_default());
+    let mut bytes = [0; TEXT_BYTES];
+    let end = text.floor_char_boundary(TEXT_BYTES - 1);
+    bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+    TEXT.set(bytes);
     code
 }
 
@@ -248,5 +255,5 @@ pub extern "C-unwind" fn ssd_error() -> c_int {
 /// As in the header (E1).
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn ssd_error_message() -> *const c_char {
-    TEXT.with_borrow(|text| text.as_ptr())
+    TEXT.with(|text| text.as_ptr().cast())
 }

@@ -197,7 +197,7 @@ impl Error {
     }
 
     /// An operating system's error, sorted by what to do about it.
-    pub(crate) fn io(place: &str, doing: &'static str, source: io::Error) -> Error {
+    pub fn io(place: &str, doing: &'static str, source: io::Error) -> Error {
         let place = place.to_owned();
         match source.kind() {
             io::ErrorKind::PermissionDenied => Error::Permission {

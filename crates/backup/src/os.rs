@@ -24,7 +24,8 @@ use crate::create;
 use crate::disk::{BLOCK_BYTES, Disk, File, OpenHow};
 use crate::error::Error;
 use crate::parallel::Parallel;
-use crate::region::{FRAMES, LOCK, SUPERBLOCK, WAL};
+pub use crate::region::SUPERBLOCK;
+use crate::region::{FRAMES, LOCK, WAL};
 use crate::types::Mode;
 
 const BLOCK: usize = BLOCK_BYTES as usize;

@@ -19,7 +19,7 @@ use crate::disk::{Disk, File, OpenHow};
 use crate::types::Geometry;
 
 /// Names of the files in a directory.
-pub(crate) const SUPERBLOCK: &str = "superblock";
+pub const SUPERBLOCK: &str = "superblock";
 pub(crate) const WAL: &str = "wal";
 pub(crate) const FRAMES: &str = "frames";
 pub(crate) const LOCK: &str = "LOCK";

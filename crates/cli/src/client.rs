@@ -349,11 +349,11 @@ EXAMPLES
 Exit codes: 0 set, 1 no such key or the condition did not hold, 2 wrong usage, 3 error from the server, 4 no connection.";
 
 const SNAPSHOT_HELP: &str = "\
-The copy is a data directory of its own: to restore it, serve it, or a copy of it.
+`duramen restore` makes a data directory of the copy.
 
 EXAMPLES
   duramen snapshot /backup/monday
-  duramen serve --dir /backup/monday
+  duramen restore /backup/monday /var/lib/duramen
   duramen snapshot /backup/now --background
 
 Exit codes: 0 done, 2 wrong usage, 3 error from the server (it says which), 4 no connection.";

@@ -34,14 +34,17 @@ pub(crate) fn error(text: Arguments<'_>) {
 /// To standard output, of a tool (N1).
 pub(crate) fn out(text: Arguments<'_>) {
     let mut stdout = std::io::stdout();
-    let done = stdout.write_fmt(text).and_then(|()| stdout.flush());
-    match done {
-        Err(reason) if reason.kind() != ErrorKind::BrokenPipe => {
-            error(format_args!(
-                "duramen: cannot write to standard output: {reason}\n"
-            ));
-            std::process::exit(2);
-        }
-        _ => {}
+    if let Err(reason) = stdout.write_fmt(text).and_then(|()| stdout.flush()) {
+        ended(&reason);
+    }
+}
+
+/// Standard output takes no more (N1): ends the tool, unless the reader went away.
+pub(crate) fn ended(reason: &std::io::Error) {
+    if reason.kind() != ErrorKind::BrokenPipe {
+        error(format_args!(
+            "duramen: cannot write to standard output: {reason}\n"
+        ));
+        std::process::exit(2);
     }
 }

@@ -6,10 +6,13 @@
 //! - Where bytes are missing there may have been a newer version of any key, or its deletion. A key is *proved* if no missing
 //!   byte can have held one: its entry lies behind all that is missing of the same head's segments, and nothing is missing of others.
 //! - Behind a gap, entries are found again by looking for several that follow each other, each with its checksum.
+//! - The new store is made in a folder of its own within the new directory, and moved up when it is whole: no server takes a part of it.
 //! - Versions in the new store are all above those of the old one, so that no condition on an old version holds by accident.
 
 use crate::{Error, Level, Options, Store};
+use duramen_backup::Error as DiskError;
 use duramen_backup::disk::Disk;
+use duramen_backup::os::{SUPERBLOCK, is_store};
 use duramen_backup::salvage::{Remains, Salvage};
 use duramen_base::ids::SegmentId;
 use duramen_cluster::control::{Listed, State, each_record};
@@ -17,6 +20,7 @@ use duramen_engine::TableId;
 use duramen_format::entry::{self, Entry, Kind as EntryKind};
 use duramen_format::segment::{HEADER_BYTES, Kind};
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
@@ -48,6 +52,9 @@ pub struct Salvaged {
     pub wal_damage: Option<String>,
 }
 
+/// The folder within the new directory in which the store is made.
+const PART: &str = ".duramen-repair-unfinished";
+
 /// The entry that wins for a key.
 #[derive(Clone, Copy)]
 struct Winner {
@@ -63,12 +70,14 @@ type Winners = HashMap<(u32, Box<[u8]>), Winner>;
 /// table's name and the key of what is there and may be old.
 ///
 /// # Errors
-/// [`Error::Disk`]: there is no store, or its superblock can't be read; or as [`Store::open`] and its writes, of the new one.
+/// [`Error::Disk`]: there is no store, or its superblock can't be read; `to` is not empty; or as [`Store::open`] and its writes, of
+/// the new one.
 pub fn salvage(
     from: &dyn Disk,
     to: &Path,
     unproved: &mut dyn FnMut(&str, &[u8]),
 ) -> Result<Salvaged, Error> {
+    make_empty(to)?;
     let salvage = Salvage::new(from).map_err(Error::Disk)?;
     let mut repair = Repair::new(&salvage);
     let listed: Vec<(SegmentId, Option<Listed>)> = repair.listed();
@@ -238,7 +247,8 @@ impl<'a> Repair<'a> {
         to: &Path,
         unproved: &mut dyn FnMut(&str, &[u8]),
     ) -> Result<Salvaged, Error> {
-        let store = Store::open(self.options(to))?;
+        let part = to.join(PART);
+        let store = Store::open(self.options(&part))?;
         let mut tables: BTreeMap<u32, TableId> = BTreeMap::new();
         for (id, table) in &self.state.tables {
             let made = match store.engine().table_id(&table.name) {
@@ -284,6 +294,8 @@ impl<'a> Repair<'a> {
         }
         drop(session);
         store.close()?;
+        drop(store);
+        move_up(&part, to)?;
         Ok(self.done)
     }
 
@@ -303,6 +315,58 @@ impl<'a> Repair<'a> {
         options.engine.heads = 1;
         options
     }
+}
+
+/// Makes the directory if there is none, and removes what an interrupted repair left in it.
+///
+/// # Errors
+/// [`Error::Disk`]: there is something else in it.
+fn make_empty(to: &Path) -> Result<(), Error> {
+    let place = to.display().to_string();
+    let failed = |doing: &'static str| {
+        move |source| Error::Disk(DiskError::io(&to.display().to_string(), doing, source))
+    };
+    std::fs::create_dir_all(to).map_err(failed("make the directory"))?;
+    let part = to.join(PART);
+    if part.exists() {
+        std::fs::remove_dir_all(&part).map_err(failed("remove an unfinished repair"))?;
+    }
+    for entry in std::fs::read_dir(to).map_err(failed("list the directory"))? {
+        let name = entry.map_err(failed("list the directory"))?.file_name();
+        if name == "lost+found" {
+            continue; // of a file system that was just made
+        }
+        return Err(Error::Disk(match is_store(to) {
+            Ok(true) => DiskError::Exists { place },
+            _ => DiskError::NotDuramen {
+                place,
+                found: format!("`{}`", name.display()),
+            },
+        }));
+    }
+    Ok(())
+}
+
+/// Moves the files of a store to the directory above, the superblock last: it makes a directory a store.
+fn move_up(part: &Path, to: &Path) -> Result<(), Error> {
+    let place = to.display().to_string();
+    let failed = |source| Error::Disk(DiskError::io(&place, "move the new store", source));
+    let sync = || File::open(to)?.sync_all();
+    let entries = std::fs::read_dir(part).map_err(failed)?;
+    let names: Vec<_> = entries
+        .map(|entry| entry.map(|entry| entry.file_name()))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    let (last, first): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name == SUPERBLOCK);
+    for names in [first, last] {
+        for name in names {
+            std::fs::rename(part.join(&name), to.join(&name)).map_err(failed)?;
+        }
+        sync().map_err(failed)?;
+    }
+    std::fs::remove_dir(part)
+        .and_then(|()| sync())
+        .map_err(failed)
 }
 
 /// Where behind `from` entries begin again.

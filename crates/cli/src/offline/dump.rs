@@ -32,7 +32,20 @@ impl Out {
         } else {
             text.to_owned()
         };
-        self.closed |= writeln!(self.out, "{line}").is_err();
+        let done = writeln!(self.out, "{line}");
+        self.note(done);
+    }
+
+    fn flush(&mut self) {
+        let done = self.out.flush();
+        self.note(done);
+    }
+
+    fn note(&mut self, done: io::Result<()>) {
+        if let Err(reason) = done {
+            self.closed = true;
+            crate::say::ended(&reason);
+        }
     }
 
     fn damage(&mut self, text: &str) {
@@ -69,7 +82,7 @@ pub(super) fn run(place: &Place, part: Option<Part>, segment: Option<u64>, json:
     {
         out.damage(&error.to_string());
     }
-    let _ = out.out.flush();
+    out.flush();
     ExitCode::from(u8::from(out.damaged))
 }
 

@@ -13,6 +13,12 @@ const SHOWN_MAX: usize = 100;
 
 pub(super) fn run(place: &Place, out: &Path, json: bool) -> ExitCode {
     let mut list = List::beside(out);
+    if list.path.exists() {
+        let path = list.path.display();
+        return super::cannot_look(&format!(
+            "`{path}` is there already: move it away, or choose another NEW"
+        ));
+    }
     let done =
         duramen::internals::salvage(&*place.disk, out, &mut |table, key| list.add(table, key));
     let done = match done {

@@ -63,8 +63,8 @@ pub enum Purpose {
     Head,
     /// A head that has none left, for tombstones alone: deletes go on when writes cannot.
     Tombstones,
-    /// A head, for what replaces about as much: it goes on when other writes cannot, up to a
-    /// segment of live data more.
+    /// A head, for what replaces about as much: it goes on in memory when other writes cannot, up to
+    /// a segment of live data more.
     Rewrite,
     Survivor,
     /// What compaction keeps of a segment, which has its place on disk.

@@ -9,16 +9,21 @@ use duramen_wire::resp::Encoder;
 use duramen_wire::resp::number::{parse_integer, write_integer};
 
 pub(super) fn get(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
+    let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
+    match found {
+        Some(object) => ctx.bulk(object.value),
+        None => ctx.null(),
+    }
+}
+
+/// Counts a read of one key.
+#[inline]
+fn note_read(ctx: &Context<'_>, hit: bool) {
     let counters = ctx.local.counters(ctx.shared);
-    match guard.read(ctx.table, hashes[0], ctx.arg(1))? {
-        Some(object) => {
-            counters.keyspace_hits.add(1);
-            ctx.bulk(object.value)
-        }
-        None => {
-            counters.keyspace_misses.add(1);
-            ctx.null()
-        }
+    match hit {
+        true => counters.keyspace_hits.add(1),
+        false => counters.keyspace_misses.add(1),
     }
 }
 
@@ -199,6 +204,7 @@ pub(super) fn getex(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyH
 
 pub(super) fn strlen(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[KeyHash]) -> Done {
     let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
     ctx.integer(found.map_or(0, |object| object.value.len() as i64))
 }
 
@@ -206,6 +212,7 @@ pub(super) fn getrange(ctx: &mut Context<'_>, guard: &mut Guard<'_>, hashes: &[K
     let start = parse_integer(ctx.arg(2)).ok_or(NOT_AN_INTEGER)?;
     let end = parse_integer(ctx.arg(3)).ok_or(NOT_AN_INTEGER)?;
     let found = guard.read(ctx.table, hashes[0], ctx.arg(1))?;
+    note_read(ctx, found.is_some());
     let value = found.map_or(&b""[..], |object| object.value);
     ctx.bulk(slice(value, start, end))
 }

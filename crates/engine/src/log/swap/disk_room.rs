@@ -28,8 +28,8 @@ impl Swaps {
     /// As many as there may be of a purpose.
     fn limit_for(&self, purpose: Purpose) -> u64 {
         match purpose {
-            Purpose::Head | Purpose::Side | Purpose::Promoted => self.limit(),
-            Purpose::Tombstones | Purpose::Rewrite | Purpose::Survivor => self.limit_of_cleaning(),
+            Purpose::Head | Purpose::Rewrite | Purpose::Side | Purpose::Promoted => self.limit(),
+            Purpose::Tombstones | Purpose::Survivor => self.limit_of_cleaning(),
             Purpose::Compacted => u64::MAX, // its segment is listed
         }
     }
@@ -105,8 +105,10 @@ impl Swaps {
     /// Segments that are left free by who opens one for this purpose.
     fn spare(&self, purpose: Purpose) -> u64 {
         match purpose {
-            Purpose::Head | Purpose::Side | Purpose::Promoted => self.reserve(),
-            Purpose::Tombstones | Purpose::Rewrite => self.reserve_of_survivors(),
+            // A rewrite too: it leaves an object dead, but these lie scattered, and cleaning would gain
+            // nothing while removals find their room taken.
+            Purpose::Head | Purpose::Rewrite | Purpose::Side | Purpose::Promoted => self.reserve(),
+            Purpose::Tombstones => self.reserve_of_survivors(),
             Purpose::Survivor | Purpose::Compacted => 0,
         }
     }
