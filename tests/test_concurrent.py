@@ -185,6 +185,35 @@ def test_a_slow_keys_command_does_not_stop_others_for_long(server, wire):
 
 
 @pytest.mark.duramen
+@pytest.mark.parametrize("command", [("KEYS", "nomatch*x"), ("SCAN", "0", "COUNT", "100000", "MATCH", "*z*z*z*")])
+def test_walks_of_a_transaction_have_an_end(server, wire, command):
+    """300 KEYS in one EXEC held every thread for 51 s: nothing bounded what walks inside of it looked at."""
+    wire.load([b"key:%07d" % i for i in range(200_000)], b"v")
+    with server.connect() as other:
+        other.pipeline([("MULTI",), ("SET", "before", "1"), *[command] * 3000, ("SET", "behind", "1")])
+        other.send(harness.encode("EXEC"))
+        began = time.monotonic()
+        wire.call("PING")
+        replies = other.reply()
+        assert time.monotonic() - began < 8
+    assert replies[0] == replies[-1] == b"OK" and wire.call("GET", "behind") == b"1"
+    assert not isinstance(replies[1], harness.ErrorReply) and "in one transaction" in str(replies[-2])
+
+
+@pytest.mark.duramen
+def test_a_transaction_does_not_go_on_for_replies_that_nobody_gets(start):
+    """An EXEC whose replies had passed `output-limit` went on encoding them for 23 s."""
+    server = start("--output-limit", "1mb", threads=1)
+    with server.connect() as wire, server.connect() as other:
+        wire.pipeline([("MULTI",), *[("COMMAND", "DOCS")] * 5000, ("SET", "behind", "1")])
+        wire.send(harness.encode("EXEC"))
+        began = time.monotonic()
+        assert other.call("PING") == b"PONG"
+        harness.wait_until(lambda: other.call("GET", "behind") == b"1", "it is done")
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.duramen
 @pytest.mark.parametrize("poll", ["adaptive", "busy", "off"])
 def test_every_way_of_polling(start, poll):
     server = start("--poll", poll, threads=2)

@@ -273,3 +273,17 @@ def test_ttls_are_estimated(start):
     fields = dict(part.split("=") for part in server.info("keyspace")["db0"].split(","))
     assert (fields["keys"], fields["expires"]) == ("4000", "1000")
     assert 140_000 < int(fields["avg_ttl"]) < 260_000, fields
+
+
+def test_counters_of_processor_time_do_not_fall(start):
+    """The kernel's ticks divide the time between user and system mode: an estimate, which fell now and then."""
+    server = start(threads=2)
+    last = {}
+    with server.connect() as wire:
+        for _ in range(150):
+            wire.pipeline([("SET", "a", 1)] * 200)
+            now = {name: float(value) for name, value in server.info("cpu").items() if name.startswith("used_cpu")}
+            assert len(now) >= 4 and not [name for name in last if now[name] < last[name]], (last, now)
+            last = now
+    memory = server.info("memory")
+    assert int(memory["allocator_rss_bytes"]) >= 0 and int(memory["allocator_frag_bytes"]) >= 0, memory

@@ -24,7 +24,7 @@ impl Store {
             live_bytes,
             appended_bytes: sum(Counters::payload),
             segment_budget_bytes,
-            utilization: live_bytes as f64 / segment_budget_bytes.max(1) as f64,
+            utilization: core.live_in_memory() as f64 / segment_budget_bytes.max(1) as f64,
             committed_bytes: core.space.budget.used(),
             index_bytes: core.arena.committed_bytes(),
             segments_open,

@@ -5,13 +5,13 @@
 pub struct Stats {
     /// Objects in all tables; expired ones that nobody has met yet count too.
     pub objects: u64,
-    /// Bytes of live entries in segments, headers and alignment included.
+    /// Bytes of live entries in segments, headers and alignment included, those on flash too.
     pub live_bytes: u64,
     /// Key and value bytes appended by writers since start.
     pub appended_bytes: u64,
     /// Bytes of segments that may be used for data: the budget less index and tables.
     pub segment_budget_bytes: u64,
-    /// `live_bytes / segment_budget_bytes`, 0 to 1.
+    /// Live bytes in memory as a part of `segment_budget_bytes`, 0 to 1.
     pub utilization: f64,
     /// Bytes that are backed by memory now, of the budget.
     pub committed_bytes: u64,

@@ -7,6 +7,7 @@
 use super::cold::Walk;
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER};
 use super::group::Way;
+use super::scan::note_walked;
 use super::slots::{Span, spans};
 use crate::cluster::Membership;
 use duramen_base::ids::{KeyRange, RouteHash, ServerId, TableId};
@@ -390,7 +391,11 @@ fn walk(
                 break;
             }
         },
-        Way::Guarded(guard) => while !step(ctx, guard)? {},
+        Way::Guarded(guard) => {
+            while !step(ctx, guard)? {
+                note_walked(ctx, STEP, 0)?;
+            }
+        }
         Way::Nothing => unreachable!("{} needs data", ctx.spec.name),
     }
     Ok(walk)

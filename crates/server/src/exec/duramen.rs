@@ -9,7 +9,9 @@ use super::databases;
 use super::glob::Pattern;
 use super::group::Way;
 use super::own_part::OwnPart;
-use super::scan::{LONG_PATTERN, VALUES_PER_STEP, parse_cursor, walk};
+use super::scan::{
+    LONG_PATTERN, SCAN_OBJECTS_MAX, VALUES_PER_STEP, note_walked, parse_cursor, walk,
+};
 use super::string;
 use duramen_base::ids::Level;
 use duramen_engine::{Condition, Error, Guard, KeyHash, Outcome, TableId};
@@ -288,6 +290,7 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let mut reply = Encoder::new(&mut found, ctx.client.protocol);
     let in_parts = ctx.client.take_in_parts();
     let step = (VALUES_PER_STEP, in_parts);
+    note_walked(ctx, count.min(SCAN_OBJECTS_MAX), 0)?;
     let next = walk(guard, ctx.table, cursor, count, step, |object| {
         let pattern = pattern.as_ref();
         let wanted = pattern.is_none_or(|pattern: &Pattern| pattern.matches(object.key));

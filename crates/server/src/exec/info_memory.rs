@@ -99,8 +99,10 @@ pub(super) fn write(ctx: &Context<'_>, fields: &mut Fields) {
 /// What Redis tells of its allocator: here of the log and the heap together.
 fn allocator(footprint: &Footprint, rss: u64, fields: &mut Fields) {
     let allocated = footprint.used_bytes();
-    let active = footprint.total_bytes() - footprint.program_bytes;
     let resident = rss.saturating_sub(footprint.program_bytes);
+    // Memory that was never touched is not active.
+    let active = (footprint.total_bytes() - footprint.program_bytes).min(resident);
+    let allocated = allocated.min(active);
     fields.add("allocator_allocated", allocated);
     fields.add("allocator_active", active);
     fields.add("allocator_resident", resident);

@@ -31,6 +31,8 @@ pub(crate) struct Local {
     pub(super) colds: Vec<Cold>,
     /// A command of a transaction runs.
     pub(super) in_exec: bool,
+    /// Objects that walks of the EXEC that runs have looked at.
+    pub(super) walked: usize,
     /// The tables behind the databases as an EXEC that runs found them under its guard. It makes
     /// none: it would wait for its own open group.
     pub(super) exec_dbs: Option<[Option<TableId>; DBS]>,
@@ -63,6 +65,7 @@ impl Local {
             tier: false,
             colds: Vec::new(),
             in_exec: false,
+            walked: 0,
             exec_dbs: None,
             views: ViewCache::default(),
             room: Room {

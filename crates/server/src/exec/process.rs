@@ -1,6 +1,7 @@
 //! What the kernel tells about this process.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 /// Resident memory, in bytes; 0 if the kernel does not tell.
 pub(crate) fn rss_bytes() -> u64 {
@@ -20,7 +21,8 @@ pub(crate) fn machine_bytes() -> u64 {
 pub(crate) fn cpu_seconds() -> (f64, f64) {
     let all = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let all = all.tv_sec as f64 + all.tv_nsec as f64 / 1e9;
-    divided(all, "/proc/self/stat")
+    static TOLD: Told = Told::new((0.0, 0.0));
+    never_less(&TOLD, divided(all, "/proc/self/stat"))
 }
 
 /// The same of the first thread alone.
@@ -31,7 +33,21 @@ pub(crate) fn cpu_seconds_of_main() -> (f64, f64) {
         .split_whitespace()
         .next()
         .and_then(|ns| ns.parse().ok());
-    divided(ns.unwrap_or(0.0) / 1e9, &format!("{folder}/stat"))
+    static TOLD: Told = Told::new((0.0, 0.0));
+    never_less(
+        &TOLD,
+        divided(ns.unwrap_or(0.0) / 1e9, &format!("{folder}/stat")),
+    )
+}
+
+/// Times that were told last.
+type Told = Mutex<(f64, f64)>;
+
+/// As their parts are estimates, one of them may fall; counters do not.
+fn never_less(told: &Told, now: (f64, f64)) -> (f64, f64) {
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    *told = (told.0.max(now.0), told.1.max(now.1));
+    *told
 }
 
 /// The kernel counts user and system mode in ticks, and the sum of both to the nanosecond.

@@ -2,7 +2,8 @@
 //!
 //! **Invariant** W1: no request walks on for longer than a slice. `SCAN` and `DURAMEN.SCAN` then
 //! answer with the cursor; `KEYS` notes how far it is and goes on in the next round, when everybody
-//! else has had a turn and no pin is held. Inside EXEC, which is one step, `KEYS` walks to the end.
+//! else has had a turn and no pin is held. Inside EXEC, which is one step, `KEYS` walks to the end;
+//! there all walks of one EXEC have an end together ([`OBJECTS_IN_EXEC_MAX`]).
 
 use super::context::{Context, Done, Failure, NOT_AN_INTEGER, SYNTAX};
 use super::glob::Pattern;
@@ -23,12 +24,16 @@ pub(super) const KEYS_PER_STEP: usize = 16;
 /// As [`KEYS_PER_STEP`], where values are told too: a value may be 1 MiB.
 pub(super) const VALUES_PER_STEP: usize = 1;
 /// Most objects that one SCAN shows, whatever its COUNT: one or two milliseconds (W1).
-const SCAN_OBJECTS_MAX: usize = 8_192;
+pub(super) const SCAN_OBJECTS_MAX: usize = 8_192;
 /// One SCAN ends after so many steps that found less than they looked for: each has passed a
 /// thousand empty buckets.
 const EMPTY_STEPS_MAX: usize = 16;
 /// One SCAN ends after the step that takes what it has found, or its steps of matching, beyond this; in bytes.
 const SCAN_BYTES_MAX: usize = 1 << 20;
+/// Objects that all walks of one EXEC may look at: about a second.
+const OBJECTS_IN_EXEC_MAX: usize = 1 << 22;
+/// Steps of matching that count as one object there.
+const MATCHING_PER_OBJECT: usize = 64;
 /// Draws before RANDOMKEY gives up on meeting an object that has not expired.
 const RANDOM_DRAWS: usize = 64;
 
@@ -44,6 +49,23 @@ struct Options {
     of_other_type: bool,
 }
 
+/// W1, inside EXEC: counts what a walk has looked at.
+///
+/// # Errors
+/// All walks of this EXEC have looked at too much.
+pub(super) fn note_walked(ctx: &mut Context<'_>, objects: usize, matching: usize) -> Done {
+    if !ctx.locked {
+        return Ok(());
+    }
+    ctx.local.walked += objects + matching / MATCHING_PER_OBJECT;
+    match ctx.local.walked > OBJECTS_IN_EXEC_MAX {
+        true => Err(Failure::Text(
+            "ERR KEYS and SCAN look at 4194304 keys at most in one transaction",
+        )),
+        false => Ok(()),
+    }
+}
+
 pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) -> Done {
     let options = parse(ctx)?;
     let own = OwnPart::of(ctx, guard);
@@ -54,7 +76,10 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
     let (from, count) = (options.cursor, options.count);
     let in_parts = ctx.client.take_in_parts();
     let step = (KEYS_PER_STEP, in_parts);
+    let (mut objects, mut matching) = (0, 0);
+    note_walked(ctx, 0, 0)?;
     let next = walk(guard, ctx.table, from, count, step, |object| {
+        objects += 1;
         let pattern = options.pattern.as_ref();
         let wanted = pattern.is_none_or(|pattern| pattern.matches(object.key));
         if wanted && !options.of_other_type && own.has(guard, object.key) {
@@ -63,9 +88,13 @@ pub(super) fn scan(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         } else if pattern.is_none() {
             return 0;
         }
-        pattern.map_or(object.key.len(), |pattern| pattern.steps(object.key.len()))
+        let steps = pattern.map_or(object.key.len(), |pattern| pattern.steps(object.key.len()));
+        matching += steps;
+        steps
     });
+    let walked = note_walked(ctx, objects, matching);
     let next = ctx.note_colds(guard, in_parts, next)?;
+    walked?;
     let mut reply = ctx.reply();
     reply.array(2);
     reply.bulk(IntegerText::unsigned(next).as_bytes());
@@ -210,6 +239,10 @@ pub(super) fn keys(ctx: &mut Context<'_>, guard: &mut Guard<'_>, _: &[KeyHash]) 
         if is_long && !ctx.locked {
             ctx.client.keep_walk(walk);
             return Err(Failure::GoesOn);
+        }
+        if is_long {
+            note_walked(ctx, objects, matching)?;
+            (objects, matching) = (0, 0);
         }
     }
     if goes_on {

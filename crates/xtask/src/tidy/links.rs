@@ -40,10 +40,7 @@ fn sources(house: &House, text: &str) -> Result<Vec<String>, String> {
         };
         let source = read(&absolute)?;
         let has = |kind: &&str| source.contains(&format!("{kind} {name}"));
-        if !["fn", "const", "struct", "enum"]
-            .iter()
-            .any(has)
-        {
+        if !["fn", "const", "struct", "enum"].iter().any(has) {
             problems.push(format!("`{path}` has no `{name}`"));
         }
     }
