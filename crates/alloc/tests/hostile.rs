@@ -141,6 +141,11 @@ fn closing_leaves_a_later_handler() {
     by_both("closing");
 }
 
+#[test]
+fn a_function_may_fail_in_a_thread_that_ends() {
+    by_both("ending");
+}
+
 /// All but `locking`: AddressSanitizer makes `mlockall` a function that does nothing.
 #[test]
 fn under_address_sanitizer() {

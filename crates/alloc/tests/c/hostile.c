@@ -459,6 +459,33 @@ static void closing(void) {
     CHECK(ours == 0 && ssd_close() == SSD_OK);
 }
 
+static pthread_key_t cache;
+static atomic_int ended;
+static void free_cache(void *object) {
+    CHECK(ssd_free((char *)object + 1) == SSD_EPOINTER && strlen(ssd_error_message()) > 10);
+    CHECK(ssd_free(object) == SSD_OK);
+    atomic_fetch_add(&ended, 1);
+}
+
+static void *use_cache(void *fails) {
+    char *object = ssd_oalloc(1, 100);
+    CHECK(object != NULL && pthread_setspecific(cache, object) == 0);
+    if (fails) CHECK(ssd_free(object + 1) == SSD_EPOINTER);
+    return NULL;
+}
+
+/* A thread frees its data in a destructor, where a function fails: the text of an error before had its own destructor, and the
+   program was aborted. */
+static void ending(void) {
+    init();
+    CHECK(pthread_key_create(&cache, free_cache) == 0);
+    for (uintptr_t fails = 0; fails < 2; fails++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, use_cache, (void *)fails) == 0 && pthread_join(thread, NULL) == 0);
+    }
+    CHECK(atomic_load(&ended) == 2 && ssd_close() == SSD_OK);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     snprintf(flash, sizeof flash, "%s/flash", argv[1]);
@@ -469,7 +496,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } all[] = {{"cancel", cancel},   {"jumping", jumping}, {"forking", forking},           {"locking", locking}, {"signals", signal_descriptor},
-               {"direct", direct},   {"limits", limits},   {"double_frees", double_frees}, {"closing", closing}};
+               {"direct", direct},   {"limits", limits},   {"double_frees", double_frees}, {"closing", closing}, {"ending", ending}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(argv[3], all[i].name) != 0) continue;
         all[i].run();
