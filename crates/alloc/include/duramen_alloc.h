@@ -130,7 +130,9 @@ int ssd_unpin(const void *object, size_t size);
  * happens to the process, ssd_restore(path) brings back this very state. Nothing is allocated or freed meanwhile (callers wait);
  * objects that other threads write to meanwhile are in it as before or as after, each page for itself. Cost: everything dirty is written to
  * flash, then the object tables (4 bytes of each object of at least 128 bytes, or page) and 16 bytes of each 128 KiB of flash to the file;
- * four syncs. What is not needed by the checkpoint before is free after it. An error (SSD_EDEVICE, SSD_ENOSPC): the checkpoint before holds. */
+ * four syncs. What is not needed by the checkpoint before is free after it. An error (SSD_EDEVICE, SSD_ENOSPC): the checkpoint before holds.
+ * SSD_EINVAL: `path`, or `path`.new where it is written first, is the flash file, no regular file (a link, a device, a directory), or holds
+ * something that is no checkpoint; nothing was changed. */
 int ssd_checkpoint(const char *path);
 
 /* Goes on from a checkpoint: after ssd_init with the same flash file, before anything is allocated. All objects are where they were;

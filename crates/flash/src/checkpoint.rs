@@ -36,6 +36,7 @@ use crate::layout::{
 };
 use crate::memory::Aligned;
 use crate::pieces::{Header, Pieces, Room, STREAM_BYTES, Writer};
+use crate::place::{self, beside};
 use crate::quiet::quietly;
 use crate::space::Space;
 use crate::store::{Core, ObjectStore, Options, drawn};
@@ -222,8 +223,9 @@ impl ObjectStore {
     /// whatever happens to this process. Writers wait meanwhile. `blob` is kept with it.
     ///
     /// # Errors
-    /// [`Error::Device`]: the checkpoint before, if there is one, holds on.
+    /// [`Error::Device`], [`Error::Occupied`]: the checkpoint before, if there is one, holds on.
     pub fn checkpoint(&self, path: &Path, blob: &[u8]) -> Result<(), Error> {
+        place::check(path, &*self.core.device)?;
         let core = &self.core;
         let mut filling = core.filling();
         core.flush(&mut filling)?;
@@ -273,21 +275,18 @@ impl ObjectStore {
     /// Writes the next checkpoint's file, and puts it where the last one's is. The superblock honours both.
     fn replace_file(&self, path: &Path, blob: &[u8]) -> Result<(), NotReplaced> {
         let beside = beside(path);
-        let unchanged = |source| {
-            let _ = std::fs::remove_file(&beside); // it is void, wherever it lies
+        // What a checkpoint that was cut short left there: it was looked at (W1).
+        let _ = std::fs::remove_file(&beside);
+        let unchanged = |source: io::Error| {
+            if source.kind() != io::ErrorKind::AlreadyExists {
+                let _ = std::fs::remove_file(&beside); // it is void, wherever it lies
+            }
             NotReplaced {
                 source,
                 is_undone: true,
                 parent: None,
             }
         };
-        if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-            return Err(NotReplaced {
-                source: io::Error::from_raw_os_error(libc::EISDIR),
-                is_undone: true,
-                parent: None,
-            });
-        }
         let superblock = *self.core.superblock();
         self.write_file(&beside, &superblock, blob)
             .map_err(unchanged)?;
@@ -411,12 +410,6 @@ fn checked_superblock(
         return Err(superseded("the flash file has become shorter"));
     }
     Ok(found)
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    PathBuf::from(name)
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {

@@ -15,6 +15,7 @@
 //! | `space` | what is free, live or held in each block |
 //! | `flusher` | the thread that writes blocks and collects garbage |
 //! | `checkpoint` | what a later process needs to go on |
+//! | `place` | where its file goes, and what is never replaced |
 //! | `pieces` | its file, which is read and verified piece by piece |
 //! | `pool` | threads that read where there is no io_uring |
 //! | `reader` | many reads of objects at once, without waiting for each |
@@ -32,6 +33,7 @@ mod image;
 mod layout;
 mod memory;
 mod pieces;
+mod place;
 mod pool;
 mod quiet;
 mod reader;
