@@ -51,6 +51,8 @@ const TABLE_ENTRY_BYTES: u64 = 16;
 const BLOCK_ENTRY_BYTES: u64 = 16;
 /// Locations that are looked at at once: a page of memory, which is not touched if nothing is in it.
 const LOCATIONS_AT_ONCE: usize = 1024;
+/// Times that a checkpoint tries once more to hold less.
+const AGAIN: u32 = 3;
 /// Threads that read a checkpoint.
 const READERS: u64 = 4;
 
@@ -226,8 +228,28 @@ impl ObjectStore {
     /// [`Error::Device`], [`Error::Occupied`]: the checkpoint before, if there is one, holds on.
     pub fn checkpoint(&self, path: &Path, blob: &[u8]) -> Result<(), Error> {
         place::check(path, &*self.core.device)?;
+        self.checkpoint_once(path, blob)?;
+        // What the one before held may have been in the way; now it is free.
+        for _ in 0..AGAIN {
+            if !self.core.is_sparse() || self.checkpoint_once(path, blob).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn checkpoint_once(&self, path: &Path, blob: &[u8]) -> Result<(), Error> {
         let core = &self.core;
+        core.make_dense()?;
         let mut filling = core.filling();
+        for _ in 0..AGAIN {
+            if !core.is_sparse() {
+                break;
+            }
+            drop(filling); // others have written meanwhile
+            core.make_dense()?;
+            filling = core.filling();
+        }
         core.flush(&mut filling)?;
         core.sync()?; // C1
         core.settle()?;

@@ -14,6 +14,7 @@
 //! | `image` | blocks that are being filled or written |
 //! | `space` | what is free, live or held in each block |
 //! | `flusher` | the thread that writes blocks and collects garbage |
+//! | `dense` | before a checkpoint: live objects leave sparse blocks |
 //! | `checkpoint` | what a later process needs to go on |
 //! | `place` | where its file goes, and what is never replaced |
 //! | `pieces` | its file, which is read and verified piece by piece |
@@ -26,6 +27,7 @@
 //! offset in each sector; a block that a checkpoint needs is not reused before the next one; reads verify a checksum.
 
 mod checkpoint;
+mod dense;
 mod device;
 mod error;
 mod flusher;
