@@ -122,9 +122,9 @@ fn writers_go_on_while_checkpoints_are_made() {
                     while !stop.load(Ordering::Relaxed) {
                         let index = dice.roll(u64::from(count)) as u32;
                         let made = store.write(owner(index), &bytes_of(index, 1, BYTES));
-                        if made.is_err() {
+                        if let Err(error) = made {
                             stop.store(true, Ordering::Relaxed);
-                            made.unwrap();
+                            panic!("{error}");
                         }
                         written += 1;
                     }
