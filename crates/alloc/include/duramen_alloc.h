@@ -81,7 +81,8 @@ enum ssd_faults {
 /* Sizes are in bytes. Set what you do not use to 0. */
 struct ssd_options {
     const char *flash_file;     /* a file, made if it is not there, or a partition; locked by this process */
-    uint64_t flash_bytes;       /* how long it is to be; 0: as long as it is. 85 % can be allocated, 40 % with checkpoints in between */
+    uint64_t flash_bytes;       /* how long it is to be; 0: as long as it is. 85 % can be allocated, 40 % with checkpoints in between, headers
+                                 * of 24 bytes for each object or page included */
     uint64_t ram_bytes;         /* what this library may use, all in all; at least about 5 MiB, and 1/24 of the data */
     uint64_t page_buffer_bytes; /* of that, for pages that the program sees; 0: 1/24, at most 25 MiB */
     uint64_t address_bytes;     /* addresses to reserve, a page or more for each object of ssd_oalloc; 0: 4 TiB */
@@ -130,7 +131,10 @@ int ssd_unpin(const void *object, size_t size);
  * happens to the process, ssd_restore(path) brings back this very state. Nothing is allocated or freed meanwhile (callers wait);
  * objects that other threads write to meanwhile are in it as before or as after, each page for itself. Cost: everything dirty is written to
  * flash, then the object tables (4 bytes of each object of at least 128 bytes, or page) and 16 bytes of each 128 KiB of flash to the file;
- * four syncs. What is not needed by the checkpoint before is free after it. An error (SSD_EDEVICE, SSD_ENOSPC): the checkpoint before holds. */
+ * four syncs. So that it holds at most half of flash, live objects are copied out of sparse blocks first; with at most 40 % allocated this is
+ * always done, and writes after it find room, however many they are. What is not needed by the checkpoint before is free after it. An error (SSD_EDEVICE, SSD_ENOSPC): the checkpoint before holds.
+ * SSD_EINVAL: `path`, or `path`.new where it is written first, is the flash file, no regular file (a link, a device, a directory), or holds
+ * something that is no checkpoint; nothing was changed. */
 int ssd_checkpoint(const char *path);
 
 /* Goes on from a checkpoint: after ssd_init with the same flash file, before anything is allocated. All objects are where they were;

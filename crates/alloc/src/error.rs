@@ -102,7 +102,8 @@ impl Error {
                 Flash::TooSmall { .. }
                 | Flash::TooLargeDevice { .. }
                 | Flash::Alignment { .. }
-                | Flash::OfStore { .. },
+                | Flash::OfStore { .. }
+                | Flash::Occupied { .. },
             ) => -2,
             Error::Flash(_) => -13,
         }

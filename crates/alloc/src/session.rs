@@ -125,6 +125,10 @@ impl Device for Locked {
         self.0.alignment()
     }
 
+    fn lies_in(&self, found: &std::fs::Metadata) -> bool {
+        self.0.lies_in(found)
+    }
+
     fn descriptor(&self) -> Option<std::os::fd::RawFd> {
         self.0.descriptor()
     }

@@ -36,6 +36,7 @@ use crate::layout::{
 };
 use crate::memory::Aligned;
 use crate::pieces::{Header, Pieces, Room, STREAM_BYTES, Writer};
+use crate::place::{self, beside};
 use crate::quiet::quietly;
 use crate::space::Space;
 use crate::store::{Core, ObjectStore, Options, drawn};
@@ -50,6 +51,8 @@ const TABLE_ENTRY_BYTES: u64 = 16;
 const BLOCK_ENTRY_BYTES: u64 = 16;
 /// Locations that are looked at at once: a page of memory, which is not touched if nothing is in it.
 const LOCATIONS_AT_ONCE: usize = 1024;
+/// Times that a checkpoint tries once more to hold less.
+const AGAIN: u32 = 3;
 /// Threads that read a checkpoint.
 const READERS: u64 = 4;
 
@@ -222,10 +225,31 @@ impl ObjectStore {
     /// whatever happens to this process. Writers wait meanwhile. `blob` is kept with it.
     ///
     /// # Errors
-    /// [`Error::Device`]: the checkpoint before, if there is one, holds on.
+    /// [`Error::Device`], [`Error::Occupied`]: the checkpoint before, if there is one, holds on.
     pub fn checkpoint(&self, path: &Path, blob: &[u8]) -> Result<(), Error> {
+        place::check(path, &*self.core.device)?;
+        self.checkpoint_once(path, blob)?;
+        // What the one before held may have been in the way; now it is free.
+        for _ in 0..AGAIN {
+            if !self.core.is_sparse() || self.checkpoint_once(path, blob).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn checkpoint_once(&self, path: &Path, blob: &[u8]) -> Result<(), Error> {
         let core = &self.core;
+        core.make_dense()?;
         let mut filling = core.filling();
+        for _ in 0..AGAIN {
+            if !core.is_sparse() {
+                break;
+            }
+            drop(filling); // others have written meanwhile
+            core.make_dense()?;
+            filling = core.filling();
+        }
         core.flush(&mut filling)?;
         core.sync()?; // C1
         core.settle()?;
@@ -273,21 +297,18 @@ impl ObjectStore {
     /// Writes the next checkpoint's file, and puts it where the last one's is. The superblock honours both.
     fn replace_file(&self, path: &Path, blob: &[u8]) -> Result<(), NotReplaced> {
         let beside = beside(path);
-        let unchanged = |source| {
-            let _ = std::fs::remove_file(&beside); // it is void, wherever it lies
+        // What a checkpoint that was cut short left there: it was looked at (W1).
+        let _ = std::fs::remove_file(&beside);
+        let unchanged = |source: io::Error| {
+            if source.kind() != io::ErrorKind::AlreadyExists {
+                let _ = std::fs::remove_file(&beside); // it is void, wherever it lies
+            }
             NotReplaced {
                 source,
                 is_undone: true,
                 parent: None,
             }
         };
-        if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-            return Err(NotReplaced {
-                source: io::Error::from_raw_os_error(libc::EISDIR),
-                is_undone: true,
-                parent: None,
-            });
-        }
         let superblock = *self.core.superblock();
         self.write_file(&beside, &superblock, blob)
             .map_err(unchanged)?;
@@ -411,12 +432,6 @@ fn checked_superblock(
         return Err(superseded("the flash file has become shorter"));
     }
     Ok(found)
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    PathBuf::from(name)
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {

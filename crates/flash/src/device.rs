@@ -4,17 +4,19 @@
 //! - V1: what is read and written begins and ends at a multiple of the device's alignment, as does the memory that it lies in. A
 //!   device that cannot be opened past the page cache takes the same.
 //! - V2: a device whose alignment is none that this crate can work with is refused when it is opened.
-//! - V3: no file of a durable store's is ever used, whether a server has it open (the lock) or not (its name, its first blocks).
+//! - V3: no file of a durable store's is ever used, whether a server has it open (the lock) or not (its name, its first blocks);
+//!   nor is a heap's checkpoint.
 
 use crate::error::Error;
 use crate::layout::{ALIGNMENT_MAX, BLOCK_BYTES, BLOCKS_MAX, Cut, SECTOR_BYTES};
 use crate::memory::Aligned;
+use crate::pieces::MAGIC;
 use duramen_base::lock::{file_of_store, lock_alone};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, StatxFlags};
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Where blocks lie. Everything may be called from several threads at once.
@@ -43,6 +45,11 @@ pub trait Device: Send + Sync {
     /// [`SECTOR_BYTES`] and at most 4,096. Writes begin and end at multiples of 4,096 bytes.
     fn alignment(&self) -> usize {
         SECTOR_BYTES
+    }
+
+    /// Whether it lies in the file that was found, so that to replace this would be to lose it.
+    fn lies_in(&self, _found: &Metadata) -> bool {
+        false
     }
 
     /// For io_uring; `None`: it is read by [`read`](Self::read) alone.
@@ -173,14 +180,15 @@ impl FileDevice {
     }
 }
 
-/// What of a durable store begins in this file or on this device. Each part of one begins with a block that has a checksum at its
+/// What of a durable store, or of a heap's checkpoint, begins in this file or on this device. Each part of one begins with a block that has a checksum at its
 /// end, and may have it twice; nothing that is written here can look like that.
 fn store_part(path: &Path) -> Option<&'static str> {
     const BLOCK: usize = 4096;
-    const PARTS: [(&[u8], &str, [u64; 2]); 3] = [
+    const PARTS: [(&[u8], &str, [u64; 2]); 4] = [
         (b"DURAMEN\0", "a store", [0, 64 << 10]),
         (b"DWAL", "the write-ahead log of a store", [0, 4 << 10]),
         (b"DFRM", "the frames of a store", [0, 8 << 10]),
+        (&MAGIC, "a checkpoint of an SSD heap", [0, 0]),
     ];
     let file = File::open(path).ok()?;
     let begins = |magic: &[u8], at| {
@@ -252,6 +260,14 @@ impl Device for FileDevice {
 
     fn alignment(&self) -> usize {
         self.alignment
+    }
+
+    fn lies_in(&self, found: &Metadata) -> bool {
+        // If the file cannot be looked at, it may be this one.
+        let name = |of: &Metadata| (of.dev(), of.ino());
+        self.file
+            .metadata()
+            .map_or(true, |own| name(&own) == name(found))
     }
 
     fn descriptor(&self) -> Option<RawFd> {

@@ -58,6 +58,9 @@ pub enum Error {
     /// Name another file: nothing was changed.
     #[error("{path} is {what}, and all that it holds would be lost")]
     OfStore { path: String, what: String },
+    /// Name another path for the checkpoint, or remove what is there: nothing was changed.
+    #[error("a checkpoint would replace {path}, and {why}: name another path")]
+    Occupied { path: String, why: &'static str },
     /// Use another path, or begin anew.
     #[error("there is no checkpoint {what}: {source}")]
     NoCheckpoint { what: String, source: io::Error },

@@ -34,6 +34,7 @@ impl Core {
             let done = match work {
                 Work::Write(image) => self.write_image(image),
                 Work::Collect => self.collect(&mut hand, &mut victim),
+                Work::Empty(number) => self.empty(number, &mut victim),
             };
             if let Err(error) = done {
                 self.fail(error);
@@ -69,12 +70,22 @@ impl Core {
             self.nothing_to_collect(released);
             return Ok(());
         };
+        if !self.move_out(number, buffer)? {
+            self.nothing_to_collect(released);
+            return Ok(());
+        }
+        self.made_room();
+        Ok(())
+    }
+
+    /// Moves what is live in a block elsewhere. False: there was no block to move it to.
+    pub(crate) fn move_out(&self, number: u32, buffer: &mut Aligned) -> Result<bool, Error> {
         let sequence = self.space.block(number).sequence();
         let at = u64::from(number) * BLOCK_BYTES as u64;
         if self.device.read(at, buffer.bytes_mut()).is_err() {
             // Its objects stay where they are: who reads one of them is told.
             self.space.block(number).set_damaged();
-            return Ok(());
+            return Ok(true);
         }
         self.counters
             .bytes_collected
@@ -84,8 +95,7 @@ impl Core {
             let payload = &buffer.bytes()[from..to];
             let went_on = self.relocate(owner, location(number, at), payload)?; // F2
             if !went_on {
-                self.nothing_to_collect(released);
-                return Ok(());
+                return Ok(false);
             }
         }
         let block = self.space.block(number);
@@ -93,8 +103,7 @@ impl Core {
             // Freed or overwritten meanwhile it may be; if it stays, something in it cannot be read.
             block.set_damaged();
         }
-        self.made_room();
-        Ok(())
+        Ok(true)
     }
 
     /// Writes what waits, on the calling thread.
@@ -158,6 +167,8 @@ impl Core {
 pub(crate) enum Work {
     Write(Arc<Image>),
     Collect,
+    /// For a checkpoint.
+    Empty(u32),
 }
 
 /// Objects of a block whose checksums hold: owner, where it begins, and its payload. Behind a damaged one the search goes on at each

@@ -62,8 +62,8 @@ impl Image {
         at
     }
 
-    /// Nothing more is appended: writes the header, and zeros behind the last object.
-    pub fn seal(&self, store: u64) {
+    /// Nothing more is appended: writes the header, and zeros behind the last object. Returns how many bytes are used.
+    pub fn seal(&self, store: u64) -> usize {
         let mut content = self.write();
         let (end, count) = (content.end, content.count);
         let bytes = content.bytes.bytes_mut();
@@ -75,6 +75,7 @@ impl Image {
             store,
         };
         header.put(bytes);
+        end
     }
 
     /// The memory, for another image; `None` while somebody else looks at this one.

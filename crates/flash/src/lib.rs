@@ -14,7 +14,9 @@
 //! | `image` | blocks that are being filled or written |
 //! | `space` | what is free, live or held in each block |
 //! | `flusher` | the thread that writes blocks and collects garbage |
+//! | `dense` | before a checkpoint: live objects leave sparse blocks |
 //! | `checkpoint` | what a later process needs to go on |
+//! | `place` | where its file goes, and what is never replaced |
 //! | `pieces` | its file, which is read and verified piece by piece |
 //! | `pool` | threads that read where there is no io_uring |
 //! | `reader` | many reads of objects at once, without waiting for each |
@@ -25,6 +27,7 @@
 //! offset in each sector; a block that a checkpoint needs is not reused before the next one; reads verify a checksum.
 
 mod checkpoint;
+mod dense;
 mod device;
 mod error;
 mod flusher;
@@ -32,6 +35,7 @@ mod image;
 mod layout;
 mod memory;
 mod pieces;
+mod place;
 mod pool;
 mod quiet;
 mod reader;

@@ -35,10 +35,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-const MAGIC: [u8; 8] = *b"DURACKPT";
+pub(crate) const MAGIC: [u8; 8] = *b"DURACKPT";
 /// 1 had one sequence of chunks, to be read in order.
 const FORMAT: u32 = 2;
-const HEADER_BYTES: usize = 4096;
+pub(crate) const HEADER_BYTES: usize = 4096;
 /// Read at once: long enough for a device, short enough that many are under way and that little memory is touched.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_HEADER_BYTES: usize = 16;
@@ -159,11 +159,12 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    /// In a file that was not there.
     pub fn create(path: &Path, header: Header) -> io::Result<Writer> {
         let mut piece = Vec::with_capacity(PIECE_BYTES);
         piece.resize(PIECE_HEADER_BYTES, 0);
         Ok(Writer {
-            file: File::create(path)?,
+            file: File::create_new(path)?,
             header,
             piece,
             number: 0,

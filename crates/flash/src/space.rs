@@ -45,7 +45,7 @@ pub(crate) struct Block {
     damaged: AtomicBool,
     /// Locations that point into it (S2).
     live: AtomicU32,
-    /// Objects in it, dead ones included.
+    /// Objects in it, dead ones included; of a block that was not filled: as many of their length as would fill it.
     count: AtomicU32,
     sequence: AtomicU64,
 }
@@ -89,8 +89,11 @@ impl Block {
         if self.live() > 0 { by } else { 0 }
     }
 
-    fn is_victim(&self) -> bool {
-        self.state() == State::Flash && !self.is_held() && !self.damaged.load(Ordering::Relaxed)
+    /// Whether enough of it is garbage that can be had by moving the rest.
+    fn is_worth_it(&self) -> bool {
+        self.state() == State::Flash
+            && !self.damaged.load(Ordering::Relaxed)
+            && self.live_bytes() + GAIN_LEAST <= BLOCK_BYTES as u64
     }
 }
 
@@ -187,6 +190,13 @@ impl Space {
         }
     }
 
+    /// Nothing more comes to `block`, of which so many bytes are used: what is not used is garbage like what is dead.
+    pub fn sealed(&self, block: u32, used: usize) {
+        let count = &self.block(block).count;
+        let full = u64::from(count.load(Ordering::Relaxed)) * BLOCK_BYTES as u64 / used as u64;
+        count.store(full as u32, Ordering::Relaxed);
+    }
+
     /// A location ceased to be. True: its block is free now.
     pub fn release(&self, location: u32) -> bool {
         let number = block_of(location);
@@ -257,8 +267,8 @@ impl Space {
     pub fn victim(&self, hand: &mut u32) -> Option<u32> {
         let worth = |number: u32| {
             let block = self.block(number);
-            let live = block.live_bytes();
-            (block.is_victim() && live + GAIN_LEAST <= BLOCK_BYTES as u64).then_some((live, number))
+            let is_victim = !block.is_held() && block.is_worth_it();
+            is_victim.then(|| (block.live_bytes(), number))
         };
         let from = |start: u32| {
             let last = self.len() - 1;
@@ -273,6 +283,37 @@ impl Space {
         let (_, number) = found?;
         *hand = number % (self.len() - 1); // the block after it
         Some(number)
+    }
+
+    /// Blocks in which something is live: those that a checkpoint would hold.
+    pub fn needed(&self) -> usize {
+        let blocks = self.blocks.iter().skip(1);
+        blocks.filter(|block| block.live() > 0).count()
+    }
+
+    /// Whether moving what is live in it makes for fewer blocks in which something is live.
+    pub fn is_worth_it(&self, number: u32) -> bool {
+        let block = self.block(number);
+        block.live() > 0 && block.is_worth_it()
+    }
+
+    /// The emptiest blocks, the very emptiest last: as many as have to be emptied so that only `most` are needed.
+    pub fn sparse(&self, most: usize) -> Vec<u32> {
+        let numbers = (1..self.len()).filter(|number| self.is_worth_it(*number));
+        // Bytes that are live and a block's number in one: little memory is taken beside the budget.
+        let both = |number| self.block(number).live_bytes() << 32 | u64::from(number);
+        let mut found: Vec<u64> = numbers.map(both).collect();
+        found.sort_unstable();
+        let mut left = (self.needed() * BLOCK_BYTES) as u64;
+        let mut is_wanted = |both: &u64| {
+            let is_much = left > (most * BLOCK_BYTES) as u64;
+            left = left.saturating_sub(BLOCK_BYTES as u64 - (both >> 32));
+            is_much
+        };
+        let wanted = found.into_iter().take_while(|both| is_wanted(both));
+        let mut sparse: Vec<u32> = wanted.map(|both| both as u32).collect();
+        sparse.reverse();
+        sparse
     }
 
     /// Bytes of blocks by what keeps them: live objects (about), and the last checkpoint alone.

@@ -13,6 +13,7 @@
 //! Paper: [Badam11 §3.3, §3.5].
 
 use crate::checkpoint::Unsettled;
+use crate::dense::Dense;
 use crate::device::Device;
 use crate::error::Error;
 use crate::flusher::{RESERVE, Work};
@@ -82,7 +83,7 @@ pub(crate) struct Counters {
 
 /// What waits for the flusher.
 #[derive(Default)]
-struct Queue {
+pub(crate) struct Queue {
     images: VecDeque<Arc<Image>>,
     /// Being written now.
     writing: usize,
@@ -91,7 +92,16 @@ struct Queue {
     stop: bool,
     /// Nothing was worth being collected when so many locations had been released.
     stuck_at: Option<u64>,
-    failure: Option<Arc<Error>>,
+    pub failure: Option<Arc<Error>>,
+    /// Blocks that are emptied before a checkpoint.
+    pub dense: Option<Dense>,
+}
+
+impl Queue {
+    /// Whether a writer may have a block now (dense's N2).
+    fn lets_writers(&self) -> bool {
+        self.dense.as_ref().is_none_or(Dense::lets_writers)
+    }
 }
 
 /// What the store and its thread share.
@@ -109,9 +119,9 @@ pub(crate) struct Core {
     filling: Mutex<Option<Arc<Image>>>,
     queue: Mutex<Queue>,
     /// For the flusher: there is work.
-    work: Condvar,
+    pub work: Condvar,
     /// For writers: there may be room.
-    room: Condvar,
+    pub room: Condvar,
 }
 
 /// See the file's head.
@@ -357,7 +367,7 @@ impl Core {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -388,11 +398,18 @@ impl Core {
     /// Memory and a block for another image; `None`: there is none beyond `spare` blocks.
     pub(crate) fn new_image(&self, spare: usize) -> Option<Arc<Image>> {
         let mut queue = self.queue();
+        let is_writers = spare > 0;
+        if is_writers && !queue.lets_writers() {
+            return None;
+        }
         let bytes = queue.spare.pop()?;
         let Some((block, sequence)) = self.space.take(spare) else {
             queue.spare.push(bytes);
             return None;
         };
+        if let Some(dense) = queue.dense.as_mut().filter(|_| is_writers) {
+            dense.let_writer();
+        }
         drop(queue);
         let image = Arc::new(Image::new(block, sequence, bytes));
         self.images.add(Arc::clone(&image));
@@ -405,7 +422,8 @@ impl Core {
     /// Nothing more is appended to it.
     pub(crate) fn hand_over(&self, image: Arc<Image>) {
         let store = self.superblock().store;
-        image.seal(store);
+        let used = image.seal(store);
+        self.space.sealed(image.block, used);
         self.queue().images.push_back(image);
         self.work.notify_one();
     }
@@ -430,10 +448,11 @@ impl Core {
                 return Err(self.failure());
             }
             let released = self.counters.released.load(Ordering::Relaxed);
-            if self.space.free_blocks() > RESERVE && !queue.spare.is_empty() {
+            let has_room = self.space.free_blocks() > RESERVE && !queue.spare.is_empty();
+            if has_room && queue.lets_writers() {
                 break;
             }
-            let idle = queue.images.is_empty() && queue.writing == 0;
+            let idle = queue.images.is_empty() && queue.writing == 0 && queue.dense.is_none();
             if idle && queue.stuck_at == Some(released) && !queue.spare.is_empty() {
                 drop(queue);
                 let (live_bytes, held_bytes) = self.space.kept_bytes();
@@ -518,6 +537,13 @@ impl Core {
             let released = self.counters.released.load(Ordering::Relaxed);
             if self.space.free_blocks() < FREE_LEAST && queue.stuck_at != Some(released) {
                 return Some(Work::Collect);
+            }
+            if let Some(dense) = &mut queue.dense {
+                if let Some(number) = dense.victims.pop() {
+                    return Some(Work::Empty(number));
+                }
+                queue.dense = None;
+                self.room.notify_all();
             }
             queue = self
                 .work

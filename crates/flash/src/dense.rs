@@ -1,0 +1,114 @@
+//! Before a checkpoint live objects leave sparse blocks: a checkpoint holds whole blocks, and what is dead in them is room that nobody has.
+//!
+//! **Invariants**
+//! - N1: a checkpoint holds at most half of the blocks, less a few, as long as live objects fill at most nine tenths of these. So the other
+//!   half has room for all that is live once more, and a writer finds room however much it writes until the next checkpoint.
+//! - N2: meanwhile writers get one block for each [`TURNS`] that were emptied: they go on, and the work ends.
+//! - N3: what a checkpoint holds is emptied only while there are free blocks beside the collector's reserve, for it gives none back.
+//!
+//! **Concurrency** the flusher empties blocks, so that there is one collector; who makes the checkpoint waits without a lock.
+
+use crate::error::Error;
+use crate::flusher::RESERVE;
+use crate::layout::BLOCK_BYTES;
+use crate::memory::Aligned;
+use crate::store::Core;
+use std::sync::PoisonError;
+
+/// Blocks that writers and the collector fill and keep beside what is live.
+const APART: usize = 8;
+/// Of a block, in percent: what is live in those of a checkpoint, on average, if more than half of all would be needed otherwise.
+const DENSE_PERCENT: u64 = 90;
+/// Blocks that are emptied before a writer gets one: that makes one more free block at least, but for the densest.
+const TURNS: u32 = 8;
+/// Blocks that may become sparse between the end of this work and a checkpoint.
+const LATE: usize = 4;
+/// Plans that are made, each for what the one before left.
+const PLANS: u32 = 8;
+
+/// What is to be emptied.
+pub(crate) struct Dense {
+    pub victims: Vec<u32>,
+    /// Since a writer last got a block.
+    emptied: u32,
+}
+
+impl Dense {
+    /// N2.
+    pub fn lets_writers(&self) -> bool {
+        self.emptied >= TURNS
+    }
+
+    pub fn let_writer(&mut self) {
+        self.emptied = 0;
+    }
+}
+
+impl Core {
+    /// Blocks that a checkpoint may hold (N1).
+    fn held_most(&self) -> usize {
+        let half = (self.space.len() as usize - 1) / 2;
+        let (live_bytes, _) = self.space.kept_bytes();
+        let dense = live_bytes * 100 / DENSE_PERCENT / BLOCK_BYTES as u64 + 1;
+        half.saturating_sub(APART).max(dense as usize)
+    }
+
+    /// Whether what is live fits into half of the blocks, but a checkpoint of it would hold more.
+    pub fn is_sparse(&self) -> bool {
+        let half = (self.space.len() as usize - 1) / 2;
+        let most = self.held_most();
+        most <= half && self.space.needed() > most + LATE
+    }
+
+    /// Empties sparse blocks until the rest are few enough for a checkpoint, or until nothing is gained by it.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn make_dense(&self) -> Result<(), Error> {
+        let mut before = usize::MAX;
+        for _ in 0..PLANS {
+            let needed = self.space.needed();
+            let victims = self.space.sparse(self.held_most());
+            if victims.is_empty() || needed >= before {
+                break;
+            }
+            before = needed;
+            let mut queue = self.queue();
+            queue.dense = Some(Dense {
+                victims,
+                emptied: 0,
+            });
+            self.work.notify_one();
+            while queue.dense.is_some() && queue.failure.is_none() {
+                queue = self
+                    .room
+                    .wait(queue)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if queue.failure.is_some() {
+                queue.dense = None;
+                drop(queue);
+                return Err(self.failure());
+            }
+        }
+        Ok(())
+    }
+
+    /// For the flusher: moves what is live in one of them elsewhere, if it is still worth it.
+    pub fn empty(&self, number: u32, buffer: &mut Aligned) -> Result<(), Error> {
+        let is_free_enough = self.space.free_blocks() > RESERVE + 2;
+        let gives_room = !self.space.block(number).is_held();
+        let mut went_on = true;
+        if self.space.is_worth_it(number) && (gives_room || is_free_enough) {
+            went_on = self.move_out(number, buffer)?; // N3
+        }
+        if let Some(dense) = &mut self.queue().dense {
+            dense.emptied += 1;
+            if !went_on {
+                dense.victims.clear();
+            }
+        }
+        self.made_room();
+        Ok(())
+    }
+}
