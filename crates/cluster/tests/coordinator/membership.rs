@@ -342,6 +342,29 @@ fn a_copy_does_not_take_the_place_of_who_lives() {
     );
 }
 
+/// Each of two copies that asked in turn began the other's doubt anew: both waited for as long as both ran.
+#[test]
+fn many_copies_of_who_lives_are_each_refused_in_the_end() {
+    for copies in [2, 16, 40] {
+        let mut rig = Rig::new();
+        let old = rig.enlist_some(2)[0];
+        let mut waiting: Vec<u64> = (100..100 + copies).collect();
+        for _ in 0..60 {
+            waiting.retain(|nonce| {
+                let refusal = refused_enlist(&mut rig, |e| {
+                    e.nonce = *nonce;
+                    e.disk = 1;
+                    e.replaces = Some(old);
+                });
+                matches!(refusal, Refusal::NotReady { .. })
+            });
+            rig.live(300_000);
+        }
+        assert!(waiting.is_empty(), "{waiting:?} of {copies}");
+        assert_eq!(status_of(&rig, old), Some(ServerStatus::Up));
+    }
+}
+
 /// Members came back at each other's addresses and were refused for good, as copies of each other. An answer that a server gave
 /// before it ended comes after its next life has asked: it is no proof. Nor does anybody live who is said to be over by the
 /// process that listens at the address now.
