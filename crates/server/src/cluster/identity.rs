@@ -71,20 +71,21 @@ pub(super) fn read(dir: &Path) -> Result<Content> {
 /// The file is as it was.
 pub(super) fn make(dir: &Path, identity: &Identity) -> Result<()> {
     let fresh = dir.join(FRESH);
-    let made = (|| {
-        let file = File::create(&fresh)?;
-        for turn in 0..2 {
-            write(&file, identity, turn)?;
-        }
-        file.sync_all()?;
-        std::fs::rename(&fresh, dir.join(FILE))
-    })();
+    let made = write_whole(&fresh, identity).and_then(|()| std::fs::rename(&fresh, dir.join(FILE)));
     if made.is_err() {
         // It is made anew the next time.
         let _ = std::fs::remove_file(&fresh);
     }
     made?;
     File::open(dir)?.sync_all()
+}
+
+fn write_whole(path: &Path, identity: &Identity) -> Result<()> {
+    let file = File::create(path)?;
+    for turn in 0..2 {
+        write(&file, identity, turn)?;
+    }
+    file.sync_all()
 }
 
 /// Changes the file, durably.
