@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -258,6 +259,51 @@ def test_a_member_whose_disk_hangs_holds_up_nobody(tmp_path):
         cluster.check("after", at=well)
 
 
+def fill_up(place):
+    """Takes all room of a file system, also what is less than a block."""
+    with contextlib.suppress(OSError):
+        harness.fill(place, 0)
+    assert shutil.disk_usage(place).free == 0
+
+
+def test_a_member_comes_back_although_its_disk_is_full(tmp_path):
+    """Its id was written to a new file, for which a disk that its own replicas had filled has no room: a member that was killed,
+    or called crashed, answered LOADING for ever, and neither its memory nor its replicas came back."""
+    place = tmp_path / "member-1"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(harness.disk(tmp_path / "image", place, 256 * MIB))
+        cluster = stack.enter_context(contextlib.closing(Cluster(tmp_path)))
+        cluster.write("before")
+        victim, other = cluster.members[1], cluster.members[0]
+        was = victim.id()
+        fill_up(place)
+        victim.kill()
+        victim.start()
+        assert victim.id() != was and "cannot be stored" not in victim.log()
+        cluster.check("before", at=victim)
+        # It is stored: the next life follows this one.
+        slot, generation = victim.id().split(".")
+        victim.kill()
+        victim.start()
+        assert victim.id() == f"{slot}.{int(generation) + 1}"
+        # A life that begins in the same process stores its id too.
+        was = victim.id()
+        os.kill(victim.process.pid, signal.SIGSTOP)
+        harness.wait_until(lambda: json.loads(other.page("/cluster"))["servers_up"] == 3, "the sleeper is noticed")
+        os.kill(victim.process.pid, signal.SIGCONT)
+        harness.wait_until(lambda: has_joined_after(victim, was), "it is a member again")
+        assert shutil.disk_usage(place).free == 0
+        cluster.check("before", at=victim)
+
+
+def has_joined_after(member, was):
+    """Whether it serves as a member under another id."""
+    try:
+        return member.info("cluster").get("duramen_server", was) != was
+    except (OSError, harness.Closed, harness.ErrorReply):
+        return False
+
+
 def test_who_slept_is_replaced_and_begins_anew_in_the_same_process(cluster):
     cluster.write("value")
     sleeper, other = cluster.members[2], cluster.members[0]
@@ -266,14 +312,7 @@ def test_who_slept_is_replaced_and_begins_anew_in_the_same_process(cluster):
     harness.wait_until(lambda: json.loads(other.page("/cluster"))["servers_up"] == 3, "the sleeper is noticed")
     cluster.check("value", at=other)
     os.kill(process, signal.SIGCONT)
-
-    def is_back():
-        try:
-            return sleeper.info("cluster").get("duramen_server", was) != was
-        except (OSError, harness.Closed, harness.ErrorReply):
-            return False
-
-    harness.wait_until(is_back, "it is a member again")
+    harness.wait_until(lambda: has_joined_after(sleeper, was), "it is a member again")
     assert sleeper.process.poll() is None
     assert "this member's life is over" in sleeper.log()
     cluster.check("value", at=sleeper)
@@ -366,11 +405,7 @@ def test_a_directory_belongs_to_one_kind_of_server_and_one_cluster(tmp_path, coo
         pass
     said = refusal(tmp_path, "--dir", tmp_path / "member-1")
     assert "member of a cluster" in said
-    with open(tmp_path / "member-1" / "member", encoding="ascii") as file:
-        words = file.read().split(" ")
-    words[1] = "u"
-    with open(tmp_path / "member-1" / "member", "w", encoding="ascii") as file:
-        file.write(" ".join(words))
+    (tmp_path / "member-1" / "member").write_text("1 u 0123456789abcdef 3.7\n", encoding="ascii")  # as before 0.1.0
     said = refusal(tmp_path, "--coordinator", coordinator.address, "--cluster", "t", "--dir", tmp_path / "member-1")
     assert "cluster `u`" in said
 

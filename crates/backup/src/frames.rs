@@ -31,6 +31,8 @@ pub(crate) struct Frames {
     doubtful: BTreeSet<u32>,
     /// Frames that a read or a write failed in; never used again.
     pub(crate) retired: u32,
+    /// The file system had no space for the frame that was wanted last.
+    lacks_space: bool,
 }
 
 impl Frames {
@@ -50,7 +52,12 @@ impl Frames {
             allocated,
             doubtful: BTreeSet::new(),
             retired: 0,
+            lacks_space: false,
         }
+    }
+
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.lacks_space
     }
 
     pub(crate) fn free(&self) -> u32 {
@@ -88,9 +95,13 @@ impl Frames {
             let step = (STEP_BYTES / u64::from(self.geometry.segment_bytes)).max(1) as u32;
             let wanted = frame.saturating_add(step).min(self.geometry.frames);
             if self.grow(region, wanted).is_err() {
-                self.grow(region, frame + 1)?; // the last bytes of a disk are worth using
+                // The last bytes of a disk are worth using.
+                let grown = self.grow(region, frame + 1);
+                self.lacks_space = grown.as_ref().is_err_and(is_full);
+                grown?;
             }
         }
+        self.lacks_space = false;
         self.free.pop_first();
         Ok(Some(frame))
     }

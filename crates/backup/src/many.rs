@@ -5,6 +5,8 @@
 //!   what was staged before is committed, what comes later is refused (90-traps.md §D 2, scenario 26).
 //! - M2: a replica that was accepted finds a frame: an opening is refused while fewer frames are free than replicas wait for one.
 //! - M3: what [`read_sorted`](Backup::read_sorted) gives was verified, as a whole and entry by entry, before the first of it is given.
+//! - M4: closed replicas for whose frames the file system has no space take so much memory at most,
+//!   and each that was open by then a segment more.
 //!
 //! **Concurrency**: a fence is raised under the locks `staging` and `state`, which every change of a replica takes too.
 
@@ -18,6 +20,7 @@ use duramen_format::segment::{HEADER_BYTES, Header};
 
 use crate::backup::{Backup, State};
 use crate::error::Error;
+use crate::replica::Data;
 use crate::types::{ReplicaId, ReplicaInfo};
 
 /// Frames that openings leave alone, but for those of whole segments that come in one piece: most of these are what a recovery or a
@@ -25,6 +28,11 @@ use crate::types::{ReplicaId, ReplicaInfo};
 pub(crate) const FRAMES_KEPT: u32 = 2;
 /// Openings are refused while more of the write-ahead log is in use, in percent: the commits of what is open come first.
 const WAL_OPEN_PERCENT: u64 = 75;
+
+/// While the file system has no space for frames, openings are refused when the closed replicas that
+/// wait in memory take more than [`Options::memory_bytes`](crate::Options) and so many segments;
+/// those of whole segments, when they take twice as much.
+const SEGMENTS_WAITING: u64 = 4;
 
 /// For the first guess of how many entries a segment has.
 const USUAL_ENTRY_BYTES: usize = 128;
@@ -385,6 +393,18 @@ impl Backup {
             .is_some_and(|replica| replica.epoch < epoch))
     }
 
+    /// M4.
+    fn is_crowded(&self, state: &State, whole: bool) -> bool {
+        let closed = state.replicas.values().filter(|replica| replica.closed);
+        let waiting = closed.filter(|replica| !matches!(replica.data, Data::InFrame));
+        let bytes: u64 = waiting
+            .map(|r| u64::from(r.received.saturating_sub(r.base)))
+            .sum();
+        let segments = SEGMENTS_WAITING * u64::from(self.geometry.segment_bytes);
+        let most = self.options.memory_bytes.max(segments);
+        bytes > most.saturating_mul(1 + u64::from(whole))
+    }
+
     /// M2. The own log of a single server is never refused: nobody else would have it.
     pub(crate) fn has_room(&self, state: &State, log: u64, kept: u32) -> Result<(), Error> {
         if log == self.identity.server {
@@ -399,6 +419,8 @@ impl Backup {
             "frames"
         } else if state.ring.used() > state.ring.capacity / 100 * WAL_OPEN_PERCENT {
             "room in its write-ahead log"
+        } else if state.frames.lacks_space() && self.is_crowded(state, kept == 0) {
+            "space on its disk, and memory for what waits for it"
         } else {
             return Ok(());
         };

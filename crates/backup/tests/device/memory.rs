@@ -1,8 +1,13 @@
 //! How much memory the backup takes, under load and after restarts.
 
-use crate::{GEOMETRY, Writer, check, disk, flush_all, identity};
-use duramen_backup::{Backup, Expected, Geometry, Mode, Options};
+use crate::{GEOMETRY, Writer, bytes_of, check, disk, flush_all, identity};
+use duramen_backup::disk::{File, Front, Fronted};
+use duramen_backup::{Backup, Chunk, Error, Expected, Geometry, Mode, Options};
 use duramen_base::ids::{Level, SegmentId};
+use duramen_format::certificate::Certificate;
+use duramen_format::segment::Kind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Sixteen segments of a megabyte wait for their frames, and nobody flushes. Copies of all of them
 /// once stood in memory, beside the budget: as many as the write-ahead log held.
@@ -166,4 +171,91 @@ fn what_nobody_lists_gives_its_memory_back() {
     let (backup, _) = Backup::open(open(), &options, &Expected::default()).unwrap();
     check(&backup, 1, 1_000_000);
     check(&backup, 12, 1_000_000);
+}
+
+/// A disk that has no space for more frames.
+struct Full {
+    below: Arc<dyn File>,
+    full: Arc<AtomicBool>,
+}
+
+impl Front for Full {
+    fn below(&self) -> &dyn File {
+        &*self.below
+    }
+
+    fn allocate(&self, at: u64, bytes: u64, zero: bool) -> std::io::Result<()> {
+        if self.full.load(Ordering::Acquire) {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        self.below.allocate(at, bytes, zero)
+    }
+}
+
+/// Part of a segment of another server's log.
+fn append(backup: &Backup, segment: u64, from: usize, to: usize, close: bool) -> Result<(), Error> {
+    let all = bytes_of(segment, to);
+    let chunk = Chunk {
+        segment: SegmentId(segment),
+        epoch: 1,
+        kind: Kind::Head,
+        offset: from as u32,
+        bytes: &all[from..],
+        certificate: Some(Certificate::of(&all)),
+        open: from == 0,
+        close,
+    };
+    backup.stage_of(9, chunk)?;
+    backup.commit(Level::Buffered).map(drop)
+}
+
+/// On a full disk, what other servers wrote waited in memory for as long as the write-ahead log had room for it: a member of 64 MB
+/// took 52 MB beside its budget.
+#[test]
+fn a_full_disk_has_a_bound_for_what_waits_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let geometry = Geometry {
+        wal_bytes: 32 << 20,
+        frames: 200,
+        ..GEOMETRY
+    };
+    let options = Options {
+        memory_bytes: 2 << 20,
+        ..Options::default()
+    };
+    let full = Arc::new(AtomicBool::new(false));
+    let flag = full.clone();
+    let below = disk(folder.path(), Mode::Buffered, true);
+    let front = Fronted::new(below, move |below| -> Arc<dyn File> {
+        let full = flag.clone();
+        Arc::new(Full { below, full })
+    });
+    let backup = Backup::create(Arc::new(front), &options, &geometry, &identity()).unwrap();
+    full.store(true, Ordering::Release);
+    append(&backup, 1, 0, 1000, false).unwrap();
+    let step = 100_000;
+    let refused = (2..30).find(|&segment| {
+        (0..1_000_000).step_by(step).any(|from| {
+            let appended = append(&backup, segment, from, from + step, from == 900_000);
+            assert!(
+                matches!(appended, Ok(()) | Err(Error::Busy { .. })),
+                "{appended:?}"
+            );
+            let _ = backup.flush_step(); // as the background does
+            appended.is_err()
+        })
+    });
+    assert_eq!(refused, Some(7), "four segments wait, and what was open");
+    // Cleaners go on for a while: what they write frees more.
+    let whole = (30..190).find(|&segment| append(&backup, segment, 0, step, true).is_err());
+    assert!(matches!(whole, Some(60..80)), "{whole:?}");
+    assert!(
+        backup.copies().bytes < 10 << 20,
+        "{}",
+        backup.copies().bytes
+    );
+    append(&backup, 1, 1000, 90_000, true).expect("what is open goes on");
+    full.store(false, Ordering::Release);
+    flush_all(&backup);
+    append(&backup, 100, 0, step, false).expect("the disk has space");
 }

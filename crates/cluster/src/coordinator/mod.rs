@@ -151,8 +151,8 @@ struct Server {
     record: ServerRecord,
     push: Push,
     check: Option<suspects::Check>,
-    /// Since when somebody, known by its nonce, says that this life is over.
-    doubt: Option<(u64, u64)>,
+    /// Those who say that this life is over.
+    doubts: Vec<servers::Doubt>,
     /// Under which it stands in the list of masters; none if it does not.
     rank: Option<usize>,
     /// What it said of its tablets.

@@ -13,8 +13,36 @@ use duramen_wire::native::message::{
 const DISK_CHECK_MS: u32 = 300;
 /// A server is alive that passes a check so long after somebody else came with its disk.
 const DOUBT_US: u64 = 2_000_000;
+/// Most servers that are remembered as saying that one life is over. Others wait until one of these asks no more.
+const DOUBTS_MAX: usize = 16;
 /// Most that a server says of its ranges.
 const LOADS_MAX: usize = 1 << 16;
+
+/// A server that enlists says that a life is over.
+pub(super) struct Doubt {
+    nonce: u64,
+    since_us: u64,
+    asked_us: u64,
+}
+
+/// Since when the server with this nonce has asked.
+fn doubted_since(doubts: &mut Vec<Doubt>, nonce: u64, now_us: u64) -> u64 {
+    if let Some(known) = doubts.iter_mut().find(|doubt| doubt.nonce == nonce) {
+        known.asked_us = now_us;
+        return known.since_us;
+    }
+    if doubts.len() >= DOUBTS_MAX {
+        doubts.retain(|doubt| doubt.asked_us + DOUBT_US > now_us);
+    }
+    if doubts.len() < DOUBTS_MAX {
+        doubts.push(Doubt {
+            nonce,
+            since_us: now_us,
+            asked_us: now_us,
+        });
+    }
+    now_us
+}
 
 impl Coordinator {
     /// A server wants to be a member. The answer comes when it is stored, out of [`welcome`](Self::welcome).
@@ -105,8 +133,7 @@ impl Coordinator {
         let Some(server) = self.servers.get_mut(&old) else {
             return Ok(());
         };
-        let doubt = server.doubt.filter(|(of, _)| *of == nonce);
-        let (_, since_us) = *server.doubt.insert(doubt.unwrap_or((nonce, now_us)));
+        let since_us = doubted_since(&mut server.doubts, nonce, now_us);
         let passed_us = server.push.check_passed_us;
         if passed_us.is_some_and(|at_us| at_us >= since_us + DOUBT_US) {
             return Err(Refusal::Invalid(format!(
@@ -184,7 +211,7 @@ impl Coordinator {
             record,
             push: Push::default(),
             check: None,
-            doubt: None,
+            doubts: Vec::new(),
             rank: None,
             loads: Vec::new(),
             load: (0, 0),

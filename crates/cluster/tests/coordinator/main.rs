@@ -1,6 +1,7 @@
 //! The coordinator against servers that a test plays: membership, tables, recovery, failover.
 #![cfg(test)]
 
+mod enlisting;
 mod life;
 mod map;
 mod membership;

@@ -3,7 +3,7 @@
 //! **Layout**
 //!
 //! ```text
-//! DIR/member    one line: version, cluster, id of the disk, id of the last life (slot.generation, or `-`)
+//! DIR/member    cluster, id of the disk, id of the last life
 //! DIR/backup/   replicas of other masters' segments
 //! ```
 //!
@@ -11,21 +11,18 @@
 //! - Y1: an id is in `member`, synced, before anything is said or done under it.
 //! - Y2: the directory of a single server, or of another cluster, is left as it is.
 
+use super::identity::{self, Content, FILE};
 use crate::error::ServerError;
 use duramen_backup::os::OsDisk;
 use duramen_backup::{Backup, Error, Expected, Geometry, Identity, Mode};
 use duramen_base::ids::ServerId;
 use duramen_base::units::MIB;
 use duramen_wire::native::message::ClusterSettings;
-use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FILE: &str = "member";
 const FOLDER: &str = "backup";
-const VERSION: &str = "1";
 /// Frames that are there beyond what the disk's share asks for: control segments, and what is being replaced.
 const FRAMES_EXTRA: u64 = 16;
 
@@ -71,57 +68,77 @@ impl Home {
             }
         };
         std::fs::create_dir_all(dir).map_err(system("make"))?;
-        if !is_home(dir) {
-            if Backup::exists(&OsDisk::new(dir, Mode::Buffered)).unwrap_or(false) {
+        let identity = match identity::read(dir).map_err(system("read"))? {
+            Content::Absent => return Home::make(dir, cluster),
+            Content::Damaged => {
                 return Err(ServerError::Config(format!(
-                    "`{}` holds the data of a single server: a member of a cluster needs a directory of its own",
-                    dir.display()
+                    "`{}` is damaged, or of a newer version: it should name cluster, disk and id of a member",
+                    dir.join(FILE).display()
                 )));
             }
-            let home = Home {
-                dir: dir.to_owned(),
-                cluster: cluster.to_owned(),
-                disk: random() | 1,
-                last: None,
-            };
-            // The disk's id is there before anything that bears it.
-            home.store("-").map_err(system("write to"))?;
-            return Ok(home);
-        }
-        let text = std::fs::read_to_string(dir.join(FILE)).map_err(system("read"))?;
-        let home = parse(dir, &text).ok_or_else(|| {
-            ServerError::Config(format!(
-                "`{}` is damaged, or of a newer version: it should name cluster, disk and id of a member",
-                dir.join(FILE).display()
-            ))
-        })?;
-        if home.cluster != cluster {
+            Content::Old(identity) | Content::Slots(identity) if identity.cluster != cluster => {
+                return Err(ServerError::Config(format!(
+                    "`{}` belongs to a member of the cluster `{}`, not of `{cluster}`: choose another directory, or that cluster",
+                    dir.display(),
+                    identity.cluster
+                )));
+            }
+            Content::Slots(identity) => identity,
+            Content::Old(identity) => {
+                if let Err(error) = identity::make(dir, &identity) {
+                    tracing::warn!(
+                        "`{}` is of an older version and cannot be replaced yet: {error}; this member's next id needs room on the disk",
+                        dir.join(FILE).display()
+                    );
+                }
+                identity
+            }
+        };
+        Ok(Home {
+            dir: dir.to_owned(),
+            cluster: identity.cluster,
+            disk: identity.disk,
+            last: identity.last,
+        })
+    }
+
+    fn make(dir: &Path, cluster: &str) -> Result<Home, ServerError> {
+        if Backup::exists(&OsDisk::new(dir, Mode::Buffered)).unwrap_or(false) {
             return Err(ServerError::Config(format!(
-                "`{}` belongs to a member of the cluster `{}`, not of `{cluster}`: choose another directory, or that cluster",
-                dir.display(),
-                home.cluster
+                "`{}` holds the data of a single server: a member of a cluster needs a directory of its own",
+                dir.display()
             )));
         }
+        let home = Home {
+            dir: dir.to_owned(),
+            cluster: cluster.to_owned(),
+            disk: random() | 1,
+            last: None,
+        };
+        // The disk's id is there before anything that bears it.
+        let made = identity::make(dir, &home.identity(None));
+        made.map_err(|source| ServerError::File {
+            doing: "write to",
+            path: dir.to_owned(),
+            source,
+        })?;
         Ok(home)
+    }
+
+    fn identity(&self, last: Option<ServerId>) -> identity::Identity {
+        identity::Identity {
+            cluster: self.cluster.clone(),
+            disk: self.disk,
+            last,
+        }
     }
 
     /// Y1.
     ///
     /// # Errors
-    /// It isn't stored.
+    /// It isn't stored; it can be tried again.
     pub fn store_id(&self, server: ServerId) -> std::io::Result<()> {
-        self.store(&server.to_string())
-    }
-
-    fn store(&self, last: &str) -> std::io::Result<()> {
-        let fresh = self.dir.join("member.new");
-        let mut file = File::create(&fresh)?;
-        let line = format!("{VERSION} {} {:016x} {last}\n", self.cluster, self.disk);
-        file.write_all(line.as_bytes())?;
-        file.sync_all()?;
-        drop(file);
-        std::fs::rename(&fresh, self.dir.join(FILE))?;
-        File::open(&self.dir)?.sync_all()
+        identity::store(&self.dir, &self.identity(Some(server)))
     }
 
     /// Opens what is kept for others, made if there is nothing yet.
@@ -184,28 +201,6 @@ fn geometry(segment_bytes: u32, size: Size) -> Geometry {
     }
 }
 
-fn parse(dir: &Path, text: &str) -> Option<Home> {
-    let mut words = text.strip_suffix('\n')?.split(' ');
-    if words.next()? != VERSION {
-        return None;
-    }
-    let cluster = words.next()?.to_owned();
-    let disk = u64::from_str_radix(words.next()?, 16).ok()?;
-    let last = match words.next()? {
-        "-" => None,
-        id => {
-            let (slot, generation) = id.split_once('.')?;
-            Some(ServerId::new(slot.parse().ok()?, generation.parse().ok()?))
-        }
-    };
-    words.next().is_none().then(|| Home {
-        dir: dir.to_owned(),
-        cluster,
-        disk,
-        last,
-    })
-}
-
 /// A number that nobody can guess or repeat.
 pub(crate) fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
@@ -228,18 +223,16 @@ mod tests {
         assert_eq!((again.last, again.disk), (Some(id), home.disk));
         let other = Home::open(&dir, "there").expect_err("another cluster");
         assert!(other.to_string().contains("`here`"), "{other}");
-        for text in [
-            "",
-            "1 here",
-            "2 here 01 3.7\n",
-            "1 here zz 3.7\n",
-            "1 here 01 3.7",
-            "1 here 01 3\n",
-            "1 here 01 3.7 x\n",
-        ] {
-            std::fs::write(dir.join(FILE), text).expect("writes");
-            assert!(Home::open(&dir, "here").is_err(), "{text:?}");
-        }
+        let path = dir.join(FILE);
+        std::fs::write(&path, "1 here 00000000000000ab 3.8\n").expect("writes");
+        let other = Home::open(&dir, "there").expect_err("another cluster, of an older version");
+        assert!(other.to_string().contains("`here`"), "{other}");
+        assert!(path.metadata().expect("there").len() < 100, "Y2");
+        let old = Home::open(&dir, "here").expect("of an older version");
+        assert_eq!((old.last, old.disk), (Some(ServerId::new(3, 8)), 0xab));
+        assert!(path.metadata().expect("there").len() > 1000, "replaced");
+        std::fs::write(&path, "1 here").expect("writes");
+        assert!(Home::open(&dir, "here").is_err());
         std::fs::remove_dir_all(&dir).expect("removes");
     }
 }

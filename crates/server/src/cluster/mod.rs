@@ -4,6 +4,7 @@
 
 mod clock;
 mod home;
+mod identity;
 mod keeper;
 mod life;
 mod membership;

@@ -33,9 +33,10 @@ use duramen_wire::native::codec::{
     Envelope, Question, Reply, Role, Trouble, decode_question, decode_reply, encode_peer,
     encode_peer_answer, encode_server_answer, encode_to_coordinator, encode_trouble,
 };
-use duramen_wire::native::message::{Peer, PeerAnswer, TableEntry, ToCoordinator};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, Peer, PeerAnswer, Refusal, TableEntry, ToCoordinator,
+};
 use std::collections::HashMap;
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -46,7 +47,7 @@ const SLOW: Duration = Duration::from_millis(5);
 /// How often settings that may change are looked at, and the status is written down.
 const LOOK_EVERY_US: u64 = 100_000;
 
-/// An id that could not be stored on a full disk is stored again after this time.
+/// An id that could not be stored is stored again after this time.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
 /// A question that has no answer after this time gets none: whoever asked asks again much sooner.
 const ANSWER_US_MAX: u64 = 30_000_000;
@@ -97,6 +98,8 @@ pub(super) struct NodeThread {
     could_read: bool,
     look_us: u64,
     ended: bool,
+    /// Why it is not a member yet, as it was said last.
+    waits: Option<String>,
 }
 
 /// Says to who asks before there is a node that it must come again.
@@ -121,6 +124,7 @@ impl NodeThread {
             could_read: false,
             look_us: 0,
             ended: false,
+            waits: None,
         }
     }
 
@@ -257,8 +261,11 @@ impl NodeThread {
             Mail::Stored(server, Ok(())) => {
                 self.tell(NodeInput::Member(Input::IdStored { server }));
             }
-            Mail::Stored(server, Err(error)) if error.kind() == ErrorKind::StorageFull => {
-                tracing::warn!("this member's id cannot be stored yet: {error}; it is tried again");
+            // A person can mend all else: room, a quota, a mode, a directory that was moved.
+            Mail::Stored(server, Err(error)) if error.raw_os_error() != Some(libc::EIO) => {
+                self.waits(format!(
+                    "this member's id cannot be stored yet, it goes on trying: {error}"
+                ));
                 let home = self.parts.home.clone();
                 self.parts.workers.give(move || {
                     std::thread::sleep(STORE_AGAIN);
@@ -272,6 +279,14 @@ impl NodeThread {
             Mail::BackupFull(is_full) => self.parts.status.backup_full = is_full,
             Mail::Failed(reason) => self.end(false, reason),
             Mail::Stop => {}
+        }
+    }
+
+    /// Says once what it waits for.
+    fn waits(&mut self, why: String) {
+        if self.waits.as_ref() != Some(&why) {
+            tracing::warn!("{why}");
+            self.waits = Some(why);
         }
     }
 
@@ -347,6 +362,14 @@ impl NodeThread {
             return;
         };
         let reply = decode_reply(&message.frame());
+        if let Ok(Reply::Coordinator(CoordinatorAnswer::Refused(why @ Refusal::NotReady { .. }))) =
+            &reply
+            && self.membership.is_none()
+        {
+            self.waits(format!(
+                "the coordinator does not let this member in yet, it goes on trying: {why}"
+            ));
+        }
         let input = match (asked, reply) {
             (Asked::Coordinator(token), Ok(Reply::Coordinator(answer))) => {
                 NodeInput::Member(Input::Answered { token, answer })

@@ -1,0 +1,208 @@
+//! A server wants to be a member: strangers, copies, and lives that are over.
+
+use crate::membership::{pings_to, status_of};
+use crate::rig::{Rig, enlist};
+use duramen_base::ids::ServerId;
+use duramen_cluster::planted::{Bug, Planted};
+use duramen_wire::native::message::{
+    CoordinatorAnswer, Enlist, Refusal, ServerAnswer, ServerStatus, ToCoordinator,
+};
+
+fn refused_enlist(rig: &mut Rig, change: impl FnOnce(&mut Enlist)) -> Refusal {
+    let ToCoordinator::Enlist(mut request) = enlist(50, 50, None) else {
+        panic!();
+    };
+    change(&mut request);
+    match rig.ask(ServerId::NONE, ToCoordinator::Enlist(request)) {
+        Some(CoordinatorAnswer::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks again as it is told, among servers that live.
+fn refused_in_the_end(rig: &mut Rig, change: impl Fn(&mut Enlist)) -> Refusal {
+    for _ in 0..20 {
+        match refused_enlist(rig, &change) {
+            Refusal::NotReady { after_ms, .. } => rig.live(u64::from(after_ms) * 1000),
+            refusal => return refusal,
+        }
+    }
+    panic!("asked to come again for ever");
+}
+
+#[test]
+fn strangers_are_refused_clearly() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(2);
+    let cluster = refused_enlist(&mut rig, |e| e.cluster = "other".to_owned());
+    assert!(matches!(cluster, Refusal::WrongCluster { .. }));
+    let text = |refusal: Refusal| refusal.to_string();
+    let segments = refused_enlist(&mut rig, |e| e.segment_bytes = 1 << 21);
+    assert!(text(segments).contains("131072 bytes in this cluster, 2097152"));
+    let foreign = refused_enlist(&mut rig, |e| e.replaces = Some(ServerId::new(7, 3)));
+    assert!(text(foreign).contains("never had a server 7.3"));
+    let newer = refused_enlist(&mut rig, |e| e.replaces = Some(ServerId::new(0, 9)));
+    assert!(text(newer).contains("never had a server 0.9"));
+    let disk = refused_enlist(&mut rig, |e| e.replaces = Some(servers[0]));
+    assert!(text(disk).contains("another disk"));
+    let nothing = refused_enlist(&mut rig, |e| {
+        e.roles.master = false;
+        e.roles.backup = false;
+    });
+    assert!(text(nothing).contains("master"));
+    // A copied disk: the other one is asked whether it lives.
+    let copy = refused_enlist(&mut rig, |e| e.disk = 1);
+    assert!(matches!(copy, Refusal::NotReady { .. }), "{copy}");
+    let copy = refused_in_the_end(&mut rig, |e| e.disk = 1);
+    assert!(text(copy).contains("one is a copy of the other"));
+    let other = rig.reopen_as("other").expect("refused");
+    assert!(other.to_string().contains("cluster `test`, not `other`"));
+}
+
+/// A directory that was copied knows the id of the life that goes on: that one is not ended for it.
+#[test]
+fn a_copy_does_not_take_the_place_of_who_lives() {
+    let mut rig = Rig::new();
+    let servers = rig.enlist_some(2);
+    let old = servers[0];
+    let copy = |e: &mut Enlist| {
+        e.disk = 1;
+        e.replaces = Some(old);
+    };
+    let first = refused_enlist(&mut rig, copy);
+    assert!(matches!(first, Refusal::NotReady { .. }), "{first}");
+    let again = refused_in_the_end(&mut rig, copy);
+    assert!(again.to_string().contains("server 0.1 is alive"), "{again}");
+    assert_eq!(status_of(&rig, old), Some(ServerStatus::Up));
+    // Later it ends, which that check says nothing of, and its directory is used at another address.
+    rig.live(500_000);
+    let ToCoordinator::Enlist(mut request) = enlist(50, 51, Some(old)) else {
+        panic!();
+    };
+    request.disk = 1;
+    let question = ToCoordinator::Enlist(request);
+    let first = rig.ask(ServerId::NONE, question.clone());
+    let waits = matches!(
+        &first,
+        Some(CoordinatorAnswer::Refused(Refusal::NotReady { .. }))
+    );
+    assert!(waits, "{first:?}");
+    rig.pass(300_000); // nobody answers the check
+    let next = rig.ask(ServerId::NONE, question);
+    assert!(
+        matches!(next, Some(CoordinatorAnswer::Enlisted(_))),
+        "{next:?}"
+    );
+    // Where it listened itself nobody else does.
+    let here = ToCoordinator::Enlist(Enlist {
+        nonce: 52,
+        ..match enlist(2, 2, Some(servers[1])) {
+            ToCoordinator::Enlist(request) => request,
+            _ => panic!(),
+        }
+    });
+    let next = rig.ask(ServerId::NONE, here);
+    assert!(
+        matches!(next, Some(CoordinatorAnswer::Enlisted(_))),
+        "{next:?}"
+    );
+}
+
+/// Each of two copies that asked in turn began the other's doubt anew: both waited for as long as both ran.
+#[test]
+fn many_copies_of_who_lives_are_each_refused_in_the_end() {
+    for copies in [2, 16, 40] {
+        let mut rig = Rig::new();
+        let old = rig.enlist_some(2)[0];
+        let mut waiting: Vec<u64> = (100..100 + copies).collect();
+        for _ in 0..60 {
+            waiting.retain(|nonce| {
+                let refusal = refused_enlist(&mut rig, |e| {
+                    e.nonce = *nonce;
+                    e.disk = 1;
+                    e.replaces = Some(old);
+                });
+                matches!(refusal, Refusal::NotReady { .. })
+            });
+            rig.live(300_000);
+        }
+        assert!(waiting.is_empty(), "{waiting:?} of {copies}");
+        assert_eq!(status_of(&rig, old), Some(ServerStatus::Up));
+    }
+}
+
+/// Members came back at each other's addresses and were refused for good, as copies of each other. An answer that a server gave
+/// before it ended comes after its next life has asked: it is no proof. Nor does anybody live who is said to be over by the
+/// process that listens at the address now.
+#[test]
+fn an_answer_from_before_the_end_is_no_proof_of_life() {
+    let mut rig = Rig::new();
+    let old = rig.enlist_some(2)[0];
+    let moved = |e: &mut Enlist| {
+        e.disk = 1;
+        e.replaces = Some(old);
+    };
+    let first = refused_enlist(&mut rig, moved);
+    assert!(matches!(first, Refusal::NotReady { .. }), "{first}");
+    rig.be_good(); // the answer that was on its way
+    let again = refused_enlist(&mut rig, moved);
+    assert!(matches!(again, Refusal::NotReady { .. }), "{again}");
+    for _ in 0..2 {
+        for asked in pings_to(&mut rig, old) {
+            rig.reply(&asked, ServerAnswer::Refused(Refusal::NotUp(old)));
+        }
+        rig.pass(70_000);
+    }
+    assert_ne!(status_of(&rig, old), Some(ServerStatus::Up));
+    let ToCoordinator::Enlist(mut request) = enlist(50, 50, Some(old)) else {
+        panic!();
+    };
+    request.disk = 1;
+    let next = rig.ask(ServerId::NONE, ToCoordinator::Enlist(request));
+    let is_in = matches!(next, Some(CoordinatorAnswer::Enlisted(_)));
+    assert!(is_in, "{next:?}");
+}
+
+#[test]
+fn a_second_disk_of_the_dead_is_welcome_once_that_is_known() {
+    let mut rig = Rig::new();
+    rig.enlist_some(1);
+    let again = refused_enlist(&mut rig, |e| e.disk = 1); // at another address
+    assert!(matches!(again, Refusal::NotReady { .. }));
+    rig.pass(300_000); // nobody answers the check
+    let ToCoordinator::Enlist(mut request) = enlist(50, 51, None) else {
+        panic!();
+    };
+    request.disk = 1;
+    let answer = rig.ask(ServerId::NONE, ToCoordinator::Enlist(request));
+    assert!(matches!(answer, Some(CoordinatorAnswer::Enlisted(_))));
+}
+
+/// A process that ends after it was made a member, and before it had stored its id: the next one at its address, with its disk,
+/// can't name it, and answers whoever asks whether that one lives.
+#[test]
+fn a_life_that_never_knew_its_id_is_replaced_by_the_next() {
+    let mut rig = Rig::new();
+    let first = rig.enlist(1, None);
+    rig.live(100_000);
+    let second = rig.enlist_as(1, 51, None);
+    assert!(first != second);
+    assert_ne!(status_of(&rig, first), Some(ServerStatus::Up));
+    assert_eq!(status_of(&rig, second), Some(ServerStatus::Up));
+}
+
+#[test]
+fn the_same_request_is_the_same_server() {
+    let twice = |planted: Planted| {
+        let mut rig = Rig::planted(planted);
+        let first = rig.enlist(1, None);
+        rig.fail_over(); // the answer was lost, and the leader
+        let second = match rig.ask(ServerId::NONE, enlist(1, 1, None)) {
+            Some(CoordinatorAnswer::Enlisted(enlisted)) => Some(enlisted.server),
+            _ => None,
+        };
+        second == Some(first)
+    };
+    assert!(twice(Planted::default()));
+    assert!(!twice(Planted::one(Bug::EnlistsTwice)), "not found");
+}
