@@ -21,7 +21,8 @@ cargo xtask COMMAND
   ci                everything a change must pass: format, clippy, docs, tidy, tests, a minute of fuzzing
   test [FILTER…]    the whole test suite: cargo tests, then real clients against a real server
                     FILTER: only `tidy`, `cargo`, `interleavings`, `checker` or `clients`, or client tests whose name contains it
-  tidy              the rules of the house: crate edges, file headers, unsafe, links, dependencies, licences
+  tidy              the rules of the house: crate edges, file headers, unsafe, links, dependencies, licences, prose
+                    --prose: list what the rules for prose find, and note how much is left
   fuzz [TARGET] [--seconds N]
                     every fuzz target (or one) for N seconds in total, 60 by default
   torture [--release] [--minutes N] [--seed S] [ARGS…]
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     let result = match command {
         "ci" => no_arguments(rest).and_then(|()| ci::run()),
         "test" => test::run(rest),
+        "tidy" if rest == ["--prose"] => tidy::list_prose(),
         "tidy" => no_arguments(rest).and_then(|()| tidy::run()),
         "fuzz" => fuzz::run(rest),
         "torture" => torture::run(rest),

@@ -8,6 +8,7 @@ mod edges;
 mod licence;
 mod links;
 mod proofs;
+mod prose;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ pub(crate) fn run() -> Result<(), String> {
     sources::check(&house, &mut complaints)?;
     links::check(&house, &mut complaints)?;
     proofs::check(&house, &mut complaints)?;
+    prose::check(&house, &mut complaints)?;
     if complaints.is_empty() {
         println!("{} files are tidy", house.files.len());
         return Ok(());
@@ -43,6 +45,11 @@ pub(crate) fn run() -> Result<(), String> {
         println!("tidy: {complaint}");
     }
     Err(format!("{} complaints", complaints.len()))
+}
+
+/// `cargo xtask tidy --prose`.
+pub(crate) fn list_prose() -> Result<(), String> {
+    prose::list(&House::enter(process::root())?)
 }
 
 impl House {
